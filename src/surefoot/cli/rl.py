@@ -63,11 +63,10 @@ class RL(Command):
     """Train a policy by reinforcement learning on step rewards, on outcomes, or on both.
 
     Step scores come from a reward model (`--prm`) or from rules (`--verifier`); the credit rule turns them
-    into rewards. `--credit` is a rule (outcome, summed, min-form, clip-delta, effective, implicit, mixed,
-    anchor-state, turn-difference) or a published method (grpo, process-grpo, step-ppo,
-    pure, prime, gigpo, pav), which also sets the advantage estimator and the loss. Held-out problems are
-    sampled every few updates; `--gold` counts wrong steps there by a rule that the reward does not see.
-    Guards watch for reward hacking and can end the run.
+    into rewards. `--credit` is a rule or a published method (grpo, process-grpo, step-ppo, pure, prime,
+    gigpo, pav), which also sets the advantage estimator and the loss. Held-out problems are sampled every few
+    updates; `--gold` counts wrong steps there by a rule that the reward does not see. Guards watch for reward
+    hacking and can end the run.
 
     With `--environment` a rollout is an episode of several turns, and the environment says what came of it;
     a turn is a step. A policy in this process needs a chat template, and the environment receives its

@@ -13,7 +13,17 @@ from surefoot.models.lora import Lora
 from surefoot.protocols import Sampling
 from surefoot.records import FrozenModel
 from surefoot.rl.advantage import Advantage, Gae, Group, LeaveOneOut, Reinforce
-from surefoot.rl.credit import AnchorState, Credit, Effective, Implicit, MinForm, Mixed, Outcome, Summed
+from surefoot.rl.credit import (
+    CREDITS,
+    AnchorState,
+    Credit,
+    Effective,
+    Implicit,
+    MinForm,
+    Mixed,
+    Outcome,
+    Summed,
+)
 from surefoot.rl.log import Guards
 from surefoot.training.config import SFTConfig
 
@@ -117,7 +127,8 @@ class RLConfig(FrozenModel):
     """How to train a policy. The defaults suit the lab's policy; large models need a much smaller rate."""
 
     credit: Credit = Field(
-        default=Outcome(), description="Credit rule: which rewards a token's return is made of."
+        default=Outcome(),
+        description=f"Credit rule, the rewards that a token's return is made of: {', '.join(CREDITS)}.",
     )
     advantage: Advantage = Field(
         default=LeaveOneOut(),

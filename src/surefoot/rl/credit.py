@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal, Protocol, Self, TypeAlias
+from typing import Annotated, ClassVar, Literal, Protocol, Self, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from surefoot.errors import ScoreError
 from surefoot.records import FrozenModel
@@ -653,10 +653,7 @@ Credit: TypeAlias = Annotated[
 ]
 """Any rule, as a field of the settings."""
 
-CREDITS: dict[str, type[BaseModel]] = {
-    kind.model_fields["rule"].default: kind
-    for kind in (
-        Outcome, Summed, MinForm, ClipDelta, Effective, Implicit, Mixed, AnchorState, TurnDifference,
-    )
-}  # fmt: skip
-"""Rules by their tag."""
+CREDITS: dict[str, type[Rule]] = {
+    kind.model_fields["rule"].default: kind for kind in get_args(get_args(Credit)[0])
+}
+"""Rules by their tag; the help of ``--credit`` lists them."""
