@@ -251,7 +251,7 @@ def test_the_calibration_of_a_judge_is_on_the_card(here: Path):
 
 
 def test_an_evaluation_on_several_sets_is_a_test_of_other_domains(here: Path):
-    for name, first in (("one", 0), ("two", 2)):
+    for name, first in (("one", 0), ("two", 12)):
         rows = [
             {
                 "id": f"{name}-{number}",
@@ -261,7 +261,8 @@ def test_an_evaluation_on_several_sets_is_a_test_of_other_domains(here: Path):
                 "final_answer_correct": not error,
                 "label": 1 if error else -1,
             }
-            for number, error in ((first, 0), (first + 1, 1))
+            for number in range(first, first + 12)
+            for error in (number % 2,)
         ]
         Path(f"{name}.json").write_text(json.dumps(rows))
     sets = ("--data", "one=one.json", "--data", "two=two.json")

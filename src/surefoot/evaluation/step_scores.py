@@ -258,7 +258,7 @@ def score_once(
         config["dtype"] = loading.dtype
     files = identifying_files(checkpoint)
     files.pop(CALIBRATION, None)  # stored scores are not calibrated
-    with Run.open(store / name, command="evaluate", config=config, inputs=files) as run:
+    with Run.open(store / name, command="score", config=config, inputs=files) as run:
         journal = run.journal("scores", StepScores)
         if missing := journal.missing(math.ceil(len(items) / _PIECE)):
             scorer = load_prm(checkpoint, loading=loading)
