@@ -7,7 +7,7 @@ Solutions have the form of Yao et al. (Tree of Thoughts, arXiv 2305.10601), one 
     30 - 6 = 24 (left: 24)
     Answer: (10 - 4) * 5 - 6 = 24
 
-With this file on the path of Python, ``--verifier game_of_24:Game24Verifier`` uses it from the command line.
+With this file on the path of Python, ``surefoot label FILE verify:rules=game_of_24:Game24Verifier`` uses it.
 """
 
 from __future__ import annotations

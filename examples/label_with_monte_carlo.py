@@ -10,7 +10,7 @@ import asyncio
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab import NoisySolver, check_steps, generate_problems
-from surefoot.labelling import Estimate, MonteCarloLabeller
+from surefoot.labelling import MonteCarloLabeller, MonteCarloSettings
 from surefoot.policies import sample_traces
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Usage
@@ -25,7 +25,8 @@ with AnswerChecker("exact") as checker:
     grader = Grader(checker=checker, styles=("phrase",))
     sampled = asyncio.run(sample_traces(solver, problems, n=1, seed=0, segmenter=Line(), grader=grader))
     items = [ProblemTrace(problem=p, trace=traces[0]) for p, traces in zip(problems, sampled, strict=True)]
-    labeller = MonteCarloLabeller(policy=solver, grader=grader, estimate=Estimate(rollouts=ROLLOUTS))
+    settings = MonteCarloSettings(rollouts=ROLLOUTS)
+    labeller = MonteCarloLabeller(policy=solver, grader=grader, settings=settings)
     labels = asyncio.run(labeller.label(items))
 
 for item, of_trace in zip(items, labels, strict=True):

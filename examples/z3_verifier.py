@@ -2,7 +2,7 @@
 
 Install Z3 (``pip install z3-solver``). With this file on Python's path, the command line uses it as well::
 
-    surefoot label verify traces.jsonl --problems puzzles.jsonl --verifier z3_verifier:Z3Verifier -o out.jsonl
+    surefoot label traces.jsonl verify:rules=z3_verifier:Z3Verifier --problems puzzles.jsonl -o out.jsonl
 
 ``Problem.meta["logic"]`` holds the puzzle: the names with their types, the premises, and the words that
 mean true and false. Formulas use Python's syntax and the functions ``implies``, ``iff`` and ``xor``.

@@ -28,7 +28,8 @@ from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import write_json
 from surefoot.lab import POLICY, ExactLabeller, generate_problems
-from surefoot.labelling import Estimate, MonteCarloLabeller, OmegaPRMLabeller, TreeSettings
+from surefoot.labelling import MonteCarloLabeller, MonteCarloSettings, OmegaPRMLabeller, TreeSettings
+from surefoot.labelling.monte_carlo import Order
 from surefoot.labels import first_error
 from surefoot.policies import PromptFormat, TransformersPolicy, sample_traces
 from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling
@@ -84,9 +85,10 @@ def from_lists(row: dict[str, object]) -> Outcome:
 def builders(seed: int) -> dict[str, object]:
     """Labellers by name: each takes a policy and a grader."""
 
-    def monte_carlo(**settings: object) -> object:
+    def monte_carlo(settings: MonteCarloSettings, order: Order) -> object:
+        ordered = settings.model_copy(update={"order": order})
         return lambda policy, grader: MonteCarloLabeller(
-            policy=policy, grader=grader, sampling=SAMPLING, seed=seed, **settings
+            policy=policy, grader=grader, settings=ordered, sampling=SAMPLING, seed=seed
         )
 
     def tree(policy: Policy, grader: Grader) -> OmegaPRMLabeller:
@@ -101,13 +103,16 @@ def builders(seed: int) -> dict[str, object]:
             seed=seed,
         )
 
-    hard, test = Estimate(kind="hard", rollouts=ROLLOUTS), Estimate(kind="sequential", rollouts=16)
+    hard, test = (
+        MonteCarloSettings(estimate="hard", rollouts=ROLLOUTS),
+        MonteCarloSettings(estimate="sequential", rollouts=16),
+    )
     return {
-        "hard, every step": monte_carlo(estimate=hard),
-        OURS: monte_carlo(estimate=hard, order="until-error"),
-        "hard, binary search": monte_carlo(estimate=hard, order="bisect"),
-        "adaptive, until error": monte_carlo(estimate=test, order="until-error"),
-        "adaptive, binary search": monte_carlo(estimate=test, order="bisect"),
+        "hard, every step": monte_carlo(hard, "every"),
+        OURS: monte_carlo(hard, "until-error"),
+        "hard, binary search": monte_carlo(hard, "bisect"),
+        "adaptive, until error": monte_carlo(test, "until-error"),
+        "adaptive, binary search": monte_carlo(test, "bisect"),
         TREE: tree,
     }
 
@@ -169,8 +174,9 @@ def brute_force(
         )
         for number, item in enumerate(items)
     ]
+    settings = MonteCarloSettings(rollouts=ROLLOUTS)
     labeller = MonteCarloLabeller(
-        policy=policy, grader=grader, estimate=Estimate(rollouts=ROLLOUTS), sampling=SAMPLING, seed=seed + 100
+        policy=policy, grader=grader, settings=settings, sampling=SAMPLING, seed=seed + 100
     )
     rows = asyncio.run(labeller.label(apart))
     outcome = measure(items, rows, truth, time.perf_counter() - start)

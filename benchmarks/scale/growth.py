@@ -77,7 +77,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
             "import": ["import", f"{folder}/rows.jsonl", "--out", f"{folder}/mine"],
             "segment": ["segment", traces, "--segment", "line", "--out", f"{folder}/cut.jsonl"],
             "label_verify": [
-                *("label", "verify", traces, "--problems", problems, "--verifier", "equations"),
+                *("label", traces, "verify:rules=equations", "--problems", problems),
                 *("--out", labels),
             ],
             "evaluate_labels": [

@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale.run [--quick] [--only NAME ...] [--json FILE] [--data DIR] [--trl-script FILE]
 
-- ``server_occupancy``: ``surefoot label mc`` against a simulated server with 64 slots whose completions take
+- ``server_occupancy``: labels by ``mc`` from a simulated server with 64 slots whose completions take
   long-tailed times (log-normal, sigma 1, so 1 % take ten times the median); the share of slot seconds that
   were busy from the first request to the last answer, as the server counts them, for each order of prefixes.
 - ``client_calls_per_cpu_second``: calls of ``OpenAIPolicy`` for a second of this process's CPU time; the
@@ -12,9 +12,9 @@
 - ``memory_growth`` and ``time_exponent`` (``growth``): commands on 50 thousand, 500 thousand and 5 million
   steps; the largest ratio of peak memory at the largest size to that at the smallest, and the largest
   exponent of the time between neighbouring sizes.
-- ``step_cost``: CPU microseconds of ``import``, ``segment`` and ``label verify`` (equations) for one more
-  step, and peak memory; the rival is a plain loop that reads JSON, cuts at line ends and writes JSON, in the
-  same run. Medians of the rounds, with the ratios' range.
+- ``step_cost``: CPU microseconds of ``import``, ``segment`` and labels of equations for one more step, and
+  peak memory; the rival is a plain loop that reads JSON, cuts at line ends and writes JSON, in the same run.
+  Medians of the rounds, with the ratios' range.
 - ``choose_at_n``: ``select`` and ``evaluate --as best-of-n`` by each rule with 10, 100 and 1,000 samples a
   problem; the largest exponent of the time between neighbouring sizes, the largest ratio of peak memories.
 - ``two_workers_labelling`` and ``two_workers_scoring`` (``two_workers``): how much sooner two workers have
@@ -131,10 +131,11 @@ def label(folder: Path, server: SimulatedServer, order: str) -> None:
     """Label all traces by the command."""
     out = folder / f"labels-{len(list(folder.iterdir()))}.jsonl"
     command = [
-        *(sys.executable, "-m", "surefoot", "label", "mc", str(folder / "traces.jsonl")),
+        *(sys.executable, "-m", "surefoot", "label", str(folder / "traces.jsonl")),
+        f"mc:order={order},estimate=hard",
         *("--problems", str(folder / "problems.jsonl"), "--out", str(out), "--policy", "simulated"),
         f"--base-url={server.url}",
-        *("--dialect", "vllm", "--concurrency", str(SLOTS), "--order", order, "--estimate", "hard"),
+        *("--dialect", "vllm", "--concurrency", str(SLOTS)),
         *("--extract", "phrase", "--equality", "exact"),
     ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=1800)

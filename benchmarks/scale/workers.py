@@ -46,8 +46,8 @@ class Inputs:
         if what == "labelling":
             return [
                 "label",
-                "mc",
                 str(self.traces),
+                "mc",
                 "--problems",
                 str(self.problems),
                 "--policy=lab",

@@ -42,9 +42,16 @@ def parse_method(
         return TypeAdapter(kind).validate_python(more | values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
+        where = dashed(".".join(map(str, first["loc"])))
         message = first["msg"].removeprefix("Value error, ")
-        raise RunError(f"{text!r}: {where + ': ' if where else ''}{message}") from error
+        sentence = f"{where}: {message}" if where else message
+        if first["type"] == "missing":
+            sentence = f"write {name}:{where}=…"
+        elif first["type"] == "literal_error":
+            sentence = (
+                f"{where} is {first['input']!r}; choose {first['ctx']['expected'].replace(chr(39), '')}"
+            )
+        raise RunError(f"{text!r}: {sentence}") from error
 
 
 def split_methods(text: str) -> tuple[str, ...]:

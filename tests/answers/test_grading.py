@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from surefoot import Problem, Step, Trace
 from surefoot.answers import AnswerChecker, Grader, Solution, extract_answer, final_answer
-from surefoot.labelling import Estimate, MonteCarloLabeller
+from surefoot.labelling import MonteCarloLabeller, MonteCarloSettings
 from surefoot.policies import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, Sampling
 
@@ -103,7 +103,10 @@ def test_rollouts_are_graded_by_what_they_add():
     def values(policy, **options):
         with AnswerChecker("math") as checker:
             labeller = MonteCarloLabeller(
-                policy=policy, grader=Grader(checker=checker), estimate=Estimate(rollouts=2), **options
+                policy=policy,
+                grader=Grader(checker=checker),
+                settings=MonteCarloSettings(rollouts=2),
+                **options,
             )
             [labels] = asyncio.run(labeller.label([ProblemTrace(problem=problem, trace=trace)]))
         return [label.value for label in labels]

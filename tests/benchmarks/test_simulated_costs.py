@@ -11,9 +11,8 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import LabelError
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
-from surefoot.labelling.monte_carlo import MonteCarloLabeller
+from surefoot.labelling.monte_carlo import MonteCarloLabeller, MonteCarloSettings
 from surefoot.labelling.omegaprm import OmegaPRMLabeller, TreeSettings
-from surefoot.labelling.rollouts import Estimate
 from surefoot.policies.episodes import sample_traces
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import ProblemTrace
@@ -36,10 +35,9 @@ def items():
     ]
 
 
-def monte_carlo(**settings):
-    return lambda policy, grader: MonteCarloLabeller(
-        policy=policy, grader=grader, own_outcome="never", **settings
-    )
+def monte_carlo(settings):
+    settings = settings.model_copy(update={"own_outcome": "never"})
+    return lambda policy, grader: MonteCarloLabeller(policy=policy, grader=grader, settings=settings)
 
 
 def spent(items, build):
@@ -52,14 +50,14 @@ def spent(items, build):
 @pytest.mark.parametrize(
     ("settings", "within"),
     [
-        ({"estimate": Estimate(rollouts=4)}, 0.1),
-        ({"estimate": Estimate(kind="hard", rollouts=4)}, 0.35),
-        ({"estimate": Estimate(kind="hard", rollouts=4), "order": "bisect"}, 0.5),
-        ({"estimate": Estimate(kind="sequential", rollouts=16), "order": "bisect"}, 0.5),
+        (MonteCarloSettings(rollouts=4), 0.1),
+        (MonteCarloSettings(estimate="hard", rollouts=4), 0.35),
+        (MonteCarloSettings(estimate="hard", rollouts=4, order="bisect"), 0.5),
+        (MonteCarloSettings(estimate="sequential", rollouts=16, order="bisect"), 0.5),
     ],
 )
 def test_tokens_and_labels_are_foreseen(items, settings, within):
-    build = monte_carlo(**settings)
+    build = monte_carlo(settings)
     foreseen = predict(items, build, prompt=PromptFormat(), luck=0.11)
     usage, labels = spent(items, build)
     assert foreseen.usage.tokens == pytest.approx(usage.tokens, rel=within)
@@ -68,7 +66,7 @@ def test_tokens_and_labels_are_foreseen(items, settings, within):
 
 
 def test_it_is_the_same_every_time_and_takes_part_of_the_traces_for_all(items):
-    build = monte_carlo(estimate=Estimate(rollouts=2))
+    build = monte_carlo(MonteCarloSettings(rollouts=2))
     whole = predict(items, build, prompt=PromptFormat())
     assert whole == predict(items, build, prompt=PromptFormat())
     part = predict(items, build, prompt=PromptFormat(), at_most=30)
@@ -93,4 +91,4 @@ def test_traces_that_nobody_judged_foretell_nothing(items):
         for item in items
     ]
     with pytest.raises(LabelError, match="no trace has an 'outcome'"):
-        predict(unjudged, monte_carlo(estimate=Estimate()), prompt=PromptFormat())
+        predict(unjudged, monte_carlo(MonteCarloSettings()), prompt=PromptFormat())

@@ -30,9 +30,9 @@ from surefoot.work.jobs import do_piece, open_job
 
 SAMPLING = [
     *("--n=2", "--max-tokens=40", "--extract=last_number", "--equality=exact"),
-    *("--batch-size=1", "--concurrency=1"),
+    *("--set=policy.batch_size=1", "--concurrency=1"),
 ]
-ROLLOUTS = ["--rollouts=2", "--max-tokens=20", "--extract=last_number", "--equality=exact"]
+ROLLOUTS = ["mc:rollouts=2", "--max-tokens=20", "--extract=last_number", "--equality=exact"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -50,7 +50,7 @@ def files(tmp_path_factory, lab_base, lab_items) -> Path:
     write_records(folder / "hand.jsonl", [item.trace for item in lab_items])
     p, t, labels, scores = (folder / f"{name}.jsonl" for name in ("p", "t", "l", "s"))
     good("sample", p, "--policy", lab_base, "--out", t, *SAMPLING)
-    good("label", "mc", t, "--problems", p, "--policy", lab_base, "--out", labels, *ROLLOUTS)
+    good("label", t, "--problems", p, "--policy", lab_base, "--out", labels, *ROLLOUTS)
     trained = ("--base", lab_base, "--epochs", 1, "--max-length", 100)
     good("train", "prm", "--problems", p, t, "--labels", labels, "--out", folder / "prm", *trained)
     good("train", "orm", "--problems", p, folder / "hand.jsonl", "--out", folder / "orm", *trained)
@@ -104,7 +104,7 @@ def test_pipes_give_the_same_as_files(files, lab_base):
     p, t = files / "p.jsonl", files / "t.jsonl"
     sampled = good("sample", "-", "--policy", lab_base, *SAMPLING, stdin=p.read_text())
     assert sampled.out == t.read_text()
-    labelled = good("label", "mc", "-", "--problems", p, "--policy", lab_base, *ROLLOUTS, stdin=sampled.out)
+    labelled = good("label", "-", "--problems", p, "--policy", lab_base, *ROLLOUTS, stdin=sampled.out)
     assert labelled.out == (files / "l.jsonl").read_text()
     scored = good("score", "-m", files / "prm", "--problems", p, "-", stdin=sampled.out)
     assert scored.out == (files / "s.jsonl").read_text()
@@ -163,7 +163,7 @@ def test_problems_without_answer_are_skipped_by_the_labeller(files, lab_base, tm
     rows[0]["answer"] = None
     (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
     hand = files / "hand.jsonl"
-    ended = good("label", "mc", hand, "--problems", tmp_path / "p.jsonl", "--policy", lab_base, *ROLLOUTS)
+    ended = good("label", hand, "--problems", tmp_path / "p.jsonl", "--policy", lab_base, *ROLLOUTS)
     assert "1 traces skipped: their problem has no 'answer'" in ended.err
     steps = sum(len(trace.steps) for trace in read(hand, Trace)[1:])
     assert len(lines(ended.out)) == steps
@@ -239,7 +239,7 @@ def test_workers_write_what_one_process_writes(files, tmp_path):
         for number in range(100)
     ]
     write_records(tmp_path / "t.jsonl", many)
-    words = ["label", "verify", tmp_path / "t.jsonl", "--problems", files / "p.jsonl", "--verifier=lab"]
+    words = ["label", tmp_path / "t.jsonl", "verify:rules=lab", "--problems", files / "p.jsonl"]
     alone = good(*words, "--out", tmp_path / "1.jsonl")
     together = good(*words, "--workers=2", "--out", tmp_path / "2.jsonl")
     assert len(read(tmp_path / "1.jsonl", StepLabel)) >= len(many) > 1000, "there are pieces for all workers"
@@ -319,7 +319,7 @@ def test_other_settings_or_items_do_not_mix_with_what_is_there(files, lab_base, 
         (("sample", "P", "--policy", "BASE", "--system", "s"), "chat"),
         (("sample", "P", "--policy", "BASE", "--segment", "odd"), "odd"),
         (("sample", "P", "--policy", "BASE", "--equality", "odd"), "odd"),
-        (("label", "mc", "T", "--problems", "P", "--policy", "BASE", "--estimate", "odd"), "or sequential"),
+        (("label", "T", "mc:estimate=odd", "--problems", "P", "--policy", "BASE"), "or sequential"),
         (("score", "-m", "no/such/prm", "--problem", "p"), "surefoot.json is missing"),
         (("score", "-m", "PRM", "--problem", ""), "text"),
         (("score", "-m", "PRM", "--problem", "p", "--solution", " "), "empty"),

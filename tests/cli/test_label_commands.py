@@ -1,4 +1,4 @@
-"""``surefoot label mc`` and ``tree`` against a server that works, fails, and dies; budgets and dry runs."""
+"""``surefoot label`` by ``mc`` and ``tree``: a server that works, fails, and dies; budgets and dry runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import read_records, write_records
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
-from surefoot.labelling.monte_carlo import MonteCarloLabeller
-from surefoot.labelling.rollouts import Estimate
+from surefoot.labelling.monte_carlo import MonteCarloLabeller, MonteCarloSettings
 from surefoot.policies.episodes import sample_traces
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.protocols import ProblemTrace, SampleRequest, Sampling
@@ -77,9 +76,11 @@ def same_times(monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
 
 
-def words(data: Path, url: str, out: Path, *more: str) -> list[object]:
-    command = ["label", "mc", data / "t.jsonl", "--problems", data / "p.jsonl", "--policy", "solver"]
-    return [*command, "--base-url", url, "--estimate=hard", "--rollouts=4", "--out", out, *GRADING, *more]
+def words(
+    data: Path, url: str, out: Path, *more: str, method: str = "mc:estimate=hard,rollouts=4"
+) -> list[object]:
+    command = ["label", data / "t.jsonl", method, "--problems", data / "p.jsonl", "--policy", "solver"]
+    return [*command, "--base-url", url, "--out", out, *GRADING, *more]
 
 
 def read(path: Path) -> list[StepLabel]:
@@ -173,7 +174,7 @@ def test_a_server_that_stalls_is_given_up(data):
                 model="m", base_url=running.url, mode="completions", timeout_s=0.05, max_retries=0
             ),
             grader=Grader(checker=checker, styles=("phrase",)),
-            estimate=Estimate(rollouts=1),
+            settings=MonteCarloSettings(rollouts=1),
         )
         item = ProblemTrace(problem=problems[trace.problem_id], trace=trace)
         (labels,) = asyncio.run(labeller.label([item]))
@@ -219,25 +220,26 @@ def test_a_dry_run_asks_nobody(data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("option", "message"),
+    ("method", "option", "message"),
     [
-        ("--order=odd", "--order is 'odd'; choose every, until-error or bisect"),
-        ("--estimate=odd", "--estimate is 'odd'; choose soft, hard or sequential"),
-        ("--after-error=odd", "--after-error is 'odd'; choose unlabelled or wrong"),
-        ("--own-outcome=odd", "--own-outcome is 'odd'"),
-        ("--dialect=odd", "--dialect is 'odd'; choose openai or vllm"),
+        ("mc:order=odd", "--seed=1", "order is 'odd'; choose every, until-error or bisect"),
+        ("mc:estimate=odd", "--seed=1", "estimate is 'odd'; choose soft, hard or sequential"),
+        ("mc:after-error=odd", "--seed=1", "after-error is 'odd'; choose unlabelled or wrong"),
+        ("mc:own-outcome=odd", "--seed=1", "own-outcome is 'odd'"),
+        ("mc", "--dialect=odd", "--dialect is 'odd'; choose openai or vllm"),
     ],
 )
-def test_wrong_options_are_named(data, tmp_path, option, message):
-    assert message in refused(*words(data, "http://127.0.0.1:9/v1", tmp_path / "l.jsonl", option))
+def test_wrong_options_are_named(data, tmp_path, method, option, message):
+    asked = words(data, "http://127.0.0.1:9/v1", tmp_path / "l.jsonl", option, method=method)
+    assert message in refused(*asked)
 
 
 @pytest.mark.parametrize("order", ["until-error", "bisect"])
 @pytest.mark.parametrize("estimate", ["hard", "sequential"])
 def test_every_way_labels_every_step_or_says_why(data, tmp_path, estimate, order):
     with serve(answer) as running:
-        more = (f"--estimate={estimate}", f"--order={order}", "--after-error=wrong")
-        err = good(*words(data, running.url, tmp_path / "l.jsonl", "--rollouts=4", *more)).err
+        method = f"mc:estimate={estimate},order={order},after-error=wrong,rollouts=4"
+        err = good(*words(data, running.url, tmp_path / "l.jsonl", method=method)).err
     assert ("calls 18.5% of prefixes of value 0.05 good" in err) == (estimate == "sequential")
     labels = read(tmp_path / "l.jsonl")
     assert {label.source for label in labels} == {f"monte-carlo-{estimate}"}
@@ -249,8 +251,8 @@ def test_trees_are_grown_resumed_and_taken_apart(data, tmp_path):
     problems = tmp_path / "p.jsonl"
     write_records(problems, list(read_records(data / "p.jsonl", Problem))[:30])
     with serve(answer) as running:
-        command = ["label", "tree", problems, "--policy", "solver", "--base-url", running.url]
-        command += ["--rollouts=4", "--search-limit=3", "--estimate=hard", *GRADING]
+        method = "tree:rollouts=4,search-limit=3,estimate=hard"
+        command = ["label", problems, method, "--policy", "solver", "--base-url", running.url, *GRADING]
         stopped = incomplete(*command, "--out", out, "--token-budget=1")
         assert "stopped by the budget after 1 of 30 pieces" in stopped.err
         asked = len(running.seen)
@@ -273,12 +275,12 @@ def test_trees_are_grown_resumed_and_taken_apart(data, tmp_path):
 
 
 def test_a_dry_run_of_trees_takes_lengths_from_traces(data, tmp_path):
-    command = ["label", "tree", data / "p.jsonl", "--policy=lab", "--out", tmp_path / "x", "--dry-run"]
-    command += GRADING
+    command = ["label", data / "p.jsonl", "tree:search-limit=2", "--policy=lab", "--out", tmp_path / "x"]
+    command += ["--dry-run", *GRADING]
     bound = "at most 540 prefixes of 8 rollouts each"  # 60 problems, 2 searches of at most 4 probes, the root
-    without = good(*command, "--search-limit=2")
+    without = good(*command)
     assert without.out.startswith(bound)
     assert "at most 129,600 written, in 540 requests" in without.out
-    ended = good(*command, "--traces", data / "t.jsonl", "--search-limit=2")
+    ended = good(*command, "--traces", data / "t.jsonl")
     assert ended.out.startswith(bound)
     assert ended.out != without.out

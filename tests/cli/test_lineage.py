@@ -33,7 +33,7 @@ def test_a_checkpoint_is_traced_to_sources_and_licences(here: Path, gpt2_base: P
     made = {name: node.command for name, node in nodes.items() if node.command}
     assert made == {
         "prm": "train prm",
-        "l.jsonl": "label verify",
+        "l.jsonl": "label",
         "traces.jsonl": "segment",
         **{f"data{n}/{what}.jsonl": "import" for n in (0, 1) for what in ("problems", "traces")},
     }
@@ -62,7 +62,7 @@ def test_an_edit_by_hand_is_reported(here: Path):
     finally:
         labels.write_bytes(original)
     assert ended.status == 1
-    assert "✗ it was edited by hand after surefoot label verify wrote it" in ended.out
+    assert "✗ it was edited by hand after surefoot label wrote it" in ended.out
     assert "✗ it changed after surefoot train prm read it" in ended.out
     good("lineage", "prm")
 
@@ -93,8 +93,8 @@ def test_retrained_and_missing_files(here: Path):
 
 def test_a_failed_command_leaves_the_record_of_the_old_output(here: Path):
     record, _ = record_of(here / "l.jsonl")
-    words = ("traces.jsonl", "--problems", "prm/training.json", "--verifier", "equations")
-    refused("label", "verify", *words, "--out", "l.jsonl", "--force")
+    words = ("traces.jsonl", "verify:rules=equations", "--problems", "prm/training.json")
+    refused("label", *words, "--out", "l.jsonl", "--force")
     again, _ = record_of(here / "l.jsonl")
     assert again.manifest == record.manifest
 

@@ -24,17 +24,7 @@ def plain(folder, *rows: dict):
     (folder / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-VERIFY = (
-    "label",
-    "verify",
-    "t.jsonl",
-    "--problems",
-    "p.jsonl",
-    "--verifier",
-    "equations",
-    "--out",
-    "l.jsonl",
-)
+VERIFY = ("label", "t.jsonl", "verify:rules=equations", "--problems", "p.jsonl", "--out", "l.jsonl")
 
 
 def test_plain_traces_are_cut_where_steps_are_needed(folder):
@@ -106,10 +96,10 @@ def test_rollouts_without_any_reference_answer(folder, command):
     write_records(folder / "p.jsonl", [Problem(id="p1", text="What is 2 + 2?")])
     plain(folder, {"problem_id": "p1", "text": "2 + 2 = 4\n\nThe answer is 4."})
     words = {
-        "mc": ("t.jsonl", "--problems", "p.jsonl", "--out", "l.jsonl"),
-        "tree": ("p.jsonl", "--out", "l"),
+        "mc": ("t.jsonl", "mc", "--problems", "p.jsonl", "--out", "l.jsonl"),
+        "tree": ("p.jsonl", "tree", "--out", "l"),
     }
-    assert "'answer'" in refused("label", command, *words[command], "--policy", "lab")
+    assert "'answer'" in refused("label", *words[command], "--policy", "lab")
     assert not (folder / "l.jsonl").exists()
 
 
@@ -123,7 +113,7 @@ def test_questions_without_solutions_come_with_the_next_command(folder):
     "words",
     [
         ("import", "t.jsonl", "--out", "x.jsonl"),
-        ("label", "mutants", "p.jsonl", "--out", "x.jsonl"),
+        ("label", "p.jsonl", "mutants", "--out", "x.jsonl"),
         ("export", ".", "--to", "jsonl", "--out", "x.jsonl"),
     ],
 )
@@ -138,16 +128,16 @@ import e --out out
 inspect e
 segment e
 sample e --policy lab
-label mc e --problems e --policy lab
-label tree e --policy lab --out out
-label judge e --problems e --policy lab
-label verify e --problems e --verifier equations
-label mutants e --out out
-label expert e --problems e --expert e
-label consensus a=e b=e --traces e --problems e
-label advantage e --problems e --labels e
-label progress e --problems e --labels e
-label critiques e --problems e --policy lab
+label e mc --problems e --policy lab
+label e tree --policy lab --out out
+label e judge --problems e --policy lab
+label e verify:rules=equations --problems e
+label e mutants --out out
+label e expert --problems e --traces e
+label e consensus --problems e --labels a=e --labels b=e
+label e advantage --problems e --labels e
+label e progress --problems e --labels e
+label e critiques --problems e --policy lab
 train prm e --problems e --labels e --base lab --out out
 train orm e --problems e --base lab --out out
 train probe e --problems e --base lab --out out

@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-VERIFY = ("label", "verify", "t.jsonl", "--problems", "p.jsonl", "--verifier", "equations", "--out")
+VERIFY = ("label", "t.jsonl", "verify:rules=equations", "--problems", "p.jsonl", "--out")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_unfinished_work_goes_on_without_force(folder):
 
 
 def test_a_directory_of_records_is_not_written_over(folder):
-    good("label", "verify", "t.jsonl", "--problems", "p.jsonl", "--verifier", "equations", "-o", "l.jsonl")
+    good("label", "t.jsonl", "verify:rules=equations", "--problems", "p.jsonl", "-o", "l.jsonl")
     for name, letter in (("problems", "p"), ("traces", "t"), ("labels", "l")):
         (folder / f"{letter}.jsonl").rename(folder / f"{name}.jsonl")
     before = (folder / "traces.jsonl").read_bytes()

@@ -61,8 +61,15 @@ def test_scoring_reads_problems_and_steps(files, tmp_path):
 
 def test_a_judge_is_predicted_by_its_prompts(files, tmp_path):
     problems, traces = files
-    ask = ("label", "judge", traces, "--problems", problems, "--policy=m", "--base-url=http://127.0.0.1:9/v1")
-    said = good(*ask, "--dry-run", "-k", "3", "--max-tokens=10", "--out", tmp_path / "l.jsonl")
+    ask = ("label", traces, "judge:votes=3", "--problems", problems, "--policy=m")
+    said = good(
+        *ask,
+        "--base-url=http://127.0.0.1:9/v1",
+        "--dry-run",
+        "--max-tokens=10",
+        "--out",
+        tmp_path / "l.jsonl",
+    )
     assert "20 traces, 3 verdicts each: about " in said.out
     assert "at most 600 written, in 60 requests" in said.out
     assert not list(tmp_path.glob("l.jsonl*"))
@@ -71,7 +78,7 @@ def test_a_judge_is_predicted_by_its_prompts(files, tmp_path):
 def test_rollouts_are_predicted(files):
     problems, traces = files
     said = good(
-        *("label", "mc", traces, "--problems", problems, "--policy=lab"),
+        *("label", traces, "mc", "--problems", problems, "--policy=lab"),
         *("--dry-run", "--set", "read_rate=1000", "--set", "write_rate=10"),
     )
     assert said.out.splitlines() == [

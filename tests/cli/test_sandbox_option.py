@@ -59,9 +59,9 @@ def test_every_command_runs_programs_in_the_named_sandbox(
     docker: FakeDocker, files: list[object], tmp_path: Path
 ) -> None:
     out = tmp_path / "labels.jsonl"
-    said = refused("label", "verify", *files, "--verifier", "python-tests", "--sandbox", IMAGE, "--out", out)
+    said = refused("label", *files, "verify:rules=python-tests", "--sandbox", IMAGE, "--out", out)
     assert "no room" in said
-    said = refused("label", "mutants", files[2], "--sandbox", IMAGE, "--out", tmp_path / "mutants")
+    said = refused("label", files[2], "mutants", "--sandbox", IMAGE, "--out", tmp_path / "mutants")
     assert "no mutant could be made" in said
     programs = docker.programs()
     good("execute", *files, "--sandbox", IMAGE, "--out", tmp_path / "ran.jsonl")
@@ -71,14 +71,14 @@ def test_every_command_runs_programs_in_the_named_sandbox(
 def test_monte_carlo_grades_in_the_named_sandbox(
     docker: FakeDocker, files: list[object], tmp_path: Path
 ) -> None:
-    words = ["label", "mc", *files, "--policy", "m", "--rollouts", "1", "--max-tokens", "4"]
+    words = ["label", *files, "--policy", "m", "--max-tokens", "4"]
     with serve(lambda _: Reply(payload=completion(["    return 0"]))) as server:
         server.models = [{"id": "m"}]
         words += ["--base-url", server.url]
-        good(*words, "--grader", "tests", "--sandbox", IMAGE, "--out", tmp_path / "mc.jsonl")
+        good(*words, "mc:rollouts=1,grader=tests", "--sandbox", IMAGE, "--out", tmp_path / "mc.jsonl")
         assert docker.programs() > 0
-        said = refused(*words, "--sandbox", IMAGE, "--out", tmp_path / "other.jsonl")
-    assert "--sandbox is where --grader tests runs programs" in said
+        said = refused(*words, "mc:rollouts=1", "--sandbox", IMAGE, "--out", tmp_path / "other.jsonl")
+    assert "--sandbox is where grader=tests runs programs" in said
 
 
 def test_the_judge_of_a_search_runs_programs_in_the_named_sandbox(docker: FakeDocker) -> None:
@@ -109,10 +109,10 @@ def test_gold_verifiers_of_training_run_programs_in_the_named_sandbox(
 
 
 def test_an_unknown_sandbox_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    words = ["label", "verify", "none.jsonl", "--problems", "none.jsonl", "--verifier", "compile"]
+    words = ["label", "none.jsonl", "verify:rules=compile", "--problems", "none.jsonl"]
     assert "unknown sandbox 'bare'" in refused(*words, "--sandbox", "bare")
     for words in (
-        ["search", "revise", "none.jsonl", "--policy", "lab", "--verifier", "visible-tests"],
+        ["search", "none.jsonl", "revise", "--policy", "lab", "--verifier", "visible-tests"],
         ["imitate", "none.jsonl", "--policy=lab", "--expert=lab-exact", "--out", tmp_path / "out"],
         ["rl", "lab", "--policy=lab", "--verifier", "visible-tests", "--out", tmp_path / "out"],
     ):

@@ -19,6 +19,7 @@ from surefoot.records import Problem, StepLabel, StepScores, Trace
 from surefoot.work import progress
 
 GRADING = ("--extract=last_number", "--equality=exact")
+MONTE_CARLO = "mc:rollouts=1,own-outcome=never"
 
 
 @pytest.fixture
@@ -66,8 +67,8 @@ def test_a_kill_loses_only_the_requests_in_flight(problems, tmp_path, command):
             count.clear()
             enough.clear()
             done.clear()
-            words = ["label", "mc", traces, "--problems", problems, "--rollouts=1", *words[4:7], *GRADING]
-            words += ["--own-outcome=never", "--out", out]
+            words = ["label", traces, MONTE_CARLO, "--problems", problems, *words[4:7], *GRADING]
+            words += ["--out", out]
         else:
             words[-1] = out
         process = started(*words)
@@ -197,16 +198,16 @@ def test_single_failures_are_kept_and_counted(problems, tmp_path):
     assert "40 traces written; 20 with an error" in ended.err
 
 
-@pytest.mark.parametrize("command", ["sample", "label judge"])
+@pytest.mark.parametrize("command", ["sample", "label"])
 def test_a_wrong_address_is_one_sentence_before_work(problems, tmp_path, command):
     write_records(tmp_path / "t.jsonl", [])
-    words = [*command.split(), problems, "--policy=m", "--base-url=http://127.0.0.1:9/v1"]
+    words = [command, problems, "--policy=m", "--base-url=http://127.0.0.1:9/v1"]
     if command != "sample":
         trace = Trace(
             problem_id=next(read_records(problems, Problem)).id, text="a", steps=({"start": 0, "end": 1},)
         )
         write_records(tmp_path / "t.jsonl", [trace])
-        words[2:3] = [tmp_path / "t.jsonl", "--problems", problems]
+        words[1:2] = [tmp_path / "t.jsonl", "judge", "--problems", problems]
     begun = time.monotonic()
     ended = run(*words, "--out", tmp_path / "o.jsonl")
     assert ended.status == 1
@@ -236,8 +237,7 @@ def test_what_failed_is_done_again_and_nothing_else(problems, tmp_path, command)
             broken_later, broken = broken, set()
             good(*words, "--out", traces)
             broken = broken_later
-            words = ["label", "mc", traces, "--problems", problems, "--rollouts=1", *policy]
-            words += ["--own-outcome=never"]
+            words = ["label", traces, MONTE_CARLO, "--problems", problems, *policy]
         ended = run(*words, "--out", tmp_path / "some.jsonl")
         assert ended.status == 3, ended.err
         assert "records failed" in ended.err

@@ -10,14 +10,14 @@ import fsspec
 import pytest
 from command_line import good, refused
 
-from surefoot.cli.label.rules import Verify
+from surefoot.cli.label.command import Label
 from surefoot.cli.runs import input_files
 from surefoot.io import read_records, write_records
 from surefoot.io.runs import make_manifest
 from surefoot.records import Problem, Trace
 from surefoot.segment import cut_trace
 
-VERIFY = ("label", "verify", "--verifier", "equations")
+VERIFY = "verify:rules=equations"
 
 
 @pytest.fixture
@@ -39,18 +39,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_shards_and_urls_give_the_bytes_that_one_file_gives(folder: Path):
-    good(*VERIFY, "traces.jsonl", "--problems", "problems.jsonl", "--out", "whole.jsonl")
+    good("label", "traces.jsonl", VERIFY, "--problems", "problems.jsonl", "--out", "whole.jsonl")
     fsspec.filesystem("memory").put(f"{folder}/shards/", "/test_commands/", recursive=True)
     for number, source in enumerate(("shards", "shards/part-*", "memory://test_commands/part-*")):
-        good(*VERIFY, source, "--problems", f"file://{folder}/problems.jsonl", "--out", f"{number}.jsonl")
+        problems = ("--problems", f"file://{folder}/problems.jsonl")
+        good("label", source, VERIFY, *problems, "--out", f"{number}.jsonl")
         assert (folder / f"{number}.jsonl").read_bytes() == (folder / "whole.jsonl").read_bytes()
 
 
 def test_a_run_knows_each_of_its_shards(folder: Path):
     fsspec.filesystem("memory").put(f"{folder}/problems.jsonl", "/test_inputs/problems.jsonl")
     problems = "memory://test_inputs/problems.jsonl"
-    found = input_files(Verify(traces="shards", problems=problems, verifier=("equations",)))
-    shards = [f"traces/part-{number}" for number in ("0.jsonl", "1.jsonl.gz", "2.parquet")]
+    found = input_files(Label(file="shards", method=VERIFY, problems=problems))
+    shards = [f"file/part-{number}" for number in ("0.jsonl", "1.jsonl.gz", "2.parquet")]
     assert list(found) == [*shards, "problems"]
     entries = make_manifest("label", {}, found)["inputs"]
     assert entries["problems"]["path"] == "memory://test_inputs/problems.jsonl"
@@ -79,6 +80,6 @@ def test_files_of_other_forms_come_in_shards_too(folder: Path):
 
 def test_an_output_is_no_url(folder: Path):
     for out in ("s3://bucket/out.jsonl", "memory://out.jsonl"):
-        words = (*VERIFY, "traces.jsonl", "--problems", "problems.jsonl", "--out", out, "--force")
+        words = ("label", "traces.jsonl", VERIFY, "--problems", "problems.jsonl", "--out", out, "--force")
         assert "outputs are local files" in refused(*words)
     assert not any(path.name.startswith(("s3:", "memory:")) for path in folder.iterdir())

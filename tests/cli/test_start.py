@@ -36,7 +36,7 @@ for line in {lines!r}:
 
 
 def test_groups_need_no_settings():
-    for modules in imported(("--version",), ("--help",), ("label", "--help"), ("lable",)):
+    for modules in imported(("--version",), ("--help",), ("train", "--help"), ("lable",)):
         assert modules.isdisjoint({"pydantic", *SLOW})
 
 

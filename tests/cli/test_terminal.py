@@ -109,10 +109,11 @@ def folder(tmp_path, monkeypatch):
 
 TRACES = ("--problems", "p.jsonl", "--traces", "t.jsonl")
 SOURCES = ("[b]one[/b]=l.jsonl", f"{HOSTILE}=l.jsonl")
+LABELS = tuple(word for source in SOURCES for word in ("--labels", source))
 COMMANDS = {
     "select, refused": ("select", "t.jsonl", "--scores", HOSTILE, "--equality=exact"),
-    "verify": ("label", "verify", "t.jsonl", "--problems=p.jsonl", "--verifier=equations", "--out=o.jsonl"),
-    "consensus": ("label", "consensus", *SOURCES, *TRACES, "--out=o.jsonl"),
+    "verify": ("label", "t.jsonl", "verify:rules=equations", "--problems=p.jsonl", "--out=o.jsonl"),
+    "consensus": ("label", "t.jsonl", "consensus", *LABELS, "--problems=p.jsonl", "--out=o.jsonl"),
     "evaluate labels": ("evaluate", "--as=labels", *SOURCES, *TRACES, "--out=o"),
     "draw": ("search", "draw", "trees.jsonl"),
     "draw, refused": ("search", "draw", "trees.jsonl", "--problem", HOSTILE),

@@ -97,14 +97,16 @@ def shown(model: Path, item: ProblemTrace, *more: object) -> str:
 # Advantages
 
 
-def advantages(files: Path, out: Path, *more: object):
-    words = ("label", "advantage", files / "t.jsonl", "--problems", files / "p.jsonl")
+def advantages(files: Path, out: Path, *more: object, method: str = "advantage"):
+    words = ("label", files / "t.jsonl", method, "--problems", files / "p.jsonl")
     return good(*words, "--labels", files / "v.jsonl", "--out", out, *more)
 
 
 @pytest.mark.parametrize("best_of", [1, 4])
 def test_advantages_are_differences_of_the_provers_values(files, lab_items, tmp_path, best_of):
-    ended = advantages(files, tmp_path / "a.jsonl", "--start", files / "t.jsonl", "--best-of", best_of)
+    ended = advantages(
+        files, tmp_path / "a.jsonl", "--traces", files / "t.jsonl", method=f"advantage:best-of={best_of}"
+    )
     labels = read(tmp_path / "a.jsonl", StepLabel)
     assert {label.kind for label in labels} == {"advantage"}
     start = start_values([item.trace for item in lab_items])
@@ -118,8 +120,8 @@ def test_advantages_are_differences_of_the_provers_values(files, lab_items, tmp_
     assert f"{len(labels)} labels written, 0 of them without a value" in ended.err
     assert f"success rates of {len(start)} problems" in ended.err
     piped = good(
-        *("label", "advantage", "-", "--problems", files / "p.jsonl", "--labels", files / "v.jsonl"),
-        *("--start", files / "t.jsonl", "--best-of", best_of),
+        *("label", "-", f"advantage:best-of={best_of}", "--problems", files / "p.jsonl"),
+        *("--labels", files / "v.jsonl", "--traces", files / "t.jsonl"),
         stdin=(files / "t.jsonl").read_text(),
     )
     assert piped.out == (tmp_path / "a.jsonl").read_text()
@@ -133,8 +135,8 @@ def test_without_a_start_first_steps_have_no_advantage(files, lab_items, tmp_pat
 
 
 def test_relative_progress_is_the_ratio_of_the_provers_values(files, lab_items, tmp_path):
-    words = ("label", "progress", files / "t.jsonl", "--problems", files / "p.jsonl")
-    given = ("--labels", files / "v.jsonl", "--start", files / "t.jsonl", "--threshold", 0.7)
+    words = ("label", files / "t.jsonl", "progress:threshold=0.7", "--problems", files / "p.jsonl")
+    given = ("--labels", files / "v.jsonl", "--traces", files / "t.jsonl")
     ended = good(*words, *given, "--out", tmp_path / "r.jsonl")
     labels = read(tmp_path / "r.jsonl", StepLabel)
     start = start_values([item.trace for item in lab_items])
@@ -150,7 +152,7 @@ def test_relative_progress_is_the_ratio_of_the_provers_values(files, lab_items, 
 
 
 def test_labels_that_give_no_advantage_are_refused_or_counted(files, tmp_path):
-    words = ("label", "advantage", files / "t.jsonl", "--problems", files / "p.jsonl")
+    words = ("label", files / "t.jsonl", "advantage", "--problems", files / "p.jsonl")
     assert "no label of kind 'value'" in refused(*words, "--labels", files / "gold.jsonl")
     values = read(files / "v.jsonl", StepLabel)
     hard = [label.model_copy(update={"value": float(label.value > 0)}) for label in values]
@@ -170,7 +172,7 @@ def trained_on(files: Path, lab_base: Path, labels: Path, out: Path, *more: obje
 
 
 def test_a_pav_from_values_to_the_effective_reward(files, lab_base, lab_items, tmp_path):
-    advantages(files, tmp_path / "a.jsonl", "--start", files / "t.jsonl", "--best-of", 4)
+    advantages(files, tmp_path / "a.jsonl", "--traces", files / "t.jsonl", method="advantage:best-of=4")
     good(*trained_on(files, lab_base, tmp_path / "a.jsonl", tmp_path / "pav", "--validation", 0.4))
     pav = load_prm(tmp_path / "pav")
     assert pav.card.score_means == "advantage"
@@ -271,8 +273,9 @@ def criticised(body: Body) -> Reply:
 
 
 def critiques(files: Path, url: str, out: Path, *more: object) -> tuple[object, ...]:
-    words = ("label", "critiques", files / "t.jsonl", "--problems", files / "p.jsonl", "--policy", "critic")
-    return (*words, "--base-url", url, "--format", files / "format.json", "-k", 1, "--out", out, *more)
+    words = ("label", files / "t.jsonl", "critiques:chains=1", "--problems", files / "p.jsonl")
+    policy = ("--policy", "critic", "--base-url", url)
+    return (*words, *policy, "--format", files / "format.json", "--out", out, *more)
 
 
 def verifier(files: Path, texts: Path, out: Path, *more: object) -> tuple[object, ...]:

@@ -58,10 +58,7 @@ def test_what_a_file_of_tau_bench_contains_and_which_steps_look_wrong(results: P
     words = " ".join(shown.out.split())
     assert "first suspicious step in 1 of 4 traces; of the other 3 they cannot tell" in words
     assert "refund: items[0].amount is 7, in the gold call 5" in words
-    assert (
-        "surefoot label verify runs/traces.jsonl --problems runs/problems.jsonl --verifier gold-calls"
-        in words
-    )
+    assert "surefoot label runs/traces.jsonl verify:rules=gold-calls --problems runs/problems.jsonl" in words
     assert "Never say so" not in words
 
     found = json.loads((results / "all.json").read_text())
@@ -92,10 +89,11 @@ def test_the_findings_are_labels_of_the_imported_runs(results: Path) -> None:
     traces = list(read_records(results / "runs/traces.jsonl", Trace))
     kinds = [step.kind for step in traces[0].steps]
     assert kinds == ["reply", "tool_call", "tool_call", "final_answer"]
-    files = ("runs/traces.jsonl", "--problems", "runs/problems.jsonl")
-    good("label", "verify", *files, "--verifier", "gold-calls", "--out", "labels.jsonl")
-    same = ("results.json", "--problems", "results.json")
-    good("label", "verify", *same, "--verifier", "gold-calls", "--out", "same.jsonl")
+    method = "verify:rules=gold-calls"
+    files = ("runs/traces.jsonl", method, "--problems", "runs/problems.jsonl")
+    good("label", *files, "--out", "labels.jsonl")
+    same = ("results.json", method, "--problems", "results.json")
+    good("label", *same, "--out", "same.jsonl")
     assert len(list(read_records(results / "same.jsonl", StepLabel))) == 15
     labels = [label for label in read_records(results / "labels.jsonl", StepLabel) if label.value is not None]
     assert [(label.trace_id, label.step, label.value) for label in labels] == [
@@ -111,4 +109,4 @@ def test_the_folder_of_an_import_can_be_inspected(results: Path) -> None:
     words = " ".join(shown.out.split())
     assert "first suspicious step in 1 of 4 traces" in words
     assert "surefoot import" not in words
-    assert "surefoot label verify mine/traces.jsonl --problems mine/problems.jsonl --verifier" in words
+    assert "surefoot label mine/traces.jsonl verify:rules=gold-calls --problems mine/problems.jsonl" in words

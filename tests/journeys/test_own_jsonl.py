@@ -27,8 +27,8 @@ def test_solutions_are_imported_labelled_and_the_right_answer_with_a_wrong_step_
     good("import", "own.jsonl", "--out", "mine", *EXACT)
     traces = list(read_records("mine/traces.jsonl", Trace))
     assert [trace.outcome for trace in traces] == [True, False, False, True]
-    words = ("label", "verify", "mine/traces.jsonl", "--problems", "mine/problems.jsonl")
-    good(*words, "--verifier", "equations", "--out", "labels.jsonl")
+    words = ("label", "mine/traces.jsonl", "verify:rules=equations", "--problems", "mine/problems.jsonl")
+    good(*words, "--out", "labels.jsonl")
     wrong = [
         (traces.index(trace), label.step)
         for trace in traces
@@ -42,7 +42,7 @@ def test_no_command_falls_back_to_the_model_of_the_small_world():
     Path("problems.jsonl").write_text(json.dumps({"question": "What is 2 + 2?", "answer": "4"}) + "\n")
     for words in (
         ("sample", "problems.jsonl", "--out", "t.jsonl"),
-        ("label", "mc", "own.jsonl", "--problems", "own.jsonl", "--out", "l.jsonl"),
+        ("label", "own.jsonl", "mc", "--problems", "own.jsonl", "--out", "l.jsonl"),
         ("train", "prm", "own.jsonl", "--problems", "own.jsonl", "--labels", "own.jsonl", "--out", "prm"),
     ):
         ended = run(*words)

@@ -41,11 +41,14 @@ def answer(body: Body) -> Reply:
     return Reply(payload=chat([text if whole else text[len(begun[0]) :]], prompt_tokens=40))
 
 
-def label(server: OpenAIServer, files: tuple[object, ...], *words: object) -> tuple[object, ...]:
+def label(
+    server: OpenAIServer, files: tuple[object, ...], *words: object, prefix_in: str = "answer"
+) -> tuple[object, ...]:
     server.probe = None
     server.models = [{"id": "m"}]
     policy = ("--policy=m", f"--base-url={server.url}", "--chat", "--template={problem}")
-    return ("label", "mc", *files, *policy, "--rollouts=4", "--own-outcome=never", *words)
+    method = f"mc:rollouts=4,own-outcome=never,prefix-in={prefix_in}"
+    return ("label", *files, method, *policy, *words)
 
 
 def test_it_is_refused_before_any_label_is_written(files, tmp_path):
@@ -53,13 +56,13 @@ def test_it_is_refused_before_any_label_is_written(files, tmp_path):
         says = refused(*label(server, files, "--out", tmp_path / "l.jsonl"))
         assert all(map(is_probe, server.bodies))
     assert re.search(r"cannot continue the beginning of an answer \(the prompt has 24 tokens without", says)
-    assert says.endswith("use label mc --chat --prefix-in user-turn, or surefoot label judge")
+    assert says.endswith("use mc:prefix-in=user-turn, or judge")
     assert not list(tmp_path.glob("l.jsonl*"))
 
 
 def test_the_alternative_labels_by_what_follows_the_steps(files, tmp_path):
     with serve(answer) as server:
-        good(*label(server, files, "--prefix-in=user-turn", "--out", tmp_path / "l.jsonl"))
+        good(*label(server, files, "--out", tmp_path / "l.jsonl", prefix_in="user-turn"))
         assert {message["role"] for body in server.bodies for message in body["messages"]} == {"user"}
     labels = list(read_records(tmp_path / "l.jsonl", StepLabel))
     assert [made.value for made in labels] == [1, 1, 1, 0, 0, 0]
@@ -83,7 +86,7 @@ def test_the_manifest_stays_when_the_labels_are_complete(files, tmp_path):
     with serve(continues) as server:
         good(*label(server, files, "--out", tmp_path / "l.jsonl"))
     manifest = json.loads((tmp_path / "l.jsonl.manifest.json").read_text())
-    assert manifest["command"] == "label mc"
+    assert (manifest["command"], manifest["config"]["method"]) == ("label", "mc")
     assert manifest["server"]["continuation"]["status"] == "yes"
     assert not (tmp_path / "l.jsonl.work").exists()
 

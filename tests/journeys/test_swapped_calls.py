@@ -6,7 +6,7 @@ import json
 
 from click.testing import CliRunner
 
-from surefoot.cli.label.rules import Verify
+from surefoot.cli.label.command import Label
 from surefoot.cli.parser import SettingsCommand
 from surefoot.io import read_records, write_records
 from surefoot.lab.shop import Shop, generate_tasks, judge_steps
@@ -50,10 +50,10 @@ def test_a_run_with_two_independent_calls_exchanged_has_no_wrong_step(tmp_path):
     assert len(runs) > 15
     write_records(tmp_path / "tasks.jsonl", {task.id: task for task in tasks}.values())
     write_records(tmp_path / "runs.jsonl", runs)
-    command = [str(tmp_path / "runs.jsonl"), "--problems", str(tmp_path / "tasks.jsonl")]
-    command += ["--verifier", "state-replay", "--environment", "shop", "--gold-order"]
+    command = [str(tmp_path / "runs.jsonl"), "verify:rules=state-replay,environment=shop,gold-order=true"]
+    command += ["--problems", str(tmp_path / "tasks.jsonl")]
     command += ["--out", str(tmp_path / "labels.jsonl")]
-    done = CliRunner().invoke(SettingsCommand("verify", Verify), command)
+    done = CliRunner().invoke(SettingsCommand("label", Label), command)
     assert done.exit_code == 0, done.output
     labels = list(read_records(tmp_path / "labels.jsonl", StepLabel))
     assert len(labels) == sum(len(run.steps) for run in runs)

@@ -126,7 +126,7 @@ def test_parts_2_to_5_of_the_tutorial(reader: Reader) -> None:
     assert judged
     assert all((exact[key] == -1) == (checked[key] == -1) for key in judged)
     before = Path("labels.jsonl").read_bytes()
-    words = ("label", "verify", "traces.jsonl", "--problems", "problems.jsonl", "--verifier", "lab")
+    words = ("label", "traces.jsonl", "verify:rules=lab", "--problems", "problems.jsonl")
     assert "--force" in refused(*words, "--out", "labels.jsonl")
     assert Path("labels.jsonl").read_bytes() == before
 

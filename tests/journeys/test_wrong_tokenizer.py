@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "words",
     [
         ("sample", "p.jsonl", "--policy", "lab", "--n", "1", "--out", "out.jsonl"),
-        ("label", "mc", "t.jsonl", "--problems", "p.jsonl", "--policy", "lab", "--out", "out.jsonl"),
+        ("label", "t.jsonl", "mc", "--problems", "p.jsonl", "--policy", "lab", "--out", "out.jsonl"),
         ("train", "prm", "t.jsonl", "--problems=p.jsonl", "--labels=l.jsonl", "--base=lab", "--out=out"),
         ("train", "orm", "t.jsonl", "--problems=p.jsonl", "--base=lab", "--out=out"),
         ("score", "t.jsonl", "--problems", "p.jsonl", "-m", "prm", "--out", "out.jsonl"),

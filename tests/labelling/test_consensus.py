@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surefoot.cli.label.rules import LabelConsensus
+from surefoot.cli.label.command import Label
 from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError, SurefootError
 from surefoot.io import read_records, write_records
@@ -284,7 +284,7 @@ def test_traces_are_combined_one_after_another_with_the_same_report():
 @pytest.fixture
 def run(tmp_path):
     """The command on the files of two traces; gives the labels, the report and standard error."""
-    app = SettingsCommand("consensus", LabelConsensus)
+    app = SettingsCommand("label", Label)
     items = [item(3), item(3, sample=1)]
     write_records(tmp_path / "problems.jsonl", [PROBLEM])
     write_records(tmp_path / "traces.jsonl", [one.trace for one in items])
@@ -294,18 +294,11 @@ def run(tmp_path):
         labels = [label for one, found in zip(items, both, strict=True) for label in row(one, found, kind)]
         write_records(tmp_path / f"{name}.jsonl", labels + stray)
 
-    def invoke(*options, sources=("mc", "judge")):
+    def invoke(method="consensus", sources=("mc", "judge")):
         paths = {name: str(tmp_path / name) for name in ("traces", "problems", "out", "report")}
-        words = [f"{name}={tmp_path / name}.jsonl" for name in sources]
-        words += ["--traces", f"{paths['traces']}.jsonl", "--problems", f"{paths['problems']}.jsonl"]
-        words += [
-            "--report",
-            f"{paths['report']}.json",
-            "--out",
-            f"{paths['out']}.jsonl",
-            "--force",
-            *options,
-        ]
+        words = [f"{paths['traces']}.jsonl", method, "--problems", f"{paths['problems']}.jsonl"]
+        words += [f"--labels={name}={tmp_path / name}.jsonl" for name in sources]
+        words += ["--report", f"{paths['report']}.json", "--out", f"{paths['out']}.jsonl", "--force"]
         result = CliRunner().invoke(app, words)
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -327,29 +320,29 @@ def test_the_command_writes_the_traces_that_were_kept_and_reports_the_others(run
 
 
 def test_the_rules_of_the_command(run):
-    assert [label.value for label in run("--rule", "unanimous")[0]] == [1, -1, None, 1, 1, None]
-    heavy = run("--rule", "weighted", "--weight", "mc=1", "--weight", "judge=2")[0]
+    assert [label.value for label in run("consensus:rule=unanimous")[0]] == [1, -1, None, 1, 1, None]
+    heavy = run("consensus:rule=weighted,weights=mc=1+judge=2")[0]
     assert [label.value for label in heavy] == [1, -1, -1, 1, 1, -1]
-    close = run("--rule", "weighted", "--weight", "judge=2", "--margin", "0.5")[0]
+    close = run("consensus:rule=weighted,weights=judge=2,margin=0.5")[0]
     assert [label.value for label in close] == [1, -1, None, 1, 1, None]
-    high = run("--rule", "unanimous", "--good-above", "0.7")[0]
+    high = run("consensus:rule=unanimous,good-above=0.7")[0]
     assert [label.value for label in high] == [None, -1, None, 1, 1, None]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("settings", "message"),
     [
-        (["--rule", "most"], "--rule is 'most'; choose first-error, unanimous or weighted"),
-        (["--margin", "0.5"], "--weight and --margin belong to --rule weighted"),
-        (["--rule", "weighted", "--weight", "mc"], "--weight mc: give a number, or NAME=NUMBER"),
-        (["--rule", "weighted", "--weight", "mc=x"], "--weight mc=x: give a number, or NAME=NUMBER"),
-        (["--rule", "weighted", "--weight", "m=1"], "a weight is given for 'm'"),
-        (["--neutral", "fine"], "--neutral is 'fine'; choose good, bad or drop"),
+        ("rule=most", "rule is 'most'; choose first-error, unanimous or weighted"),
+        ("margin=0.5", "weights and margin belong to rule=weighted"),
+        ("rule=weighted,weights=mc", "'weights' mc: give a number, or NAME=NUMBER"),
+        ("rule=weighted,weights=mc=x", "'weights' mc=x: give a number, or NAME=NUMBER"),
+        ("rule=weighted,weights=m=1", "a weight is given for 'm'"),
+        ("neutral=fine", "neutral is 'fine'; choose good, bad or drop"),
     ],
 )
-def test_the_command_refuses_what_it_does_not_know(run, options, message):
+def test_the_command_refuses_what_it_does_not_know(run, settings, message):
     with pytest.raises(SurefootError, match=message):
-        run(*options)
+        run(f"consensus:{settings}")
 
 
 def test_sources_need_different_names(run):

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surefoot.cli.label.rules import LabelExpert
+from surefoot.cli.label.command import Label
 from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError, SurefootError
 from surefoot.formats import read_gsm8k_solutions, read_processbench
@@ -225,16 +225,16 @@ def test_traces_without_steps_or_with_a_wrong_outcome_are_no_experts():
 @pytest.fixture
 def run(tmp_path):
     """The command on files; gives the labels, or the error, and standard error."""
-    app = SettingsCommand("expert", LabelExpert)
+    app = SettingsCommand("label", Label)
     write_records(tmp_path / "problems.jsonl", [PROBLEM])
     write_records(tmp_path / "traces.jsonl", [text_trace("a", "2 + 2 = 4", "9")])
     experts = [text_trace("so 2+2 = 4", "8"), text_trace("9", outcome=False)]
     write_records(tmp_path / "experts.jsonl", experts)
 
-    def invoke(*options):
+    def invoke(method="expert"):
         files = {name: str(tmp_path / f"{name}.jsonl") for name in ("traces", "problems", "experts", "out")}
-        words = [files["traces"], "--problems", files["problems"], "--expert", files["experts"]]
-        result = CliRunner().invoke(app, [*words, "--out", files["out"], "--force", *options])
+        words = [files["traces"], method, "--problems", files["problems"], "--traces", files["experts"]]
+        result = CliRunner().invoke(app, [*words, "--out", files["out"], "--force"])
         nothing = isinstance(result.exception, LabelError) and "none of the" in str(result.exception)
         if result.exception and not nothing:
             raise result.exception
@@ -244,26 +244,26 @@ def run(tmp_path):
 
 
 def test_the_command_labels_files_and_says_what_it_left_out(run):
-    labels, err = run("--match", "numbers", "--disagreement", "wrong")
+    labels, err = run("expert:match=numbers,disagreement=wrong")
     assert said(labels) == ["the step has no number to compare", 1, -1]
     assert "1 expert traces left out: wrong outcome" in err
     assert "3 labels written, 1 of them without a value" in err
-    assert said(run("--match", "numbers", "--tolerance", "0.2")[0])[1:] == [1, 1]
+    assert said(run("expert:match=numbers,tolerance=0.2")[0])[1:] == [1, 1]
     assert said(run()[0]) == [DEPARTED, LEFT, LEFT]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("settings", "message"),
     [
-        (["--match", "near"], "--match is 'near'; choose exact, numbers or tool-call"),
-        (["--tolerance", "0.1"], "--match exact takes no --tolerance"),
-        (["--disagreement", "bad"], "--disagreement is 'bad'; choose unknown or wrong"),
-        (["--match", "tool-call"], "choose exact or numbers"),
+        ("match=near", "match is 'near'; choose exact, numbers or tool-call"),
+        ("tolerance=0.1", "match=exact takes no tolerance"),
+        ("disagreement=bad", "disagreement is 'bad'; choose unknown or wrong"),
+        ("match=tool-call", "choose exact or numbers"),
     ],
 )
-def test_the_command_refuses_what_it_does_not_know(run, options, message):
+def test_the_command_refuses_what_it_does_not_know(run, settings, message):
     with pytest.raises(SurefootError, match=message):
-        run(*options)
+        run(f"expert:{settings}")
 
 
 def test_departures_from_the_reference_solution_are_mostly_right_steps():

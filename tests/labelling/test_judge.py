@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from openai_server import Reply, chat, serve
 
-from surefoot.cli.label.models import Judge
+from surefoot.cli.label.command import Label
 from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError, PolicyError, SurefootError
 from surefoot.io import read_records, write_records
@@ -664,7 +664,7 @@ def same_times(monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
 
 
-app = SettingsCommand("judge", Judge)
+app = SettingsCommand("label", Label)
 
 
 @pytest.fixture
@@ -676,9 +676,10 @@ def files(tmp_path):
     return tmp_path
 
 
-def command(files, *words, ok=True):
+def command(files, *words, method="judge", ok=True):
     call = [
         str(files / "traces.jsonl"),
+        method,
         f"--problems={files / 'problems.jsonl'}",
         "--policy=m",
         *words,
@@ -717,11 +718,11 @@ def test_the_command_writes_labels(files):
 def test_the_options_reach_the_judge(files):
     out = files / "labels.jsonl"
     words = [
-        *("--mode=first-error", "--votes=3", f"--rules={files / 'rules.txt'}", "--show-answer"),
-        *("--no-structured", "--top-p=0.9", "--max-tokens=99", "--seed=5", f"--out={out}"),
+        *(f"--rules={files / 'rules.txt'}", "--top-p=0.9", "--max-tokens=99", "--seed=5", f"--out={out}"),
     ]
     with serve(lambda body: Reply(payload=chat(["It is \\boxed{1}"]))) as server:
-        command(files, f"--base-url={server.url}", *words)
+        method = "judge:mode=first-error,votes=3,show-answer=true,structured=false"
+        command(files, f"--base-url={server.url}", *words, method=method)
     assert len(server.bodies) == 9
     for body in server.bodies:
         assert "response_format" not in body
@@ -734,9 +735,9 @@ def test_the_options_reach_the_judge(files):
 
 
 def test_the_dialect_reaches_the_server(files):
-    words = ("--dialect=vllm", "--votes=2", f"--out={files / 'labels.jsonl'}")
+    words = ("--dialect=vllm", f"--out={files / 'labels.jsonl'}")
     with serve(lambda body: Reply(status=400)) as server:
-        command(files, f"--base-url={server.url}", *words, ok=False)
+        command(files, f"--base-url={server.url}", *words, method="judge:votes=2", ok=False)
     assert [body["n"] for body in server.bodies] == [2, 2, 2]
 
 
@@ -752,7 +753,7 @@ def test_failed_votes_are_said_at_the_end(files):
 
     out = files / "labels.jsonl"
     with serve(answer) as server:
-        result = command(files, f"--base-url={server.url}", "--mode=first-error", f"--out={out}")
+        result = command(files, f"--base-url={server.url}", f"--out={out}", method="judge:mode=first-error")
     assert values(labels_in(out)) == [*[None] * 5, 1, 1]
     assert f"2 votes not counted: {NOT_JSON}" in result.stderr
 
@@ -788,16 +789,17 @@ def test_other_rules_are_other_work(files):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("method", "words", "message"),
     [
-        (["--structured"], "--structured needs --base-url"),
-        (["--mode=all"], "choose per-step or first-error"),
-        (["--base-url=URL", "--votes=2", "--temperature=0"], "votes at temperature 0"),
+        ("judge:structured=true", [], "structured=true needs --base-url"),
+        ("judge:mode=all", [], "choose per-step or first-error"),
+        ("judge:votes=2", ["--base-url=URL", "--temperature=0"], "votes at temperature 0"),
     ],
 )
-def test_wrong_options_are_one_sentence(files, words, message):
+def test_wrong_options_are_one_sentence(files, method, words, message):
     with serve(correct_but_last) as server:
-        result = command(files, *(word.replace("URL", server.url) for word in words), ok=False)
+        words = [word.replace("URL", server.url) for word in words]
+        result = command(files, *words, method=method, ok=False)
     assert isinstance(result.exception, SurefootError)
     assert message in str(result.exception)
 
@@ -814,7 +816,8 @@ def test_problems_without_an_answer_are_skipped_only_where_it_is_shown(files):
     write_records(files / "traces.jsonl", [item(problem=problem).trace, item().trace], record=Trace)
     with serve(correct_but_last) as server:
         plain = command(files, f"--base-url={server.url}", f"--out={files / 'a.jsonl'}")
-        result = command(files, f"--base-url={server.url}", f"--out={files / 'b.jsonl'}", "--show-answer")
+        words = (f"--base-url={server.url}", f"--out={files / 'b.jsonl'}")
+        result = command(files, *words, method="judge:show-answer=true")
     assert "skipped" not in plain.stderr
     assert len(labels_in(files / "a.jsonl")) == 6
     assert "1 traces skipped: their problem has no 'answer'" in result.stderr

@@ -12,8 +12,7 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import LabelError
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
-from surefoot.labelling.monte_carlo import MonteCarloLabeller
-from surefoot.labelling.rollouts import Estimate
+from surefoot.labelling.monte_carlo import MonteCarloLabeller, MonteCarloSettings
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Labeller, ProblemTrace
 from surefoot.records import Message, Problem, Trace, Usage
@@ -21,7 +20,8 @@ from surefoot.segment import Line, segment_trace
 
 GRADER = Grader(checker=AnswerChecker("exact"), styles=("phrase",))
 PROBLEM = Problem(text="How many?", answer="3")
-ONE = Estimate(kind="hard", rollouts=1)
+SOFT = MonteCarloSettings()
+ONE = MonteCarloSettings(estimate="hard", rollouts=1)
 
 
 def item(text, problem=PROBLEM, **fields):
@@ -29,8 +29,8 @@ def item(text, problem=PROBLEM, **fields):
     return ProblemTrace(problem=problem, trace=segment_trace(trace, Line()))
 
 
-def labels(policy, *items, **settings):
-    labeller = MonteCarloLabeller(**({"policy": policy, "grader": GRADER} | settings))
+def labels(policy, *items, rule=SOFT, **options):
+    labeller = MonteCarloLabeller(**({"policy": policy, "grader": GRADER, "settings": rule} | options))
     assert isinstance(labeller, Labeller)
     return asyncio.run(labeller.label(items))
 
@@ -46,8 +46,12 @@ def replies(*answers, **fields):
 def test_hard_and_soft_estimates(answers, hard, soft):
     for estimate, expected in (("hard", hard), ("soft", soft)):
         n = len(answers)
-        rule = Estimate(kind="hard", rollouts=n, first=n) if estimate == "hard" else Estimate(rollouts=n)
-        ((first, _),) = labels(replies(*answers), item("Hm.\nAnswer: 3\n"), estimate=rule)
+        rule = (
+            MonteCarloSettings(estimate="hard", rollouts=n, first=n)
+            if estimate == "hard"
+            else MonteCarloSettings(rollouts=n)
+        )
+        ((first, _),) = labels(replies(*answers), item("Hm.\nAnswer: 3\n"), rule=rule)
         assert first.value == pytest.approx(expected)
         assert (first.evidence.successes, first.evidence.trials) == (answers.count("3"), len(answers))
         assert (first.kind, first.source, first.step) == ("value", f"monte-carlo-{estimate}", 0)
@@ -70,7 +74,9 @@ def test_a_prefix_that_rarely_succeeds_is_often_labelled_good(n, expected):
     found = [
         label.value
         for seed in range(10)
-        for (label,) in labels(policy, *items, estimate=Estimate(kind="hard", rollouts=n), seed=seed)
+        for (label,) in labels(
+            policy, *items, rule=MonteCarloSettings(estimate="hard", rollouts=n), seed=seed
+        )
     ]
     chance = 1 - 0.95**n
     assert chance == pytest.approx(expected, abs=5e-4)
@@ -80,9 +86,9 @@ def test_a_prefix_that_rarely_succeeds_is_often_labelled_good(n, expected):
 def test_the_hard_estimate_is_one_where_the_soft_is_positive_and_grows_with_n():
     policy, items = NoisySolver(error_rate=0.8), one_line_items()
     values = {
-        (rule.kind, rule.rollouts): [label.value for (label,) in labels(policy, *items, estimate=rule)]
+        (rule.estimate, rule.rollouts): [label.value for (label,) in labels(policy, *items, rule=rule)]
         for n in (2, 8)
-        for rule in (Estimate(kind="hard", rollouts=n), Estimate(rollouts=n))
+        for rule in (MonteCarloSettings(estimate="hard", rollouts=n), MonteCarloSettings(rollouts=n))
     }
     for n in (2, 8):
         assert values["hard", n] == [float(value > 0) for value in values["soft", n]]
@@ -99,8 +105,8 @@ def test_soft_estimates_are_unbiased():
         wrong = f"{lines[0][:-2]}{(int(lines[0][-2]) + 5) % 10}\n"
         items += [item("".join(lines), problem), item(wrong + "Now 3\n", problem)]
     excess, variance, prefixes = 0.0, 0.0, 0
-    rule = Estimate(rollouts=rollouts)
-    for one, found in zip(items, labels(solver, *items, estimate=rule), strict=True):
+    rule = MonteCarloSettings(rollouts=rollouts)
+    for one, found in zip(items, labels(solver, *items, rule=rule), strict=True):
         for label in found[:-1]:
             value = solver.value(one.problem, one.trace.prefix(label.step + 1))
             assert label.value == pytest.approx(value, abs=5 * sqrt(0.25 / rollouts))
@@ -125,7 +131,9 @@ def test_shared_prefixes_are_rolled_out_and_paid_for_once():
         item("One.\nTwo.\nAnswer: 3\n", sample=1),
         item("One.\nAnswer: 3\n", other),
     )
-    found = labels(ScriptedPolicy(answer), *items, estimate=Estimate(kind="hard", rollouts=2, first=2))
+    found = labels(
+        ScriptedPolicy(answer), *items, rule=MonteCarloSettings(estimate="hard", rollouts=2, first=2)
+    )
     prefixes = [(PROBLEM.text, "One.\n"), (PROBLEM.text, "One.\nTwo.\n"), (PROBLEM.text, "One.\nTwo!\n")]
     prefixes.append((other.text, "One.\n"))
     assert asked == [(f"{text}\n", prefix) for text, prefix in prefixes for _ in range(2)]
@@ -144,20 +152,20 @@ def test_a_finished_trace_ends_in_its_own_outcome():
     for outcome, text in ((True, "Hm.\nAnswer: 3\n"), (False, "Hm.\nAnswer: 1\n")):
         for known in (outcome, None):
             ((_, last),) = labels(
-                policy, item(text, outcome=known), estimate=Estimate(kind="hard", rollouts=2)
+                policy, item(text, outcome=known), rule=MonteCarloSettings(estimate="hard", rollouts=2)
             )
             assert (last.value, last.evidence.successes, last.evidence.trials) == (outcome, outcome, 1)
             assert last.evidence.usage == Usage()
 
 
 def test_an_outcome_that_was_judged_before_is_kept():
-    ((_, last),) = labels(replies("1"), item("Hm.\nThree it is.\n", outcome=True), estimate=ONE)
+    ((_, last),) = labels(replies("1"), item("Hm.\nThree it is.\n", outcome=True), rule=ONE)
     assert last.value == 1.0
 
 
 def test_the_own_ending_counts_even_where_another_trace_goes_on():
     done, longer = item("Hm.\nAnswer: 3\n", outcome=True), item("Hm.\nAnswer: 3\nOr not.\n", outcome=True)
-    (ending, open_prefix) = labels(replies("1"), done, longer, estimate=ONE)
+    (ending, open_prefix) = labels(replies("1"), done, longer, rule=ONE)
     assert [label.value for label in ending] == [0, 1]
     assert [label.value for label in open_prefix] == [0, 0, 1]
     assert [label.evidence.usage.calls for label in ending + open_prefix] == [1, 0, 0, 1, 0]
@@ -167,7 +175,7 @@ def test_a_trace_cut_off_by_its_length_is_rolled_out_to_its_end():
     ((first, last),) = labels(
         replies("3", "1"),
         item("Hm.\nWell", finish_reason="length", outcome=False),
-        estimate=Estimate(rollouts=2),
+        rule=MonteCarloSettings(rollouts=2),
     )
     assert (first.value, last.value, last.evidence.trials) == (0.5, 0.5, 2)
 
@@ -175,7 +183,7 @@ def test_a_trace_cut_off_by_its_length_is_rolled_out_to_its_end():
 def test_failed_rollouts_leave_the_label_unknown():
     policy = replies("3", "3", fail=lambda request: "server: down" if "Two" in request.prefix else None)
     ((first, second, last),) = labels(
-        policy, item("One.\nTwo.\nAnswer: 3\n"), estimate=Estimate(kind="hard", rollouts=2)
+        policy, item("One.\nTwo.\nAnswer: 3\n"), rule=MonteCarloSettings(estimate="hard", rollouts=2)
     )
     assert (first.value, last.value) == (1, 1)
     assert (second.value, second.reason) == (None, "rollouts failed: server: down")
@@ -191,24 +199,24 @@ class Undecided(AnswerChecker):
 
 def test_answers_that_cannot_be_compared_are_no_trials():
     grader = Grader(checker=Undecided("exact"), styles=("phrase",))
-    policy, rule = replies("3", "?", "1", "?"), Estimate(rollouts=4)
-    ((first, last),) = labels(policy, item("Hm.\nAnswer: ?\n"), estimate=rule, grader=grader)
+    policy, rule = replies("3", "?", "1", "?"), MonteCarloSettings(rollouts=4)
+    ((first, last),) = labels(policy, item("Hm.\nAnswer: ?\n"), rule=rule, grader=grader)
     assert (first.value, first.evidence.successes, first.evidence.trials) == (0.5, 1, 2)
     assert (last.value, last.reason) == (None, "the trace's own answer could not be compared")
-    ((first, _),) = labels(replies("?"), item("Hm.\nAnswer: 3\n"), estimate=ONE, grader=grader)
+    ((first, _),) = labels(replies("?"), item("Hm.\nAnswer: 3\n"), rule=ONE, grader=grader)
     assert (first.value, first.reason) == (None, "no rollout's answer could be compared")
     assert first.evidence.usage.calls == 1
 
 
 def test_a_rollout_without_an_answer_fails():
     policy = ScriptedPolicy(lambda request, sample: ["No idea.", "Answer: 3"][sample])
-    ((first, _),) = labels(policy, item("Hm.\nAnswer: 3\n"), estimate=Estimate(rollouts=2))
+    ((first, _),) = labels(policy, item("Hm.\nAnswer: 3\n"), rule=MonteCarloSettings(rollouts=2))
     assert first.value == 0.5
 
 
 def test_an_answer_already_in_the_prefix_counts():
     policy = ScriptedPolicy(lambda request, sample: "")
-    ((_, second, _),) = labels(policy, item("Hm.\nAnswer: 3\nDone.\n"), estimate=ONE)
+    ((_, second, _),) = labels(policy, item("Hm.\nAnswer: 3\nDone.\n"), rule=ONE)
     assert second.value == 1
 
 

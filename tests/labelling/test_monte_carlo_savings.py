@@ -12,8 +12,7 @@ from watched_policy import Watched, spent
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
-from surefoot.labelling.monte_carlo import MonteCarloLabeller, probe
-from surefoot.labelling.rollouts import Estimate
+from surefoot.labelling.monte_carlo import MonteCarloLabeller, MonteCarloSettings, probe
 from surefoot.policies.episodes import sample_traces
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace
@@ -23,14 +22,15 @@ from surefoot.stats.intervals import wilson_interval
 
 GRADER = Grader(checker=AnswerChecker("exact"), styles=("phrase",))
 PROBLEM = Problem(text="How many?", answer="3")
-ONE = Estimate(kind="hard", rollouts=1)
+HARD = MonteCarloSettings(estimate="hard")
+ONE = MonteCarloSettings(estimate="hard", rollouts=1)
 SOLVER = NoisySolver(error_rate=0.3)
 
 
-class Alone(Estimate):
+class Alone(MonteCarloSettings):
     """Hard estimates from a prefix's own rollouts and nothing else."""
 
-    kind: str = "hard"
+    estimate: str = "hard"
 
     @property
     def borrowed(self):
@@ -42,9 +42,9 @@ def item(text, problem=PROBLEM, **fields):
     return ProblemTrace(problem=problem, trace=segment_trace(trace, Line()))
 
 
-def label(policy, items, **settings):
-    defaults = {"policy": policy, "grader": GRADER, "estimate": Estimate(kind="hard")}
-    labeller = MonteCarloLabeller(**(defaults | settings))
+def label(policy, items, rule=HARD, grader=GRADER, seed=0, **settings):
+    settings = rule.model_copy(update=settings)
+    labeller = MonteCarloLabeller(policy=policy, grader=grader, settings=settings, seed=seed)
     return asyncio.run(labeller.label(items))
 
 
@@ -80,8 +80,8 @@ def facts(rows):
 @pytest.mark.parametrize("first", [1, 2, 8, 20])
 def test_stopping_at_the_first_success_changes_no_label(lab_traces, seed, first):
     settings = {"own_outcome": "never", "seed": seed}
-    every = label(SOLVER, lab_traces, estimate=Estimate(rollouts=8), **settings)
-    hard = label(SOLVER, lab_traces, estimate=Alone(rollouts=8, first=first), **settings)
+    every = label(SOLVER, lab_traces, rule=MonteCarloSettings(rollouts=8), **settings)
+    hard = label(SOLVER, lab_traces, rule=Alone(rollouts=8, first=first), **settings)
     assert values(hard) == [[float(value > 0) for value in row] for row in values(every)]
 
 
@@ -89,9 +89,12 @@ def test_stopping_at_the_first_success_changes_no_label(lab_traces, seed, first)
 @pytest.mark.parametrize("first", [1, 2, 8])
 def test_what_is_lent_can_only_turn_a_bad_prefix_into_a_good_one(lab_traces, first, own):
     hopeless = NoisySolver(error_rate=0.75)  # so that eight rollouts often find nothing
-    alone = label(hopeless, lab_traces, estimate=Alone(rollouts=8), own_outcome="never")
+    alone = label(hopeless, lab_traces, rule=Alone(rollouts=8), own_outcome="never")
     lent = label(
-        hopeless, lab_traces, estimate=Estimate(kind="hard", rollouts=8, first=first), own_outcome=own
+        hopeless,
+        lab_traces,
+        rule=MonteCarloSettings(estimate="hard", rollouts=8, first=first),
+        own_outcome=own,
     )
     pairs = [pair for rows in zip(alone, lent, strict=True) for pair in zip(*rows, strict=True)]
     assert all(one.value <= other.value for one, other in pairs)
@@ -100,15 +103,13 @@ def test_what_is_lent_can_only_turn_a_bad_prefix_into_a_good_one(lab_traces, fir
     assert all("sampled from another prefix" in one.evidence.message for one in overturned)
 
 
-@pytest.mark.parametrize("rule", [Estimate(rollouts=4), Alone(rollouts=4, first=2)])
+@pytest.mark.parametrize("rule", [MonteCarloSettings(rollouts=4), Alone(rollouts=4, first=2)])
 @pytest.mark.parametrize("own", ["never", "always"])
 def test_the_first_error_is_the_same_in_order_and_everywhere(lab_traces, rule, own):
     policy = NoisySolver(error_rate=0.5)
-    every = label(policy, lab_traces, estimate=rule, own_outcome=own)
+    every = label(policy, lab_traces, rule=rule, own_outcome=own)
     for after in ("unlabelled", "wrong"):
-        until = label(
-            policy, lab_traces, estimate=rule, own_outcome=own, order="until-error", after_error=after
-        )
+        until = label(policy, lab_traces, rule=rule, own_outcome=own, order="until-error", after_error=after)
         assert len(until) == len(every)
         for one, full, ordered in zip(lab_traces, values(every), values(until), strict=True):
             first = full.index(0.0) if 0.0 in full else len(full)
@@ -123,19 +124,19 @@ def test_the_first_error_is_the_same_in_order_and_everywhere(lab_traces, rule, o
 
 
 RULES = [
-    Estimate(rollouts=4),
-    Estimate(kind="hard", rollouts=4),
-    Estimate(kind="hard", rollouts=4, first=2),
-    Estimate(kind="sequential", rollouts=6),
+    MonteCarloSettings(rollouts=4),
+    MonteCarloSettings(estimate="hard", rollouts=4),
+    MonteCarloSettings(estimate="hard", rollouts=4, first=2),
+    MonteCarloSettings(estimate="sequential", rollouts=6),
 ]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.kind}-{rule.borrowed}")
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.estimate}-{rule.borrowed}")
 @pytest.mark.parametrize("order", ["every", "until-error", "bisect"])
 @pytest.mark.parametrize("own", ["never", "always"])
 def test_what_is_on_the_labels_is_what_was_spent(lab_traces, rule, order, own):
     policy = Watched(NoisySolver(error_rate=0.4))
-    found = label(policy, lab_traces, estimate=rule, order=order, own_outcome=own)
+    found = label(policy, lab_traces, rule=rule, order=order, own_outcome=own)
     assert spent(found) == policy.usage
     # numbered on from batch to batch, each sample of a prefix is drawn once
     samples = [
@@ -153,7 +154,7 @@ def test_what_is_on_the_labels_is_what_was_spent(lab_traces, rule, order, own):
 
 def test_equal_seeds_give_equal_labels_and_pieces_give_those_of_the_whole(lab_traces):
     for order in ("every", "until-error", "bisect"):
-        settings = {"estimate": Estimate(kind="hard", rollouts=3), "order": order}
+        settings = {"rule": MonteCarloSettings(estimate="hard", rollouts=3), "order": order}
         once = label(SOLVER, lab_traces, **settings)
         assert facts(once) == facts(label(SOLVER, lab_traces, **settings))
         names = sorted({one.problem.id for one in lab_traces})
@@ -170,16 +171,16 @@ def test_each_saving_saves(lab_traces):
         return policy.usage.completion_tokens
 
     from_most_to_least = [
-        tokens(estimate=Estimate(kind="hard", rollouts=8, first=8), own_outcome="never"),
-        tokens(estimate=Estimate(kind="hard", rollouts=8, first=4), own_outcome="never"),
-        tokens(estimate=Estimate(kind="hard", rollouts=8, first=2), own_outcome="never"),
-        tokens(estimate=Estimate(kind="hard", rollouts=8, first=1), own_outcome="never"),
-        tokens(estimate=Estimate(kind="hard", rollouts=8, first=1)),
-        tokens(estimate=Estimate(kind="hard", rollouts=8, first=1), order="until-error"),
+        tokens(rule=MonteCarloSettings(estimate="hard", rollouts=8, first=8), own_outcome="never"),
+        tokens(rule=MonteCarloSettings(estimate="hard", rollouts=8, first=4), own_outcome="never"),
+        tokens(rule=MonteCarloSettings(estimate="hard", rollouts=8, first=2), own_outcome="never"),
+        tokens(rule=MonteCarloSettings(estimate="hard", rollouts=8, first=1), own_outcome="never"),
+        tokens(rule=MonteCarloSettings(estimate="hard", rollouts=8, first=1)),
+        tokens(rule=MonteCarloSettings(estimate="hard", rollouts=8, first=1), order="until-error"),
     ]
     assert all(more > less for more, less in pairwise(from_most_to_least)), from_most_to_least
-    assert tokens(estimate=Estimate(rollouts=8)) == from_most_to_least[0]  # each draws all of them
-    bisect = tokens(estimate=Estimate(kind="hard", rollouts=8, first=1), order="bisect")
+    assert tokens(rule=MonteCarloSettings(rollouts=8)) == from_most_to_least[0]  # each draws all of them
+    bisect = tokens(rule=MonteCarloSettings(estimate="hard", rollouts=8, first=1), order="bisect")
     assert bisect < from_most_to_least[-2]
 
 
@@ -210,22 +211,24 @@ def test_whose_outcome_counts(own, policy, counts):
     for outcome in (True, False):
         watched = Watched(replies("Answer: 1", "Answer: 1"))
         one = item("One.\nTwo.\n", outcome=outcome, policy=policy)
-        ((first, _),) = label(watched, [one], estimate=Estimate(kind="hard", rollouts=2), own_outcome=own)
+        ((first, _),) = label(
+            watched, [one], rule=MonteCarloSettings(estimate="hard", rollouts=2), own_outcome=own
+        )
         assert first.value == float(outcome and counts)
         assert watched.drawn == (0 if outcome and counts else 2)
         # a wrong one is no rollout of a hard estimate, and a soft one never borrows
-        ((first, _),) = label(watched, [one], estimate=Estimate(rollouts=2), own_outcome=own)
+        ((first, _),) = label(watched, [one], rule=MonteCarloSettings(rollouts=2), own_outcome=own)
         assert (first.value, first.evidence.trials) == (0, 2)
         # the sequential test counts right and wrong ones
-        rule = Estimate(kind="sequential", rollouts=2)
-        ((first, _),) = label(watched, [one], estimate=rule, own_outcome=own)
+        rule = MonteCarloSettings(estimate="sequential", rollouts=2)
+        ((first, _),) = label(watched, [one], rule=rule, own_outcome=own)
         assert (first.evidence.successes, first.evidence.trials) == (outcome and counts, 2)
 
 
 def test_a_trace_cut_off_by_its_length_says_nothing_of_its_prefixes():
     cut = item("One.\nTwo.\n", outcome=False, policy="scripted", finish_reason="length")
-    rule = Estimate(kind="sequential", rollouts=1)
-    (found,) = label(replies("Answer: 3"), [cut], estimate=rule, own_outcome="always")
+    rule = MonteCarloSettings(estimate="sequential", rollouts=1)
+    (found,) = label(replies("Answer: 3"), [cut], rule=rule, own_outcome="always")
     assert [(one.value, one.evidence.successes, one.evidence.trials) for one in found] == [(1, 1, 1)] * 2
 
 
@@ -241,7 +244,7 @@ def test_a_rollout_through_a_later_prefix_is_lent_to_it():
     (found,) = label(
         ScriptedPolicy(answer),
         [trace],
-        estimate=Estimate(kind="hard", rollouts=2, first=1),
+        rule=MonteCarloSettings(estimate="hard", rollouts=2, first=1),
         order="until-error",
     )
     # the right one counts for step 1, which is not asked for; the wrong one does not
@@ -262,7 +265,7 @@ def test_the_sequential_test_is_lent_right_and_wrong_ones():
     wrong, right = "Two.\nAnswer: 1", "Two.\nAnswer: 3"
     policy = replies(wrong, wrong, right, wrong, right, right)
     (first, second, _) = label(
-        policy, [trace], estimate=Estimate(kind="sequential", rollouts=16), order="until-error"
+        policy, [trace], rule=MonteCarloSettings(estimate="sequential", rollouts=16), order="until-error"
     )[0]
     assert (first.value, first.evidence.successes, first.evidence.trials) == (1, 3, 6)
     assert (second.value, second.evidence.successes, second.evidence.trials) == (1, 3, 6)
@@ -273,7 +276,7 @@ def test_the_sequential_test_is_lent_right_and_wrong_ones():
 def test_nothing_is_lent_to_a_prefix_that_a_rollout_does_not_pass(completion):
     trace = item("One.\nTwo.\nAnswer: 1\n", outcome=False)
     policy = Watched(replies(completion))
-    (found,) = label(policy, [trace], estimate=Estimate(kind="sequential", rollouts=1))
+    (found,) = label(policy, [trace], rule=MonteCarloSettings(estimate="sequential", rollouts=1))
     assert [one.evidence.trials for one in found] == [1, 1, 1]
     assert [request.prefix for request in policy.requests] == ["One.\n", "One.\nTwo.\n"]
 
@@ -282,7 +285,7 @@ def test_nothing_is_lent_to_another_problem():
     other = Problem(text="And now?", answer="3")
     items = [item("One.\n", finish_reason="length"), item("One.\nTwo.\n", other, finish_reason="length")]
     policy = ScriptedPolicy(lambda r, _: "Two.\nAnswer: 3" if "many" in r.prompt else "Answer: 3")
-    (first,), (_, third) = label(policy, items, estimate=ONE)
+    (first,), (_, third) = label(policy, items, rule=ONE)
     assert (first.evidence.trials, third.evidence.trials) == (1, 1)
     assert third.evidence.usage.calls == 1
 
@@ -295,7 +298,7 @@ def test_a_failure_matters_only_where_what_came_does_not_decide():
     policy = ScriptedPolicy(
         lambda request, _: "Answer: 3" if "Two" in request.prefix else "Answer: 1", fail=fail
     )
-    (found,) = label(policy, [trace], estimate=Estimate(kind="hard", rollouts=4, first=1))
+    (found,) = label(policy, [trace], rule=MonteCarloSettings(estimate="hard", rollouts=4, first=1))
     assert [one.value for one in found] == [None, 1, 0]
     assert found[0].reason == "rollouts failed: server: down"
     assert (found[0].evidence.successes, found[0].evidence.trials) == (0, 1)
@@ -303,7 +306,7 @@ def test_a_failure_matters_only_where_what_came_does_not_decide():
     policy = Watched(
         ScriptedPolicy(lambda request, _: "Two.\nAnswer: 3", fail=lambda r: "Two" in r.prefix or None)
     )
-    (found,) = label(policy, [trace], estimate=Estimate(kind="hard", rollouts=4, first=1))
+    (found,) = label(policy, [trace], rule=MonteCarloSettings(estimate="hard", rollouts=4, first=1))
     assert [one.value for one in found] == [1, 1, 0]
 
 
@@ -349,14 +352,15 @@ def solution(steps, error, problem):
 
 
 @pytest.mark.parametrize(
-    ("rule", "lengths"), [(ONE, (*range(1, 18), 31, 32, 33)), (Estimate(rollouts=1), (1, 2, 3, 8, 9))]
+    ("rule", "lengths"),
+    [(ONE, (*range(1, 18), 31, 32, 33)), (MonteCarloSettings(rollouts=1), (1, 2, 3, 8, 9))],
 )
 def test_binary_search_finds_every_error_in_every_length(rule, lengths):
     for steps in lengths:
         problems = [Problem(text=f"{error}?", answer="3") for error in range(1, steps + 1)]
         items = [solution(steps, error, problem) for error, problem in enumerate(problems, start=1)]
         policy = Watched(oracle())
-        rows = label(policy, items, estimate=rule, order="bisect")
+        rows = label(policy, items, rule=rule, order="bisect")
         assert len(policy.rounds) <= ceil(log2(steps))
         for error, (problem, row) in enumerate(zip(problems, rows, strict=True), start=1):
             places = [r.prefix.count("\n") for r in policy.requests if r.prompt == f"{problem.text}\n"]
@@ -373,7 +377,7 @@ def probed(policy):
 
 def test_the_probes_of_the_papers_figure():
     policy = Watched(oracle())
-    (found,) = label(policy, [solution(8, 7, PROBLEM)], estimate=ONE, order="bisect")
+    (found,) = label(policy, [solution(8, 7, PROBLEM)], rule=ONE, order="bisect")
     assert probed(policy) == [4, 6, 7]
     assert [one.value for one in found] == [1, 1, 1, 1, 1, 1, 0, 0]
     assert found[0].evidence.message == "deduced: step 6 is good"
@@ -382,7 +386,7 @@ def test_the_probes_of_the_papers_figure():
 
 def test_a_right_answer_is_not_searched():
     policy = Watched(replies())
-    (found,) = label(policy, [item("One.\nTwo.\nAnswer: 3\n", outcome=True)], estimate=ONE, order="bisect")
+    (found,) = label(policy, [item("One.\nTwo.\nAnswer: 3\n", outcome=True)], rule=ONE, order="bisect")
     assert [one.value for one in found] == [1, 1, 1]
     assert policy.rounds == []
 
@@ -392,7 +396,7 @@ def test_a_cut_off_trace_is_asked_for_its_end_first(error):
     lines = [f"{'bad' if number >= error else 'ok'} {number}\n" for number in range(1, 9)]
     cut = item("".join(lines), outcome=False, finish_reason="length")
     policy = Watched(oracle())
-    (found,) = label(policy, [cut], estimate=ONE, order="bisect", own_outcome="always")
+    (found,) = label(policy, [cut], rule=ONE, order="bisect", own_outcome="always")
     assert probed(policy)[0] == 8
     assert len(policy.rounds) <= (1 if error > 8 else 4)
     after = [0.0 if place in {error, *probed(policy)} else None for place in range(error, 9)]
@@ -410,7 +414,7 @@ def test_where_the_own_answer_cannot_be_compared_the_end_is_left_out():
     grader = Grader(checker=Undecided("exact"), styles=("phrase",))
     policy = Watched(oracle())
     trace = item("ok 1\nok 2\nbad 3\nAnswer: ?\n")
-    (found,) = label(policy, [trace], estimate=ONE, order="bisect", grader=grader)
+    (found,) = label(policy, [trace], rule=ONE, order="bisect", grader=grader)
     assert probed(policy) == [3, 1, 2]
     assert [one.value for one in found] == [1, 1, 0, None]
 
@@ -421,12 +425,12 @@ def test_binary_search_over_many_traces_at_once_is_that_of_each():
         solution(steps, error, Problem(text=f"{steps}, {error}?", answer="3")) for steps, error in lengths
     ]
     policy = Watched(oracle())
-    rows = label(policy, items, estimate=ONE, order="bisect")
-    assert values(rows) == [values(label(oracle(), [one], estimate=ONE, order="bisect"))[0] for one in items]
+    rows = label(policy, items, rule=ONE, order="bisect")
+    assert values(rows) == [values(label(oracle(), [one], rule=ONE, order="bisect"))[0] for one in items]
     assert len(policy.rounds) == 4
     # equal prefixes of one problem are probed once
     policy = Watched(oracle())
-    rows = label(policy, [solution(8, 7, PROBLEM), solution(8, 5, PROBLEM)], estimate=ONE, order="bisect")
+    rows = label(policy, [solution(8, 7, PROBLEM), solution(8, 5, PROBLEM)], rule=ONE, order="bisect")
     assert sorted(probed(policy)) == [4, 5, 6, 6, 7]
     assert spent(rows) == policy.usage
 

@@ -99,9 +99,7 @@ def test_labels_and_traces_agree_and_equivalent_mutants_are_dropped(sandbox):
 def test_the_command(tmp_path, sandbox):
     path = tmp_path / "problems.jsonl"
     path.write_text(PROBLEM.model_dump_json() + "\n")
-    run = CliRunner().invoke(
-        app, ["label", "mutants", str(path), "--per-problem", "4", "--out", str(tmp_path / "m")]
-    )
+    run = CliRunner().invoke(app, ["label", str(path), "mutants:per-problem=4", "--out", str(tmp_path / "m")])
     assert run.exit_code == 0, run.output
     traces = [json.loads(line) for line in (tmp_path / "m/traces.jsonl").read_text().splitlines()]
     labels = [json.loads(line) for line in (tmp_path / "m/labels.jsonl").read_text().splitlines()]

@@ -11,6 +11,7 @@ from math import ceil, log2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from watched_policy import Watched, spent
 
 from surefoot.answers import AnswerChecker, Grader
@@ -87,7 +88,7 @@ def test_quality_grows_with_value_and_falls_with_length(one, other, short, long)
     ],
 )
 def test_invalid_settings(wrong):
-    with pytest.raises(LabelError):
+    with pytest.raises(ValidationError):
         TreeSettings(**wrong)
 
 

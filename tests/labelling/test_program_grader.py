@@ -8,7 +8,7 @@ import pytest
 
 from surefoot import Problem, Trace, Usage
 from surefoot.errors import LabelError, SandboxError
-from surefoot.labelling import Estimate, MonteCarloLabeller
+from surefoot.labelling import MonteCarloLabeller, MonteCarloSettings
 from surefoot.labelling.verifiers.programs import ProgramGrader
 from surefoot.protocols import Completion, ProblemTrace, SampleResult
 from surefoot.sandbox import open_sandbox
@@ -52,8 +52,7 @@ def test_the_first_step_from_which_no_completion_passes(sandbox, order):
     labeller = MonteCarloLabeller(
         policy=Finishes(),
         grader=ProgramGrader(sandbox),
-        estimate=Estimate(kind="hard", rollouts=2, first=2),
-        order=order,
+        settings=MonteCarloSettings(estimate="hard", rollouts=2, first=2, order=order),
     )
     [labels] = asyncio.run(labeller.label([ProblemTrace(problem=PROBLEM, trace=trace)]))
     assert [label.value for label in labels[:3]] == [1, 1, 0]

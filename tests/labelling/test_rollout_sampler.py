@@ -15,7 +15,7 @@ from watched_policy import Watched
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
-from surefoot.labelling import Estimate, MonteCarloLabeller, OmegaPRMLabeller, TreeSettings
+from surefoot.labelling import MonteCarloLabeller, MonteCarloSettings, OmegaPRMLabeller, TreeSettings
 from surefoot.labelling.monte_carlo import independent_groups
 from surefoot.labelling.rollouts import prefixes_of
 from surefoot.policies.episodes import sample_traces
@@ -105,10 +105,14 @@ def facts(rows):
 
 
 LABELLERS = {
-    f"{rule.kind}, {order}": lambda policy, rule=rule, order=order: MonteCarloLabeller(
-        policy=policy, grader=GRADER, estimate=rule, order=order
+    f"{rule.estimate}, {order}": lambda policy, rule=rule, order=order: MonteCarloLabeller(
+        policy=policy, grader=GRADER, settings=rule.model_copy(update={"order": order})
     )
-    for rule in (Estimate(rollouts=3), Estimate(kind="hard"), Estimate(kind="sequential", rollouts=16))
+    for rule in (
+        MonteCarloSettings(rollouts=3),
+        MonteCarloSettings(estimate="hard"),
+        MonteCarloSettings(estimate="sequential", rollouts=16),
+    )
     for order in ("every", "until-error", "bisect")
 } | {
     "tree": lambda policy: OmegaPRMLabeller(
@@ -135,8 +139,9 @@ def problems_of(items):
 
 def test_a_policy_in_this_process_gets_the_requests_of_all_problems_at_once():
     items = lab_items()
-    watched = Watched(SOLVER)
-    asyncio.run(MonteCarloLabeller(policy=watched, grader=GRADER, order="until-error").label(items))
+    watched, settings = Watched(SOLVER), MonteCarloSettings(order="until-error")
+    labeller = MonteCarloLabeller(policy=watched, grader=GRADER, settings=settings)
+    asyncio.run(labeller.label(items))
     prompts = [{request.prompt for request in requests} for requests in watched.rounds]
     assert len(prompts[0]) == len(problems_of(items))
     assert all(later <= earlier for earlier, later in pairwise(prompts)), "each goes on until it is done"

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from click.testing import CliRunner
 
-from surefoot.cli.label.models import MonteCarlo
+from surefoot.cli.label.command import Label
 from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError
 from surefoot.io import read_records, write_records
@@ -96,13 +96,13 @@ def test_an_environment_that_cannot_be_put_back_is_refused(items):
 def test_the_command_rolls_out(items, tmp_path):
     write_records(tmp_path / "p.jsonl", [item.problem for item in items[:2]])
     write_records(tmp_path / "t.jsonl", [item.trace for item in items[:2]])
-    app = SettingsCommand("mc", MonteCarlo)
-    asked = [str(tmp_path / "t.jsonl"), "--problems", str(tmp_path / "p.jsonl"), "--environment", "shop"]
-    asked += ["--policy", "shop", "-k", "2", "--out", str(tmp_path / "l.jsonl")]
+    app = SettingsCommand("label", Label)
+    asked = [str(tmp_path / "t.jsonl"), "--problems", str(tmp_path / "p.jsonl")]
+    asked += ["--policy", "shop", "--out", str(tmp_path / "l.jsonl"), "mc:environment=shop,rollouts=2"]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, done.output
     expected = [label for row in labelled(items[:2], ShopAgent()) for label in row]
     labels = list(read_records(tmp_path / "l.jsonl", StepLabel))
     assert [label.value for label in labels] == [label.value for label in expected]
-    refused = CliRunner().invoke(app, [*asked, "--estimate", "hard"])
-    assert "environment takes --estimate soft" in str(refused.exception or refused.output)
+    refused = CliRunner().invoke(app, [*asked[:-1], f"{asked[-1]},estimate=hard"])
+    assert "environment needs estimate=soft" in str(refused.exception or refused.output)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.labelling.rollouts import Estimate
+from surefoot.labelling.rollouts import RolloutRule
 
 
 def played(rule, p):
@@ -47,10 +47,10 @@ def tail(n, hits, p):
 
 
 TESTS = [
-    Estimate(kind="sequential", rollouts=400),
-    Estimate(kind="sequential", p_bad=0.1, p_good=0.4, rollouts=400),
-    Estimate(kind="sequential", p_bad=0.2, p_good=0.8, error_rate=0.05, rollouts=400),
-    Estimate(kind="sequential", p_bad=0.3, p_good=0.5, error_rate=0.15, rollouts=400),
+    RolloutRule(estimate="sequential", rollouts=400),
+    RolloutRule(estimate="sequential", p_bad=0.1, p_good=0.4, rollouts=400),
+    RolloutRule(estimate="sequential", p_bad=0.2, p_good=0.8, error_rate=0.05, rollouts=400),
+    RolloutRule(estimate="sequential", p_bad=0.3, p_good=0.5, error_rate=0.15, rollouts=400),
 ]
 
 
@@ -68,7 +68,7 @@ def test_the_error_rates_keep_walds_bounds(rule):
 
 
 def test_the_default_keeps_its_rates_although_it_ends_after_16():
-    rule = Estimate(kind="sequential", rollouts=16)
+    rule = RolloutRule(estimate="sequential", rollouts=16)
     false_good, at_bad = played(rule, rule.p_bad)
     good, at_good = played(rule, rule.p_good)
     assert max(false_good, 1 - good) <= rule.error_rate
@@ -98,23 +98,23 @@ def test_the_chances_of_a_test_cut_short_are_those_over_all_sequences(limit):
         {"p_bad": 0.05, "p_good": 0.4, "error_rate": 0.05},
         {"p_bad": 0.3, "p_good": 0.6, "error_rate": 0.15},
     ):
-        rule = Estimate(kind="sequential", **settings, rollouts=limit)
+        rule = RolloutRule(estimate="sequential", **settings, rollouts=limit)
         for value in (0.0, settings["p_bad"], 0.2, settings["p_good"], 1.0):
             assert rule.chance_of_good(value) == pytest.approx(called_good(value, **settings, limit=limit))
 
 
 def test_cut_short_the_rates_aimed_at_are_exceeded():
-    rule = Estimate(kind="sequential", rollouts=4)
+    rule = RolloutRule(estimate="sequential", rollouts=4)
     # after at most four trials one right result makes good the likelier side
     assert rule.chance_of_good(0.05) == pytest.approx(1 - 0.95**4)
     assert 1 - rule.chance_of_good(0.4) == pytest.approx(0.6**4)
-    eight = Estimate(kind="sequential", rollouts=8)
+    eight = RolloutRule(estimate="sequential", rollouts=8)
     assert round(eight.chance_of_good(0.05), 3) == 0.057
     assert round(1 - eight.chance_of_good(0.4), 3) == 0.106
 
 
 def test_the_boundaries():
-    rule = Estimate(kind="sequential", p_bad=0.1, p_good=0.5, error_rate=0.05, rollouts=50)
+    rule = RolloutRule(estimate="sequential", p_bad=0.1, p_good=0.5, error_rate=0.05, rollouts=50)
     # good once s ln 5 - f ln 1.8 >= ln 19, bad once it is <= -ln 19
     for successes in range(8):
         for failures in range(12):
@@ -130,15 +130,15 @@ def test_the_boundaries():
 
 
 def test_a_test_cut_short_goes_to_the_likelier_side():
-    rule = Estimate(kind="sequential", p_bad=0.2, p_good=0.6, error_rate=0.01, rollouts=5)
+    rule = RolloutRule(estimate="sequential", p_bad=0.2, p_good=0.6, error_rate=0.01, rollouts=5)
     # the likelihoods are equal where s ln 3 = f ln 2
     assert [rule.good(successes, 5) for successes in range(6)] == [False] * 2 + [True] * 4
     assert all(rule.more(successes, 5, 5) == 0 for successes in range(6))
 
 
 RULES = st.builds(
-    lambda p_bad, gap, error_rate, limit: Estimate(
-        kind="sequential",
+    lambda p_bad, gap, error_rate, limit: RolloutRule(
+        estimate="sequential",
         p_bad=p_bad,
         p_good=p_bad + gap,
         error_rate=error_rate,
@@ -160,7 +160,9 @@ def asked(rule, results, *, one_by_one):
 
 
 @given(
-    rule=st.one_of(RULES, st.builds(Estimate, kind=st.just("sequential"), rollouts=st.integers(1, 40))),
+    rule=st.one_of(
+        RULES, st.builds(RolloutRule, estimate=st.just("sequential"), rollouts=st.integers(1, 40))
+    ),
     results=st.lists(st.booleans(), min_size=40, max_size=40),
 )
 def test_a_batch_is_never_larger_than_what_decides(rule, results):
@@ -169,7 +171,7 @@ def test_a_batch_is_never_larger_than_what_decides(rule, results):
 
 @given(first=st.integers(1, 10), rollouts=st.integers(1, 40), unjudged=st.integers(0, 3))
 def test_batches_of_a_hard_estimate_double(first, rollouts, unjudged):
-    rule, drawn, batches = Estimate(kind="hard", rollouts=rollouts, first=first), 0, []
+    rule, drawn, batches = RolloutRule(estimate="hard", rollouts=rollouts, first=first), 0, []
     while count := rule.more(0, max(drawn - unjudged, 0), drawn):
         batches.append(count)
         drawn += count
@@ -184,15 +186,15 @@ def test_batches_of_a_hard_estimate_double(first, rollouts, unjudged):
 @pytest.mark.parametrize("first", [1, 3, 8])
 def test_the_chance_of_a_hard_one(rollouts, first):
     for p in (0.0, 0.05, 0.3, 1.0):
-        good, expected = played(Estimate(kind="hard", rollouts=rollouts, first=first), p)
+        good, expected = played(RolloutRule(estimate="hard", rollouts=rollouts, first=first), p)
         assert good == pytest.approx(1 - (1 - p) ** rollouts)
         assert expected <= rollouts + 1e-9
     if first == 1 and rollouts > 1:
-        assert played(Estimate(kind="hard", rollouts=rollouts, first=1), 0.5)[1] < rollouts
+        assert played(RolloutRule(estimate="hard", rollouts=rollouts, first=1), 0.5)[1] < rollouts
 
 
 def test_soft_estimates_draw_all_and_count_what_cannot_be_judged():
-    rule = Estimate(rollouts=8)
+    rule = RolloutRule(rollouts=8)
     assert [rule.more(0, drawn, drawn) for drawn in (0, 3, 8, 9)] == [8, 5, 0, 0]
     assert rule.more(2, 2, 8) == 0
     assert (rule.value(2, 3), rule.good(1, 8), rule.good(0, 8)) == (2 / 3, True, False)
@@ -212,4 +214,4 @@ def test_soft_estimates_draw_all_and_count_what_cannot_be_judged():
 )
 def test_invalid_settings(settings, message):
     with pytest.raises(ValueError, match=message):
-        Estimate(**settings)
+        RolloutRule(**settings)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from click.testing import CliRunner
 
-from surefoot.cli.label.rules import Verify
+from surefoot.cli.label.command import Label
 from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError, RecordError
 from surefoot.io import read_records, write_records
@@ -98,7 +98,7 @@ def test_lab_verifier_agrees_with_the_exact_labeller():
 
 
 def run(*words):
-    app = SettingsCommand("verify", Verify)
+    app = SettingsCommand("label", Label)
     return CliRunner().invoke(app, [*map(str, words)])
 
 
@@ -117,7 +117,7 @@ def test_command_with_two_verifiers(files, monkeypatch):
     monkeypatch.syspath_prepend(str(files))
     out = files / "labels.jsonl"
     words = [files / "traces.jsonl", "--problems", files / "problems.jsonl", "--out", out]
-    ended = run(*words, "--verifier", "equations", "--verifier", "even:Even")
+    ended = run(*words, "verify:rules=equations+even:Even")
     assert ended.exit_code == 0, ended.output
     assert [label.value for label in read_records(out, StepLabel)] == [1.0, -1.0, 1.0, None]
     assert {label.source for label in read_records(out, StepLabel)} == {"equations+even"}

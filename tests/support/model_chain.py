@@ -32,7 +32,7 @@ def make_chain(base: Path) -> None:
         good("import", f"part{number}.jsonl", "--licence", licence, "--out", f"data{number}")
     good("segment", "data*/traces.jsonl", "--segment", "line", "--out", "traces.jsonl")
     problems = ("--problems", "data*/problems.jsonl")
-    good("label", "verify", "traces.jsonl", *problems, "--verifier", "equations", "--out", "l.jsonl")
+    good("label", "traces.jsonl", "verify:rules=equations", *problems, "--out", "l.jsonl")
     training = ("--epochs", "1", "--max-length", "100", "--validation", "0.4", "--base", base, "--out", "prm")
     good("train", "prm", "traces.jsonl", *problems, "--labels", "l.jsonl", *training)
 

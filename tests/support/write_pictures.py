@@ -48,8 +48,7 @@ def write_report() -> None:
         "sample", "tasks.jsonl", "--environment", "shop", "--policy", "shop", "--n", 2, "--out", "runs.jsonl"
     )
     for verifier in ("shop", "tool-calls", "gold-calls"):
-        to = ("--verifier", verifier, "--out", f"{verifier}.jsonl")
-        good("label", "verify", "runs.jsonl", *tasks, *to)
+        good("label", "runs.jsonl", f"verify:rules={verifier}", *tasks, "--out", f"{verifier}.jsonl")
     verifiers = ("tool-calls=tool-calls.jsonl", "gold-calls=gold-calls.jsonl")
     truth = ("--labels", "shop.jsonl", "--unknown", "good")
     good("evaluate", "--as=runs", *verifiers, "--traces", "runs.jsonl", *tasks, *truth, "--out", "shop")

@@ -410,7 +410,7 @@ def _label_sentences(
         yield "The noise of the labels was not measured against a better source."
 
 
-_SAMPLES: Final = ("sample", "label mc", "label tree", "rl", "imitate", "expert-iteration")
+_SAMPLES: Final = ("sample", "rl", "imitate", "expert-iteration")
 """Commands that sample from a policy."""
 
 
@@ -435,8 +435,8 @@ def _roles(chain: Sequence[CommandRecord], models: Sequence[CardModel]) -> tuple
         group = command.split(" ")[0]
         if command == "quickstart":
             add("policy", "surefoot:lab/shipped/policy", "surefoot:lab/shipped/policy")
-        elif command in ("label judge", "label critiques"):
-            add("automated judge", name, name)
+        elif command == "label" and config["role"]:
+            add(config["role"], name, name)
         elif command in _SAMPLES or group == "search":
             add("policy", name, name)
         if command == "rl":

@@ -24,14 +24,14 @@ INTERRUPTED = 130
 
 
 def load_settings(path: str) -> type[Command]:
-    """The settings class of a command, such as ``label mc``."""
+    """The settings class of a command, such as ``train prm``."""
     module, _, name = COMMANDS[path][0].partition(":")
     command: type[Command] = getattr(import_module(f"surefoot.cli.{module}"), name)
     return command
 
 
 def load_command(path: str) -> click.Command:
-    """The command or group at a path, such as ``label mc``."""
+    """The command or group at a path, such as ``train prm``."""
     if path not in COMMANDS:
         return CommandGroup(path)
     from surefoot.cli.parser import SettingsCommand

@@ -17,17 +17,7 @@ import | import_export:Import | Read data in any supported format as problems, t
 inspect | inspect:Inspect | Show what a file contains and which steps look wrong, without a model.
 segment | import_export:SegmentTraces | Cut traces into steps again.
 sample | sample:Sample | Sample solutions from a policy and grade their answers.
-label |  | Label the steps of traces.
-label mc | label.models:MonteCarlo | By Monte Carlo rollouts (Math-Shepherd, OmegaPRM).
-label tree | label.models:Tree | By tree search on each problem (OmegaPRM).
-label judge | label.models:Judge | By a language model (LLM as a judge).
-label verify | label.rules:Verify | By rule: equations, programs, tool calls, your own.
-label mutants | label.rules:Mutants | Make programs with one known fault each.
-label expert | label.rules:LabelExpert | By agreement with an expert's steps.
-label consensus | label.rules:LabelConsensus | Combine the labels of several labellers.
-label advantage | label.rules:Advantage | From the change in the chance of success.
-label progress | label.rules:RelativeProgress | From the ratio of the chances of success.
-label critiques | label.models:Critiques | Write critiques to train a verifier on.
+label | label.command:Label | Label the steps of traces: mc, judge, verify …
 train |  | Train reward models.
 train prm | train:TrainPRM | A process reward model: one score per step.
 train orm | train:TrainORM | An outcome reward model: one score per solution.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,21 +14,25 @@ from pydantic import Field, model_validator
 from surefoot import lab
 from surefoot.cli import options as o
 from surefoot.cli.imitate import Imitate
-from surefoot.cli.label.models import ReviewCommand
+from surefoot.cli.label.method import work_of, write_labels
+from surefoot.cli.label.models import REVIEWS, say_reviews
 from surefoot.cli.rl import RL
-from surefoot.cli.runs import labelled, read_table
+from surefoot.cli.runs import labelled, pair, read_table
 from surefoot.cli.sample import Sample
-from surefoot.cli.settings import Flag, OptionGroup, fill
+from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.errors import RunError
 from surefoot.io import write_records
 from surefoot.labelling.judge import JudgeLabeller, JudgePrompt, structured_output
 from surefoot.labelling.specification import Specification, rejection
 from surefoot.labelling.verifier import VerifierLabeller
-from surefoot.protocols import Labeller, ProblemTrace, Sampling
+from surefoot.policies.devices import Loading
+from surefoot.protocols import Sampling
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.rl.config import ImitationConfig
 from surefoot.training.config import SFTConfig
+from surefoot.work.cost import Rates
+from surefoot.work.jobs import Opened
 
 EXACT = "lab-rules"
 """Name of the exact checker of the lab's rule world, as a judge."""
@@ -66,7 +70,14 @@ class DeliberateGenerate(Sample):
         Sample.run(self.model_copy(update={"prompt": prompt}))
 
 
-class DeliberateFilter(ReviewCommand):
+class CriticSettings(o.PolicySettings):
+    """The judge."""
+
+    batch_size: Annotated[int, Flag(transient=True)] = Field(default=REVIEWS, ge=1)
+    """Samples decoded together in this process."""
+
+
+class DeliberateFilter(Command):
     """Let a judge check the clause that each step cites, and keep the completions in which all steps hold.
 
     The judge reads the specification and says of each step whether the cited clause exists, applies to
@@ -79,18 +90,37 @@ class DeliberateFilter(ReviewCommand):
     --specification rules/specification.json --policy lab-rules --out labels.jsonl --passed passed.jsonl`
     """
 
+    traces: o.TracesArgument
+    problems: o.Problems
     out: Annotated[str, Flag(short="-o", transient=True, output=True)]
     """File of step labels to write."""
     passed: Annotated[str, Flag(transient=True, output=True)]
     """File to write the completions to that pass."""
     specification: SpecificationFile
     votes: Annotated[int, Flag(short="-k")] = Field(default=3, ge=1, description="Replies per completion.")
+    policy: CriticSettings
     sampling: Annotated[Sampling, OptionGroup(omit=("stop",))] = Sampling(max_tokens=2048)
+    seed: o.Seed = 0
+    token_budget: o.TokenBudget = None
+    loading: o.Models = Loading()
+    retry_failed: o.RetryFailed = False
+    dry_run: o.DryRun = False
+    rates: o.CostRates = Rates()
 
     def run(self) -> None:
-        super().run()
+        items = pair(self.problems, self.traces)
         if self.dry_run:
+            prompt = self._prompt()
+            say_reviews(
+                items,
+                lambda item: str(prompt.render(item)[0].content),
+                "verdicts",
+                replies=self.votes,
+                max_tokens=self.sampling.max_tokens,
+                rates=self.rates,
+            )
             return
+        write_labels(self, items, self.opened)
         problems, traces = read_table(self.problems, Problem), read_table(self.traces, Trace)
         reasons: Counter[str] = Counter()
         passed: list[Trace] = []
@@ -106,20 +136,24 @@ class DeliberateFilter(ReviewCommand):
         write_records(Path(self.passed), passed)
         note(f"{len(passed)} of {len(passed) + reasons.total()} completions pass")
 
-    def predict(self, items: Sequence[ProblemTrace]) -> None:
-        prompt = self._prompt()
-        self.say_reviews(items, lambda item: str(prompt.render(item)[0].content), "verdicts", self.votes)
-
     @contextmanager
-    def labeller(self) -> Iterator[Labeller]:
+    def opened(self) -> Iterator[Opened]:
+        """The judge at work, in each process that labels."""
         if self.policy.name == EXACT and not self.policy.base_url:
-            yield VerifierLabeller(
-                verifiers=(lab.rules.RuleVerifier(Specification.of_file(self.specification)),)
-            )
+            exact = lab.rules.RuleVerifier(Specification.of_file(self.specification))
+            yield work_of(VerifierLabeller(verifiers=(exact,)))
             return
         body = structured_output("per-step", name_clauses=True) if self.policy.base_url else None
         policy = self.policy.open(chat=True, loading=self.loading, extra_body=body)
-        yield fill(JudgeLabeller, self, policy=policy, prompt=self._prompt(), lowest=True)
+        judge = JudgeLabeller(
+            policy=policy,
+            prompt=self._prompt(),
+            votes=self.votes,
+            lowest=True,
+            sampling=self.sampling,
+            seed=self.seed,
+        )
+        yield work_of(judge, policy, judge.failures)
 
     def _prompt(self) -> JudgePrompt:
         return JudgePrompt(

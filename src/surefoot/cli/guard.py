@@ -65,7 +65,7 @@ class Mcp(Command):
     policy: Annotated[str | None, o.INPUT, Flag(common=True)] = None
     """JSON file of a tool policy, for the rule `tool-calls`."""
     rules: Annotated[tuple[str, ...], Flag(name="--rule")] = ("tool-calls",)
-    """Rules that calls are checked by: `tool-calls`, or another verifier of `label verify`."""
+    """Rules that calls are checked by: `tool-calls`, or another verifier of `label FILE verify`."""
     reward_model: Annotated[o.JudgeSettings, OptionGroup(omit=("verifier", "sandbox"))] = o.JudgeSettings()
     loading: o.Models = Loading()
     guard: Annotated[GuardSettings, _GUARD] = GuardSettings()

@@ -185,15 +185,15 @@ def _next(inspection: Inspection, names: Mapping[str, str]) -> Iterator[str]:
     if unread := [file for file, name in names.items() if name != formats.RECORDS]:
         yield f"surefoot import {' '.join(unread)} --out runs"
     problems = f"--problems {paths[Problem]}"
-    verify = f"surefoot label verify {paths[Trace]} {problems} --verifier"
+    verify = f"surefoot label {paths[Trace]} verify:rules="
     if contents.get("with gold calls"):
-        yield f"{verify} gold-calls --out labels.jsonl"
+        yield f"{verify}gold-calls {problems} --out labels.jsonl"
     if inspection.findings.keys() & set(TOOL_RULES):
-        yield f"{verify} tool-calls --out rules.jsonl"
+        yield f"{verify}tool-calls {problems} --out rules.jsonl"
     if "equation" in inspection.findings:
-        yield f"{verify} equations --out labels.jsonl"
+        yield f"{verify}equations {problems} --out labels.jsonl"
     if not inspection.labels:
-        yield f"surefoot label judge {paths[Trace]} {problems} --policy MODEL --out judged.jsonl"
+        yield f"surefoot label {paths[Trace]} judge {problems} --policy MODEL --out judged.jsonl"
     else:
         labels = f"--labels {paths[StepLabel]}"
         yield f"surefoot train prm {paths[Trace]} {labels} {problems} --base MODEL --out prm"

@@ -280,7 +280,7 @@ def input_files(command: Command) -> dict[str, Path]:
     inputs: dict[str, Path] = {}
     for option in options_of(type(command)):
         name, source = option.path[0], getattr(command, option.path[0])
-        if not option.flag.file or source in (None, "-", "lab"):
+        if not option.flag.file or source in (None, "", "-", "lab"):
             continue
         repeated = isinstance(source, tuple)
         for text in map(str, source if repeated else [source]):

@@ -106,7 +106,7 @@ class Serve(Command):
     reward_model: Annotated[o.JudgeSettings, _JUDGE] = o.JudgeSettings()
     gateway: Annotated[GatewaySettings, _GATEWAY] = GatewaySettings()
     guard_rules: Annotated[tuple[str, ...], Flag(name="--guard-rule")] = ()
-    """Rule that calls are checked by: `tool-calls`, or another verifier of `label verify`."""
+    """Rule that calls are checked by: `tool-calls`, or another verifier of `label FILE verify`."""
     guard_policy: Annotated[str | None, o.INPUT] = None
     """JSON file of what the rule `tool-calls` forbids."""
     monitor: Annotated[MonitorSettings, _MONITOR] = MonitorSettings()

@@ -21,7 +21,7 @@ class Doctor(Command):
     """Show what an OpenAI-compatible server can do, by some short requests to both of its endpoints.
 
     Fields that a server does not know are often ignored without an error, so each capability is decided by
-    what came back. `label mc`, `label tree` and searches over steps need `continuation`; agents need
+    what came back. `mc` and `tree` of `label` and searches over steps need `continuation`; agents need
     `tool_calls`; `--dialect vllm` needs `n` and `token_ids`. The key is read from `OPENAI_API_KEY`.
 
     Example: `surefoot doctor http://localhost:8000/v1`

@@ -190,7 +190,7 @@ class Command(BaseModel):
 
     @classmethod
     def path(cls) -> str:
-        """The words that call it, such as ``label mc``."""
+        """The words that call it, such as ``train prm``."""
         target = f"{cls.__module__.removeprefix('surefoot.cli.')}:{cls.__name__}"
         return next((path for path, (name, _) in COMMANDS.items() if name == target), cls.__name__)
 
@@ -214,14 +214,21 @@ class Command(BaseModel):
         return settings
 
 
-def command_line(command: Command) -> list[str]:
-    """The words that run ``command``: its name, and every option that is not the default."""
-    words = ["surefoot", *command.path().split()]
+def changed_options(command: Command) -> Iterator[tuple[Option, Any]]:
+    """The settings of ``command`` that are not the default, with their values."""
     for option in options_of(type(command)):
         value: Any = command
         for name in option.path:
             value = getattr(value, name, None)
-        if not option.names or value in (None, (), option.default):
+        if value not in (None, (), option.default):
+            yield option, value
+
+
+def command_line(command: Command) -> list[str]:
+    """The words that run ``command``: its name, and every option that is not the default."""
+    words = ["surefoot", *command.path().split()]
+    for option, value in changed_options(command):
+        if not option.names:
             continue
         if option.kind is bool:
             words.append(option.name if value else option.negative)

@@ -525,7 +525,9 @@ class TrainVerifier(TrainCommand):
     traces: o.TracesArgument
     labels: Annotated[str, o.INPUT]
     """File of correctness labels, with which verdicts have to agree."""
-    critiques: Annotated[str, o.INPUT] = Field(description="File of critiques (`surefoot label critiques`).")
+    critiques: Annotated[str, o.INPUT] = Field(
+        description="File of critiques (`surefoot label FILE critiques`)."
+    )
     format: o.VerifierFormatFile = None
     max_tokens: int = Field(default=4096, ge=1)
     """Longest critique; longer ones are left out and counted."""

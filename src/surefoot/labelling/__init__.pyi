@@ -18,6 +18,7 @@ from .judge import JudgeLabeller as JudgeLabeller
 from .judge import JudgePrompt as JudgePrompt
 from .judge import structured_output as structured_output
 from .monte_carlo import MonteCarloLabeller as MonteCarloLabeller
+from .monte_carlo import MonteCarloSettings as MonteCarloSettings
 from .mutation import Mutant as Mutant
 from .mutation import MutantReport as MutantReport
 from .mutation import labelled_mutants as labelled_mutants
@@ -26,7 +27,7 @@ from .omegaprm import OmegaPRMLabeller as OmegaPRMLabeller
 from .omegaprm import TreeSettings as TreeSettings
 from .queueing import QueueCandidate as QueueCandidate
 from .queueing import priorities as priorities
-from .rollouts import Estimate as Estimate
+from .rollouts import RolloutRule as RolloutRule
 from .run_rollouts import RunMonteCarloLabeller as RunMonteCarloLabeller
 from .specification import Clause as Clause
 from .specification import Specification as Specification

@@ -12,7 +12,13 @@ from typing import Literal
 
 from surefoot.answers import ProblemGrader
 from surefoot.batching import Batcher
-from surefoot.labelling.rollouts import Estimate, PrefixIn, PrefixRollouts, RolloutSampler, require_rollable
+from surefoot.labelling.rollouts import (
+    PrefixIn,
+    PrefixRollouts,
+    RolloutRule,
+    RolloutSampler,
+    require_rollable,
+)
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import SOLUTION_CHANNELS, Policy, ProblemTrace, Sampling
@@ -23,12 +29,9 @@ Order = Literal["every", "until-error", "bisect"]
 """Which prefixes are rolled out: all; in order up to the first bad one; by binary search."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MonteCarloSettings:
+class MonteCarloSettings(RolloutRule):
     """Which prefixes get rollouts, how many, and the labels of steps without."""
 
-    estimate: Estimate = field(default_factory=Estimate)
-    """How many rollouts a prefix gets, and the value that they give it."""
     order: Order = "every"
     """Prefixes to roll out: every, those up to the first error, or a binary search for it."""
     after_error: Literal["unlabelled", "wrong"] = "unlabelled"
@@ -41,10 +44,10 @@ class MonteCarloSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MonteCarloLabeller(MonteCarloSettings):
+class MonteCarloLabeller:
     """A :class:`surefoot.protocols.Labeller` that rolls out the prefixes of traces.
 
-    ``order`` says which prefixes get rollouts:
+    ``settings.order`` says which prefixes get rollouts:
 
     - ``every``: all of them.
     - ``until-error``: in order, up to the first bad one. It finds the same first error as ``every``, unless
@@ -69,6 +72,7 @@ class MonteCarloLabeller(MonteCarloSettings):
     reads = SOLUTION_CHANNELS
     policy: Policy
     grader: ProblemGrader
+    settings: MonteCarloSettings = field(default_factory=MonteCarloSettings)
     prompt: PromptFormat = field(default_factory=PromptFormat)
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
@@ -100,7 +104,7 @@ class MonteCarloLabeller(MonteCarloSettings):
             prompt=self.prompt,
             sampling=self.sampling,
             seed=self.seed,
-            prefix_in=self.prefix_in,
+            prefix_in=self.settings.prefix_in,
         )
         outcomes = await rollouts.outcomes([item.trace for item in items])
         progress = [
@@ -108,14 +112,15 @@ class MonteCarloLabeller(MonteCarloSettings):
             for item, outcome in zip(items, outcomes, strict=True)
         ]
         while pending := [tally for trace in progress for tally in trace.next_prefixes()]:
-            await rollouts.settle(pending, self.estimate)
+            await rollouts.settle(pending, self.settings)
         charged: set[int] = set()
         return [trace.labels(charged) for trace in progress]
 
     def counts_own(self, item: ProblemTrace) -> bool:
         """Whether the trace's outcome counts as a rollout."""
         same = item.trace.policy is not None and item.trace.policy == self.policy.name
-        return self.own_outcome == "always" or (self.own_outcome == "same-policy" and same)
+        own_outcome = self.settings.own_outcome
+        return own_outcome == "always" or (own_outcome == "same-policy" and same)
 
 
 def independent_groups(items: Sequence[ProblemTrace]) -> list[list[int]]:
@@ -150,11 +155,13 @@ class _TraceProgress:
         self.tallies = {depth: rollouts.tally(trace.prefix(depth)) for depth in range(1, self.open + 1)}
         if self.open < self.count and labeller.counts_own(item):
             for tally in self.tallies.values():
-                tally.borrow(outcome, labeller.estimate.borrowed)
+                tally.borrow(outcome, labeller.settings.borrowed)
 
     def next_prefixes(self) -> list[PrefixRollouts]:
         """Prefixes to roll out next; none if the trace's labels are final."""
-        return [self.tallies[depth] for depth in _next(self.labeller.order, self._known(), self.open)]
+        return [
+            self.tallies[depth] for depth in _next(self.labeller.settings.order, self._known(), self.open)
+        ]
 
     def labels(self, charged: set[int]) -> list[StepLabel]:
         """Labels in the order of the steps; ``charged`` holds the tallies whose cost is already in a
@@ -166,7 +173,7 @@ class _TraceProgress:
     def _known(self) -> dict[int, bool | None]:
         """Whether each decided depth is good; ``None`` = its rollouts failed. Includes the end if
         finished."""
-        rule = self.labeller.estimate
+        rule = self.labeller.settings
         decided: dict[int, bool | None] = {}
         for depth, tally in self.tallies.items():
             if not tally.more(rule):
@@ -183,8 +190,8 @@ class _TraceProgress:
         bounds: tuple[int, int | None],
         charged: set[int],
     ) -> StepLabel:
-        rule, (last_good, first_bad) = self.labeller.estimate, bounds
-        quoted = self.labeller.prefix_in == "user-turn"
+        rule, (last_good, first_bad) = self.labeller.settings, bounds
+        quoted = rule.prefix_in == "user-turn"
         value: float | None = None
         reason: str | None = None
         message: str | None = None
@@ -208,7 +215,7 @@ class _TraceProgress:
                 value, message = 1.0, f"deduced: step {last_good} is good"
             elif first_bad is None or depth < first_bad:
                 reason = "not reached: an earlier estimate failed"
-            elif self.labeller.after_error == "wrong":
+            elif rule.after_error == "wrong":
                 value, message = 0.0, f"{AFTER_FIRST_ERROR}, step {first_bad}"
             else:
                 reason = AFTER_FIRST_ERROR
@@ -218,7 +225,7 @@ class _TraceProgress:
             kind="value",
             value=value,
             reason=reason,
-            source=f"monte-carlo-{rule.kind}{'-user-turn' if quoted else ''}",
+            source=f"monte-carlo-{rule.estimate}{'-user-turn' if quoted else ''}",
             evidence=Evidence(
                 successes=successes,
                 trials=trials,

@@ -11,45 +11,37 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
+from pydantic import Field
+
 from surefoot.answers import Grader
 from surefoot.batching import Batcher
-from surefoot.errors import LabelError
 from surefoot.labelling.monte_carlo import probe
-from surefoot.labelling.rollouts import Estimate, PrefixRollouts, RolloutSampler, require_rollable
+from surefoot.labelling.rollouts import PrefixRollouts, RolloutRule, RolloutSampler, require_rollable
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import SOLUTION_CHANNELS, LabelledTrace, Policy, ProblemTrace, Sampling, Segmenter
-from surefoot.records import Evidence, Problem, Step, StepLabel, StepPair, Trace, Usage
+from surefoot.records import Evidence, FrozenModel, Problem, Step, StepLabel, StepPair, Trace, Usage
 from surefoot.stats.intervals import wilson_interval
 from surefoot.tree import Node, StepTree
 
 
-@dataclass(frozen=True, kw_only=True)
-class TreeSettings:
+class TreeSettings(FrozenModel):
     """Constants of the search; the defaults are the paper's (section 4 and appendix A)."""
 
-    rollouts: int = 8
+    rollouts: int = Field(default=8, ge=1)
     """Rollouts from each probed prefix."""
-    alpha: float = 0.5
+    alpha: float = Field(default=0.5, gt=0, le=1)
     """Q(s, r) = alpha^(1 - MC(s)) · beta^(tokens of r / length): high values and short rollouts first."""
-    beta: float = 0.9
+    beta: float = Field(default=0.9, gt=0, le=1)
     """See alpha."""
-    length: int = 500
+    length: int = Field(default=500, ge=1)
     """See alpha; in tokens."""
-    c_puct: float = 0.125
+    c_puct: float = Field(default=0.125, ge=0)
     """U(s) = c_puct · sqrt(sum of N) / (1 + N(s)): states that were selected less often first."""
-    search_limit: int = 100
+    search_limit: int = Field(default=100, ge=0)
     """Wrong solutions searched per problem."""
-    pieces: int = 16
+    pieces: int = Field(default=16, ge=1)
     """A solution of more steps is probed only at the ends of this many pieces of equal length."""
-
-    def __post_init__(self) -> None:
-        if min(self.rollouts, self.length, self.pieces) < 1 or self.search_limit < 0 or self.c_puct < 0:
-            raise LabelError(
-                "rollouts, length and pieces must be at least 1, search_limit and c_puct at least 0"
-            )
-        if not (0 < self.alpha <= 1 and 0 < self.beta <= 1):
-            raise LabelError(f"alpha and beta lie in (0, 1], got {self.alpha} and {self.beta}")
 
     def quality(self, value: float, tokens: int) -> float:
         """Q of a rollout of ``tokens`` tokens from a state whose MC is ``value`` (eq. 1)."""
@@ -139,7 +131,7 @@ class OmegaPRMLabeller:
             settings=self.settings,
             estimate=self.estimate,
         )
-        rule = Estimate(rollouts=self.settings.rollouts)
+        rule = RolloutRule(rollouts=self.settings.rollouts)
         for tally in search.run(seeds, await rollouts.outcomes(seeds)):
             await rollouts.settle([tally], rule)
         return search.tree

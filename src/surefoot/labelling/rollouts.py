@@ -26,7 +26,7 @@ and the rollouts from earlier prefixes.
 """
 
 
-class Estimate(FrozenModel):
+class RolloutRule(FrozenModel):
     """How many rollouts a prefix gets, and the value that they give it.
 
     It decides after every batch, so that no rollout is sampled whose result cannot matter.
@@ -54,7 +54,7 @@ class Estimate(FrozenModel):
     :meth:`chance_of_good` computes A and B exactly.
     """
 
-    kind: Literal["soft", "hard", "sequential"] = Field(
+    estimate: Literal["soft", "hard", "sequential"] = Field(
         default="soft",
         description="soft: the share that succeeded. hard: whether any did. sequential: a test that ends "
         "when it is sure.",
@@ -74,7 +74,7 @@ class Estimate(FrozenModel):
         gt=0,
         lt=0.5,
         description="Sequential: chance of a wrong decision, either way, that the test aims at. The exact "
-        "chances with so many `--rollouts` are printed.",
+        "chances with so many `rollouts` are printed.",
     )
 
     @model_validator(mode="after")
@@ -86,14 +86,14 @@ class Estimate(FrozenModel):
     @property
     def borrowed(self) -> Borrowed:
         """Which solutions from other prefixes count."""
-        return {"soft": "none", "hard": "right", "sequential": "all"}[self.kind]  # type: ignore[return-value]
+        return {"soft": "none", "hard": "right", "sequential": "all"}[self.estimate]  # type: ignore[return-value]
 
     def more(self, successes: int, trials: int, sampled: int) -> int:
         """Rollouts to sample next, 0 = decided. ``sampled`` also counts rollouts that could not be graded."""
         remaining = max(self.rollouts - sampled, 0)
-        if self.kind == "soft":
+        if self.estimate == "soft":
             return remaining
-        if self.kind == "hard":
+        if self.estimate == "hard":
             return 0 if successes else min(max(sampled, self.first), remaining)
         ratio, (success, failure) = self._ratio(successes, trials), self._gains
         bound = math.log((1 - self.error_rate) / self.error_rate)
@@ -103,11 +103,11 @@ class Estimate(FrozenModel):
 
     def value(self, successes: int, trials: int) -> float:
         """The label, in [0, 1], from at least one trial."""
-        return successes / trials if self.kind == "soft" else float(self.good(successes, trials))
+        return successes / trials if self.estimate == "soft" else float(self.good(successes, trials))
 
     def good(self, successes: int, trials: int) -> bool:
         """Whether the answer can be reached from the prefix."""
-        return self._ratio(successes, trials) > 0 if self.kind == "sequential" else successes > 0
+        return self._ratio(successes, trials) > 0 if self.estimate == "sequential" else successes > 0
 
     def chance_of_good(self, value: float) -> float:
         """Chance that a prefix of this value is called good (operating characteristic).
@@ -200,13 +200,13 @@ class PrefixRollouts:
         self.borrowed_trials += 1
         self.borrowed_successes += outcome
 
-    def more(self, rule: Estimate) -> int:
+    def more(self, rule: RolloutRule) -> int:
         """Rollouts that ``rule`` still needs; 0 after a failure."""
         if self.error is not None:
             return 0
         return rule.more(self.successes, self.trials, self.sampled)
 
-    def unknown(self, rule: Estimate) -> str | None:
+    def unknown(self, rule: RolloutRule) -> str | None:
         """Why ``rule`` cannot decide; ``None`` if it can, even after a failure."""
         decided = self.trials and not rule.more(self.successes, self.trials, self.sampled)
         return None if decided else self.failure
@@ -241,7 +241,7 @@ class RolloutSampler:
         graded = iter(await self.grader.grade_problem(self.problem, solutions))
         return [next(graded).outcome if trace.outcome is None else trace.outcome for trace in traces]
 
-    async def settle(self, tallies: Iterable[PrefixRollouts], rule: Estimate) -> None:
+    async def settle(self, tallies: Iterable[PrefixRollouts], rule: RolloutRule) -> None:
         """Sample until ``rule`` is satisfied for each of ``tallies``, concurrently.
 
         Sample numbers of a prefix continue from batch to batch, so equal seeds give the same first n rollouts

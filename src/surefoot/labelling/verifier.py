@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from inspect import signature
 from types import MappingProxyType
 from typing import ClassVar
 
 from surefoot.errors import LabelError
+from surefoot.labelling.verifiers.programs import SandboxedVerifier
 from surefoot.policies.loading import class_named
 from surefoot.protocols import ProblemTrace, StepVerifier, TraceChannel, Verdict
 from surefoot.records import Evidence, StepLabel, now, trusted_copy
@@ -130,14 +130,14 @@ VERIFIERS: Mapping[str, str] = MappingProxyType(
 def open_verifier(name: str, *, sandbox: str = "bubblewrap") -> StepVerifier:
     """A verifier by its name in ``VERIFIERS``, or your class as ``module:Class``.
 
-    A class with an argument ``sandbox`` gets that name, for :func:`surefoot.sandbox.open_sandbox`; other
+    A :class:`surefoot.labelling.verifiers.programs.SandboxedVerifier` runs programs in ``sandbox``; other
     classes are called without arguments. Raises ``LabelError`` for an unknown name, a module or class that
     cannot be found, and a class that is not a :class:`surefoot.protocols.StepVerifier`.
     """
     kind = class_named(name, VERIFIERS, "verifier", LabelError)
     try:
-        runs_programs = "sandbox" in signature(kind).parameters
-        verifier = kind(sandbox=sandbox) if runs_programs else kind()
+        sandboxed = isinstance(kind, type) and issubclass(kind, SandboxedVerifier)
+        verifier = kind(sandbox=sandbox) if sandboxed else kind()
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise LabelError(f"verifier {name!r} cannot be opened: {error}") from error
     if not isinstance(verifier, StepVerifier):

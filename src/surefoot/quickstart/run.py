@@ -23,8 +23,7 @@ from surefoot.io.lineage import model_hashes, portable
 from surefoot.io.tables import open_table
 from surefoot.lab.checkpoints import POLICY, TRUNK
 from surefoot.lab.world import ExactLabeller, generate_problems
-from surefoot.labelling.monte_carlo import MonteCarloLabeller
-from surefoot.labelling.rollouts import Estimate
+from surefoot.labelling.monte_carlo import MonteCarloLabeller, MonteCarloSettings
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.kinds.classifier import RewardModel
@@ -247,7 +246,7 @@ def _labeller(*, rollouts: int, seed: int, max_tokens: int) -> Iterator[Opened]:
         labeller = MonteCarloLabeller(
             policy=TransformersPolicy.from_pretrained(POLICY),
             grader=Grader(checker=checker, styles=("phrase",)),
-            estimate=Estimate(rollouts=rollouts),
+            settings=MonteCarloSettings(rollouts=rollouts),
             sampling=Sampling(max_tokens=max_tokens),
             seed=seed,
         )

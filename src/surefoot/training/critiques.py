@@ -26,7 +26,7 @@ from surefoot.training.examples import Example, ExampleSet
 
 
 class TraceCritiques(Record):
-    """Critiques of one trace: a line of the file that ``surefoot label critiques`` writes."""
+    """Critiques of one trace: a line of the file that ``surefoot label FILE critiques`` writes."""
 
     trace_id: str
     policy: str

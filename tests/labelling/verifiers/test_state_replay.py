@@ -8,7 +8,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from surefoot.cli.label.rules import Verify
+from surefoot.cli.label.command import Label
 from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError
 from surefoot.io import read_records, write_records
@@ -225,13 +225,13 @@ def test_the_command_replays(tmp_path):
     runs = [one for [one] in asyncio.run(sample_runs(agent, tasks, Shop, n=1))]
     write_records(tmp_path / "p.jsonl", tasks)
     write_records(tmp_path / "t.jsonl", runs)
-    app = SettingsCommand("verify", Verify)
+    app = SettingsCommand("label", Label)
     asked = [str(tmp_path / "t.jsonl"), "--problems", str(tmp_path / "p.jsonl")]
-    asked += ["--verifier", "state-replay", "--gold-order", "--out", str(tmp_path / "l.jsonl")]
-    done = CliRunner().invoke(app, [*asked, "--environment", "shop"])
+    method = "verify:rules=state-replay,gold-order=true,environment=shop"
+    done = CliRunner().invoke(app, [*asked, method, "--out", str(tmp_path / "l.jsonl")])
     assert done.exit_code == 0, done.output
     labels = list(read_records(tmp_path / "l.jsonl", StepLabel))
     assert len(labels) == sum(len(one.steps) for one in runs)
     assert all(label.value is not None and label.value >= 0 for label in labels)
-    refused = CliRunner().invoke(app, [*asked[:3], "--verifier", "lab", "--environment", "shop"])
-    assert "belong to --verifier state-replay" in str(refused.exception or refused.output)
+    refused = CliRunner().invoke(app, [*asked, "verify:rules=lab,environment=shop"])
+    assert "belong to rules=state-replay" in str(refused.exception or refused.output)

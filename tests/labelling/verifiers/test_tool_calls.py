@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from surefoot.cli.label.rules import Verify
+from surefoot.cli.label.command import Label
 from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError
 from surefoot.io import read_records, write_records
@@ -215,7 +215,7 @@ def test_the_command_takes_rules_and_a_policy(tmp_path):
     write_records(tmp_path / "p.jsonl", [problem])
     write_records(tmp_path / "t.jsonl", [segment_trace(trace)])
     (tmp_path / "policy.json").write_text('{"forbidden": ["wait"]}')
-    app = SettingsCommand("verify", Verify)
+    app = SettingsCommand("label", Label)
     asked = [
         str(tmp_path / "t.jsonl"),
         "--problems",
@@ -224,9 +224,9 @@ def test_the_command_takes_rules_and_a_policy(tmp_path):
         str(tmp_path / "l.jsonl"),
     ]
     asked += ["--tool-policy", str(tmp_path / "policy.json")]
-    refused = CliRunner().invoke(app, [*asked, "--verifier", "equations"])
-    assert "belong to --verifier tool-calls" in str(refused.exception or refused.output)
-    done = CliRunner().invoke(app, [*asked, "--verifier", "tool-calls", "--tool-rules", "policy"])
+    refused = CliRunner().invoke(app, [*asked, "verify:rules=equations"])
+    assert "belong to rules=tool-calls" in str(refused.exception or refused.output)
+    done = CliRunner().invoke(app, [*asked, "verify:rules=tool-calls,tool-rules=policy"])
     assert done.exit_code == 0, done.output
     labels = list(read_records(tmp_path / "l.jsonl", StepLabel))
     assert [label.value for label in labels] == [-1, -1]

@@ -49,7 +49,7 @@ class AuditCommand(ReportCommand):
     """File of candidates with stored scores (search-and-learn's or Qwen2.5-Math's form), in place of scorers,
     problems and traces."""
     verifier: tuple[str, ...] = ()
-    """Verifier of `label verify` to audit as a scorer, e.g. `tool-calls`."""
+    """Verifier of `label FILE verify` to audit as a scorer, e.g. `tool-calls`."""
     aggregate: str | None = None
     """How step scores become one number: `min`, `product`, `last`, `mean` or `sum`. By default the rule of
     each checkpoint, and `min` for stored scores. `NAME=RULE` sets it for one scorer; separate several with

@@ -1,128 +1,195 @@
-"""What the labelling commands share: inputs, pieces, budget, summary of the costs."""
+"""``surefoot label``: one command for all ways to label, which are methods with their settings."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Self
+
+import click
+from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.runs import map_pieces, pair
-from surefoot.cli.settings import Command
-from surefoot.cli.terminal import note, note_count
-from surefoot.errors import LabelError
-from surefoot.protocols import Labeller, ProblemTrace
-from surefoot.records import StepLabel, Usage
-from surefoot.work.jobs import Job, Opened
+from surefoot.cli.label.method import Method
+from surefoot.cli.label.models import Critiques, JudgeLabels, MonteCarlo, Tree
+from surefoot.cli.label.rules import (
+    Advantage,
+    ConsensusLabels,
+    ExpertLabels,
+    Mutants,
+    RelativeProgress,
+    Verify,
+)
+from surefoot.cli.parser import FILE_ENDINGS
+from surefoot.cli.settings import Command, Flag, changed_options, options_of
+from surefoot.policies.devices import Loading
+from surefoot.policies.prompts import PromptFormat
+from surefoot.protocols import Policy, Sampling
+from surefoot.spec import dashed, parse_method
+from surefoot.work.cost import Rates
+
+METHODS: Mapping[str, type[Method]] = MappingProxyType(
+    {
+        "mc": MonteCarlo,
+        "tree": Tree,
+        "judge": JudgeLabels,
+        "verify": Verify,
+        "expert": ExpertLabels,
+        "consensus": ConsensusLabels,
+        "advantage": Advantage,
+        "progress": RelativeProgress,
+        "mutants": Mutants,
+        "critiques": Critiques,
+    }
+)
+"""Ways to label by name. To add one, write its settings class (:class:`Method`) and add a line here."""
 
 
-class LabelCommand(Command):
-    """Traces, their problems, and an output file: a subclass has the settings of a labeller, and opens it."""
+class PolicyOptions(o.PolicySettings):
+    """The language model that a method asks."""
 
-    size: ClassVar[int] = 50
-    """Traces in a piece of work."""
+    name: Annotated[str, Flag(name="--policy", common=True)] = ""
+    """A checkpoint directory, a hub name (`owner/name@revision`), with `--base-url` the server's name of the
+    model, or `lab` (for the small built-in world)."""
 
-    traces: o.TracesArgument
-    problems: o.Problems
+
+class SamplingOptions(o.SettingsGroup):
+    """How the policy samples; by default as the method says."""
+
+    temperature: float | None = Field(default=None, ge=0)
+    """0 is greedy. Default: 1; critiques 0.1; judge 0 for one vote and 1 for several."""
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    """Nucleus sampling: the smallest set of tokens with this probability. Default: 1."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Longest completion. Default: 512; judge 2048; critiques 4096."""
+    stop: tuple[str, ...] = ()
+    """Generation ends right after the first of these texts, which stays in the completion."""
+
+    def over(self, default: Sampling) -> Sampling:
+        """``default`` with the values that the options give."""
+        return Sampling(
+            temperature=default.temperature if self.temperature is None else self.temperature,
+            top_p=default.top_p if self.top_p is None else self.top_p,
+            max_tokens=default.max_tokens if self.max_tokens is None else self.max_tokens,
+            stop=self.stop or default.stop,
+        )
+
+
+class Label(Command):
+    """Label steps: METHOD is a way to label with its settings, such as `mc:rollouts=8,estimate=hard`.
+
+    FILE holds traces with steps; for `tree` and `mutants` it holds problems, and `--out` is a directory.
+    Lists are joined by `+` (`verify:rules=equations+tool-calls`). A method refuses options that it does not
+    use. If the command is stopped, the same command resumes.
+
+    Example: `surefoot label traces.jsonl verify:rules=equations --problems problems.jsonl --out labels.jsonl`
+
+    Example: `surefoot label traces.jsonl mc:rollouts=8 --problems problems.jsonl --policy lab --max-tokens 96
+    --out labels.jsonl`
+
+    Example: `surefoot label traces.jsonl judge:votes=3 --problems problems.jsonl --policy Qwen/Qwen3-8B
+    --base-url http://localhost:8000/v1 --out labels.jsonl`
+
+    Example: `surefoot label traces.jsonl consensus --problems problems.jsonl --labels mc=mc.jsonl
+    --labels judge=judge.jsonl --out labels.jsonl`
+    """
+
+    file: Annotated[str, Flag(argument=True, transient=True, file=True)]
+    """File of trace records with steps (of problem records for `tree` and `mutants`), or `-` for standard
+    input."""
+    method: Annotated[str, Flag(argument=True, metavar="METHOD[:SETTING=VALUE,…]", methods=lambda: METHODS)]
+    problems: o.Problems = ""
     out: o.Out = "-"
+    traces: Annotated[str, o.INPUT] = ""
+    """More traces: for `expert` the experts'; for `tree` those that seed the trees; for `advantage` and
+    `progress` plain samples of the labels' policy, whose success rate is the value before the first step."""
+    labels: Annotated[tuple[str, ...], o.INPUT] = ()
+    """File of step labels, `NAME=FILE` if there are several: for `advantage` and `progress` the values, for
+    `consensus` two sources or more."""
+    rules: Annotated[Path | None, o.INPUT] = None
+    """Text file: a policy or specification that `judge` judges by."""
+    tool_policy: Annotated[str, o.INPUT] = ""
+    """JSON file with a policy for `verify:rules=tool-calls` (`forbidden`, `rules`, `repeatable`,
+    `read_only`), in addition to a problem's `meta.tool_policy`."""
+    format: o.VerifierFormatFile = None
+    report: Annotated[Path | None, Flag(output=True)] = None
+    """JSON file for what `consensus` kept and dropped, with the reasons."""
+    policy: PolicyOptions = PolicyOptions()
+    prompt: PromptFormat = PromptFormat()
+    sampling: SamplingOptions = SamplingOptions()
+    grading: o.GradingSettings = o.GradingSettings()
+    loading: o.Models = Loading()
+    sandbox: o.SandboxName = "bubblewrap"
+    seed: o.Seed = 0
+    token_budget: o.TokenBudget = None
+    retry_failed: o.RetryFailed = False
+    dry_run: o.DryRun = False
+    rates: o.CostRates = Rates()
+    workers: o.Workers = 1
+    engine: o.EngineName = "local"
 
-    def items(self) -> Any:
-        """Traces with their problems; unusable ones are reported on stderr."""
-        return pair(self.problems, self.traces)
+    @cached_property
+    def chosen(self) -> Method:
+        """The method with its settings. Raises ``RunError`` for an unknown one."""
+        return parse_method(self.method, METHODS, what="way to label")
 
-    def labeller(self) -> AbstractContextManager[Labeller]:
-        """The labeller, opened in each process that labels."""
-        raise NotImplementedError
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return dashed(self.method.partition(":")[0])
 
-    def predict(self, items: Sequence[ProblemTrace]) -> None:
-        """Show what ``--dry-run`` predicts for ``items``."""
-        raise NotImplementedError
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        method = self.chosen
+        options = [option for option in options_of(Label) if not option.flag.argument]
+        given = [option for option, _ in changed_options(self) if option in options]
+        for field in method.needs:
+            if field not in [option.path[0] for option in given]:
+                raise click.UsageError(f"--{dashed(field)} is required by {self.name}")
+        for option in given:
+            if not self._uses(option.path):
+                used = [other.name for other in options if other.names and self._uses(other.path)]
+                raise ValueError(f"{self.name} does not use {option.name}; it uses {', '.join(used)}")
+        if method.folder and self.out == "-":
+            raise click.UsageError(f"--out is required by {self.name}, which writes a directory")
+        if method.folder and (ending := Path(self.out).suffix) in FILE_ENDINGS:
+            raise ValueError(f"--out {self.out} is a directory here: leave out {ending}")
+        method.check(self)
+        return self
+
+    def _uses(self, path: tuple[str, ...]) -> bool:
+        """Whether the method uses the option of a setting."""
+        fields = ("file", "method", "out", *self.chosen.needs, *self.chosen.uses)
+        return any(".".join(path[:depth]) in fields for depth in range(1, len(path) + 1))
+
+    def resolved(self) -> dict[str, Any]:
+        """The options that the method uses, and its settings."""
+        config = {name: value for name, value in super().resolved().items() if self._uses((name,))}
+        if any(field.startswith("sampling") for field in self.chosen.uses):
+            config["sampling"] = asdict(self.sampled)
+        return config | {"method": self.name, "role": self.chosen.role} | self.chosen.config(self)
+
+    def outputs(self) -> list[Path]:
+        """The method's files."""
+        return [] if self.dry_run else self.chosen.outputs(self)
+
+    @property
+    def sampled(self) -> Sampling:
+        """How the policy samples."""
+        return self.sampling.over(self.chosen.sampling)
+
+    def open_policy(
+        self, *, chat: bool, batch_size: int | None = None, extra_body: dict[str, Any] | None = None
+    ) -> Policy:
+        """The policy; ``batch_size`` is that of the method. Raises ``PolicyError``."""
+        policy = self.policy
+        if batch_size is not None and "batch_size" not in policy.model_fields_set:
+            policy = policy.model_copy(update={"batch_size": batch_size})
+        return policy.open(chat=chat, loading=self.loading, extra_body=extra_body)
 
     def run(self) -> None:
-        """Label, and report the total cost, including interrupted runs; or predict it.
-
-        Raises ``PolicyError`` if every request fails: finished pieces are saved, and the same command
-        resumes.
-        """
-        items = self.items()
-        if getattr(self, "dry_run", False):
-            self.predict(items)
-            return
-        tally = Tally()
-        job = Job(record=StepLabel, load=self.opened, failure=_failure)
-        try:
-            outcome = map_pieces(self, job, items, self.size, on_line=tally.add)
-        finally:
-            for reason, count in job.counts.most_common():
-                note(f"{count} votes not counted: {reason}")
-        tally.report()
-        outcome.require_complete()
-
-    @contextmanager
-    def opened(self) -> Iterator[Opened]:
-        """The work of a job: what the labeller does."""
-        with self.labeller() as labeller:
-
-            async def work(piece: Sequence[ProblemTrace]) -> list[StepLabel]:
-                return [label for of_trace in await labeller.label(piece) for label in of_trace]
-
-            policy = getattr(labeller, "policy", None)
-            counts: Any = getattr(labeller, "failures", Counter[str]())
-            yield Opened(work=work, policy=policy, counts=counts)
-
-
-def _failure(labels: Sequence[StepLabel]) -> str | None:
-    """Why all requests for these labels failed, if they did."""
-    tried = [label for label in labels if label.evidence.usage.calls]
-    # an unusable reply has cost tokens; a request that failed has not
-    if tried and all(label.value is None and not label.evidence.usage.tokens for label in tried):
-        return tried[-1].reason
-    return None
-
-
-def usable(items: Any, test: Callable[[Any], bool], need: str) -> Any:
-    """Items that pass ``test``; the others are counted. Raises ``LabelError`` if none does."""
-    passing = items.where(test)
-    if not passing:
-        raise LabelError(f"none of the {len(items)} traces can be labelled: {need}")
-    note_count(len(items) - len(passing), f"traces skipped: {need}")
-    return passing
-
-
-def with_answer(items: Any) -> Any:
-    """Items whose problem has a reference answer."""
-    return usable(items, lambda item: item.problem.answer is not None, "their problem has no 'answer'")
-
-
-_FREE = b'"usage":%s' % Usage().model_dump_json().encode()
-
-
-class Tally:
-    """Counts of labels, of labels without a value by reason, and of tokens."""
-
-    def __init__(self) -> None:
-        self.labels, self.tokens = 0, 0
-        self.unknown: Counter[str] = Counter()
-
-    def add(self, line: bytes) -> None:
-        """Count a label, which is a line of JSON."""
-        self.labels += 1
-        if b'"value":null' not in line and _FREE in line:
-            return
-        label = StepLabel.model_validate_json(line)
-        self.tokens += label.evidence.usage.tokens
-        if label.value is None:
-            self.unknown[label.reason or ""] += 1
-
-    def report(self) -> None:
-        """Show the summary. Raises ``LabelError`` if no step got a value."""
-        unknown, reasons = self.unknown.total(), self.unknown.most_common()
-        note(f"{self.labels} labels written, {unknown} of them without a value; {self.tokens} tokens")
-        for reason, count in reasons[:5]:
-            note(f"  {count} without a value: {reason}")
-        if reasons[5:]:
-            note(f"  {len(reasons) - 5} other reasons, see 'reason' in the labels")
-        if self.labels and unknown == self.labels:
-            reason, count = reasons[0]
-            raise LabelError(f"none of the {self.labels} steps got a label; {count}: {reason}")
+        """Label, or predict the cost."""
+        self.chosen.run(self)

@@ -1,0 +1,160 @@
+"""What ways to label share: a method's base class, the run of a labeller, and the summary of its labels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from surefoot.cli.runs import map_pieces, pair
+from surefoot.cli.settings import Command
+from surefoot.cli.terminal import note, note_count
+from surefoot.errors import LabelError
+from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling
+from surefoot.records import FrozenModel, StepLabel, Usage
+from surefoot.work.jobs import Job, Opened
+
+if TYPE_CHECKING:
+    from surefoot.cli.label.command import Label
+
+
+class Method(FrozenModel):
+    """The settings of one way to label, and the work.
+
+    A labeller of traces overrides ``open``. A method with other inputs or outputs overrides ``run``, too.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("problems",)
+    """Fields of :class:`surefoot.cli.label.command.Label` that must be given."""
+    uses: ClassVar[tuple[str, ...]] = ()
+    """Other fields that it reads, such as ``seed`` or ``sampling.max_tokens``; the rest is refused."""
+    role: ClassVar[str | None] = None
+    """Role of the policy on a card."""
+    folder: ClassVar[tuple[str, ...]] = ()
+    """Files that it writes, if the output is a directory."""
+    size: ClassVar[int] = 50
+    """Traces in a piece of work."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the policy samples where the options do not say otherwise."""
+        return Sampling()
+
+    def check(self, label: Label) -> None:
+        """Raise ``ValueError`` for options that do not fit the settings."""
+
+    def config(self, label: Label) -> dict[str, Any]:  # noqa: ARG002
+        """The settings, and what else labels depend on, for the manifest."""
+        return self.model_dump(mode="json")
+
+    def outputs(self, label: Label) -> list[Path]:
+        """The files that it writes."""
+        if self.folder:
+            return [Path(label.out) / name for name in self.folder]
+        return [] if label.out == "-" else [Path(label.out)]
+
+    def items(self, label: Label) -> Any:
+        """Traces with their problems; unusable ones are reported on stderr."""
+        return pair(label.problems, label.file)
+
+    def open(self, label: Label) -> AbstractContextManager[Opened]:
+        """The work, opened in each process that labels."""
+        raise NotImplementedError
+
+    def predict(self, label: Label, items: Sequence[ProblemTrace]) -> None:
+        """Show what ``--dry-run`` predicts for ``items``."""
+        raise NotImplementedError
+
+    def run(self, label: Label) -> None:
+        """Label the traces, or predict the cost."""
+        items = self.items(label)
+        if label.dry_run:
+            self.predict(label, items)
+        else:
+            write_labels(label, items, partial(self.open, label), self.size)
+
+
+def write_labels(
+    command: Command, items: Any, load: Callable[[], AbstractContextManager[Opened]], size: int = 50
+) -> None:
+    """Label ``items`` in pieces of ``size``, and report the total cost, including interrupted runs.
+
+    Raises ``PolicyError`` if every request fails: finished pieces are saved, and the same command resumes.
+    """
+    tally = Tally()
+    job = Job(record=StepLabel, load=load, failure=_failure)
+    try:
+        outcome = map_pieces(command, job, items, size, on_line=tally.add)
+    finally:
+        for reason, count in job.counts.most_common():
+            note(f"{count} votes not counted: {reason}")
+    tally.report()
+    outcome.require_complete()
+
+
+def work_of(labeller: Labeller, policy: Policy | None = None, failures: Counter[str] | None = None) -> Opened:
+    """What ``labeller`` does, with the policy that it asks and the counter of unusable replies."""
+
+    async def work(piece: Sequence[ProblemTrace]) -> list[StepLabel]:
+        return [label for of_trace in await labeller.label(piece) for label in of_trace]
+
+    return Opened(work=work, policy=policy, counts=Counter() if failures is None else failures)
+
+
+def _failure(labels: Sequence[StepLabel]) -> str | None:
+    """Why all requests for these labels failed, if they did."""
+    tried = [label for label in labels if label.evidence.usage.calls]
+    # an unusable reply has cost tokens; a request that failed has not
+    if tried and all(label.value is None and not label.evidence.usage.tokens for label in tried):
+        return tried[-1].reason
+    return None
+
+
+def usable(items: Any, test: Callable[[Any], bool], need: str) -> Any:
+    """Items that pass ``test``; the others are counted. Raises ``LabelError`` if none does."""
+    passing = items.where(test)
+    if not passing:
+        raise LabelError(f"none of the {len(items)} traces can be labelled: {need}")
+    note_count(len(items) - len(passing), f"traces skipped: {need}")
+    return passing
+
+
+def with_answer(items: Any) -> Any:
+    """Items whose problem has a reference answer."""
+    return usable(items, lambda item: item.problem.answer is not None, "their problem has no 'answer'")
+
+
+_FREE = b'"usage":%s' % Usage().model_dump_json().encode()
+
+
+class Tally:
+    """Counts of labels, of labels without a value by reason, and of tokens."""
+
+    def __init__(self) -> None:
+        self.labels, self.tokens = 0, 0
+        self.unknown: Counter[str] = Counter()
+
+    def add(self, line: bytes) -> None:
+        """Count a label, which is a line of JSON."""
+        self.labels += 1
+        if b'"value":null' not in line and _FREE in line:
+            return
+        label = StepLabel.model_validate_json(line)
+        self.tokens += label.evidence.usage.tokens
+        if label.value is None:
+            self.unknown[label.reason or ""] += 1
+
+    def report(self) -> None:
+        """Show the summary. Raises ``LabelError`` if no step got a value."""
+        unknown, reasons = self.unknown.total(), self.unknown.most_common()
+        note(f"{self.labels} labels written, {unknown} of them without a value; {self.tokens} tokens")
+        for reason, count in reasons[:5]:
+            note(f"  {count} without a value: {reason}")
+        if reasons[5:]:
+            note(f"  {len(reasons) - 5} other reasons, see 'reason' in the labels")
+        if self.labels and unknown == self.labels:
+            reason, count = reasons[0]
+            raise LabelError(f"none of the {self.labels} steps got a label; {count}: {reason}")
