@@ -29,10 +29,6 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "pydantic-ai": ("pydantic_ai",),
         "openai-agents": ("agents",),
         "langgraph": ("langgraph",),
-        "code": (
-            "tree_sitter", "tree_sitter_bash", "tree_sitter_c", "tree_sitter_cpp", "tree_sitter_go",
-            "tree_sitter_java", "tree_sitter_javascript", "tree_sitter_rust", "tree_sitter_typescript",
-        ),
         "trl": ("trl",),
     }
 )  # fmt: skip

@@ -159,7 +159,7 @@ def test_names_and_patterns_are_checked():
     with pytest.raises(
         SegmentError,
         match="blank-line, line, sentence, thoughts, turns, step-k, ki, python, "
-        "python-blocks, python-functions, prose-and-code, prose-and-any-code, rocq, lean, code:LANGUAGE",
+        "python-blocks, python-functions, prose-and-code, rocq, lean, regex:PATTERN",
     ):
         segmenter("lines")
     for pattern in ("", "("):

@@ -112,7 +112,7 @@ Segment = Annotated[
     Field(
         description="How text is cut into steps: `blank-line`, `line`, `sentence`, `thoughts`, `turns`, "
         "`step-k`, `ki`, `python`, `python-blocks`, `python-functions`, `prose-and-code`, "
-        "`prose-and-any-code`, `code:LANGUAGE`, `rocq`, `lean` or `regex:PATTERN`."
+        "`rocq`, `lean` or `regex:PATTERN`."
     ),
     AfterValidator(_segmenter),
 ]

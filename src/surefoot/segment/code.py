@@ -10,14 +10,11 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from surefoot.errors import SegmentError
 from surefoot.maths import BLANK_LINE
 from surefoot.segment.spans import Span, fences, tile, tile_at
-
-if TYPE_CHECKING:
-    from surefoot.segment.languages import ParsedCode
 
 Unit = Literal["statement", "block", "function"]
 """``statement``: each one, the head of a compound one (``for x in y:``) apart from its body. ``block``: a run
@@ -70,12 +67,10 @@ class ProseAndCode:
     """Solutions that mix prose and fenced code: prose is cut at blank lines, Python in a fence by ``code``.
 
     The marks of a fence go with its first and last step. A fence of another language is one step, as is one
-    without a language whose content is not Python. With ``others`` fences in the languages of
-    :data:`surefoot.segment.languages.LANGUAGES` are cut, too.
+    without a language whose content is not Python.
     """
 
     code: PythonCode = PythonCode()
-    others: bool = False
 
     def segment(self, text: str) -> list[Span]:
         """Spans that tile ``text``."""
@@ -94,18 +89,9 @@ class ProseAndCode:
         last = text.rfind("\n", first, end) + 1
         code = text[first : last if text[last:end].strip().strip("`~") == "" and last > first else end]
         language = opening["language"].lower() if opening else ""
-        if self.others and (other := _other(language)) is not None:
-            return [first + begin for begin, _ in other.segment(code)[1:]]
         if language not in _PYTHON and (language or not parses(code)):
             return []
         return [first + begin for begin, _ in self.code.segment(code)[1:]]
-
-
-def _other(language: str) -> ParsedCode | None:
-    from surefoot.segment.languages import ALIASES, LANGUAGES, ParsedCode
-
-    name = ALIASES.get(language, language)
-    return ParsedCode(name) if name in LANGUAGES else None
 
 
 def code_spans(text: str, segmenter: object) -> Sequence[Span]:

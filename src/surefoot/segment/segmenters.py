@@ -215,7 +215,6 @@ _NAMED: dict[str, Callable[[], Segmenter]] = {
     "python-blocks": partial(PythonCode, "block"),
     "python-functions": partial(PythonCode, "function"),
     "prose-and-code": ProseAndCode,
-    "prose-and-any-code": partial(ProseAndCode, others=True),
     "rocq": RocqSentences,
     "lean": LeanTactics,
 }
@@ -224,23 +223,17 @@ _NAMED: dict[str, Callable[[], Segmenter]] = {
 @lru_cache(maxsize=64)
 def segmenter(name: str) -> Segmenter:
     """Segmenter by name: blank-line, line, sentence, thoughts, turns, step-k, ki, python, python-blocks,
-    python-functions, prose-and-code, prose-and-any-code, rocq, lean, ``code:LANGUAGE``, or ``regex:PATTERN``.
+    python-functions, prose-and-code, rocq, lean, or ``regex:PATTERN``.
 
     A match of PATTERN ends a step.
 
     Raises:
         SegmentError: there is none of this name, or the pattern is broken.
     """
-    if name.startswith("code:"):
-        from surefoot.segment.languages import ParsedCode
-
-        return ParsedCode(name.removeprefix("code:"))
     if name.startswith("regex:"):
         return Marker(name.removeprefix("regex:"), "after")
     if name not in _NAMED:
-        raise SegmentError(
-            f"no segmenter is called {name!r}; choose from {', '.join(_NAMED)}, code:LANGUAGE, regex:PATTERN"
-        )
+        raise SegmentError(f"no segmenter is called {name!r}; choose from {', '.join(_NAMED)}, regex:PATTERN")
     return _NAMED[name]()
 
 
