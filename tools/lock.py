@@ -38,7 +38,6 @@ EXTRAS = (
     "pydantic-ai",
     "openai-agents",
     "langgraph",
-    "code",
     "docs",
 )
 PYTHONS = ("3.11", "3.12", "3.13")
