@@ -267,7 +267,6 @@ def _to_json(body: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def _call_errors() -> Iterator[None]:
-    """Raise aiohttp's exceptions as :class:`CallError`."""
     try:
         yield
     except TimeoutError as error:

@@ -342,7 +342,6 @@ class _Call:
 
     @property
     def _most_tokens(self) -> int:
-        """Tokens that the request allows in all its completions."""
         return self._request.n * self._request.sampling.max_tokens
 
     async def _response(self) -> ResponseBody:
@@ -364,8 +363,6 @@ class _Call:
                     await asyncio.sleep(error.wait_s(self.attempts))
 
     async def _streamed(self, client: HttpClient, show: Show, max_bytes: int) -> ResponseBody:
-        """The response of a stream; its text is passed to ``show`` as it arrives."""
-
         def show_piece(number: int, text: str) -> None:
             self._shown = True
             show(number, text)
@@ -383,7 +380,6 @@ class _Call:
 
 
 def _raise_error_event(event: object) -> None:
-    """Raise :class:`CallError` if the event is an error."""
     error = event.get("error") if isinstance(event, dict) else None
     if not error:
         return

@@ -78,7 +78,6 @@ def openai_message(message: Message) -> dict[str, Any]:
 
 
 def _content_parts(message: Message) -> list[dict[str, Any]]:
-    """Text and attachments in order; an attachment without an address becomes a text."""
     content, done = message.content or "", 0
     parts: list[dict[str, Any]] = []
     for attachment in message.attachments:

@@ -72,8 +72,6 @@ class ResponseMessage(BaseModel):
 
 
 class _TokenLogprob(BaseModel):
-    """One sampled token (``/chat/completions``)."""
-
     logprob: StrictFloat
 
 

@@ -132,7 +132,6 @@ class KeyAuth:
         return authorized
 
     def _is_news(self, key_id: int) -> bool:
-        """Whether the use of a key is to be noted: once a minute."""
         now = time.monotonic()
         if now - self._noted.get(key_id, -math.inf) < _NOTED_EVERY_S:
             return False
@@ -240,7 +239,6 @@ def _is_json(request: Request) -> bool:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """``receive`` of a request whose body has been read."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
@@ -318,7 +316,6 @@ def require_local(headers: Mapping[str, str]) -> None:
 
 
 def _is_local(address: str) -> bool:
-    """Whether ``NAME``, ``NAME:PORT`` or ``http://NAME:PORT`` is this machine."""
     try:
         name = urlsplit(address if "://" in address else f"//{address}").hostname
     except ValueError:

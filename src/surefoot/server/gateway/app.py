@@ -375,7 +375,6 @@ def _accepts(routes: Sequence[BaseRoute], scope: Scope, method: str) -> bool:
 
 
 def _description_routes(app: FastAPI, route_class: type[APIRoute]) -> APIRouter:
-    """The OpenAPI document of ``app``."""
     router = APIRouter(route_class=route_class)
 
     @router.get("/openapi.json", include_in_schema=False)

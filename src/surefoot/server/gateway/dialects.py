@@ -393,7 +393,7 @@ class MessagesWriter(EventWriter):
             id=str(self._head["id"]),
             model=str(self._head["model"]),
             content=[
-                *(thinking if choice.reasoning and not choice.withheld else ()),
+                *(thinking if choice.reasoning else ()),
                 *([{"type": "text", "text": text}] if text else ()),
                 *_tool_uses(choice),
             ],
@@ -450,7 +450,6 @@ class MessagesWriter(EventWriter):
         return self.event("error", error=error.anthropic_body["error"]) if error else ""
 
     def _begin(self, kind: str, **fields: str) -> None:
-        """Open a block of this type, unless one is open."""
         if self._open != kind:
             self._close()
             self._start({"type": kind, kind: "", **fields})

@@ -65,7 +65,7 @@ class Choice:
     usage: Usage
     counts: SearchCounts
     text: str
-    """The chosen candidate's text before a stop text."""
+    """The chosen candidate's text before a stop text; empty if it is withheld, as its calls and reasoning."""
     ending: Ending
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str | None = None
@@ -241,7 +241,6 @@ class Generator:
         )
 
     def _tool_batcher(self, plan: Plan) -> Batcher:
-        """A batcher whose policy receives the tools of a request."""
         if not isinstance(self.policy.policy, TakesExtraBody):
             raise ApiError(400, f"policy {self.policy.name!r} does not support tools", code="unsupported")
         return self.batcher.with_tools(UpstreamPolicy(self.policy.policy.with_extra_body(plan.extra_body)))
@@ -327,7 +326,8 @@ class Generator:
         else:
             trace = result.candidates[chosen]
             withheld = _below(plan.abstain_below, result.values[chosen], "solution")
-            reasoning, text = self._channels(plan, session.visible(trace.text or ""), streamed=streamed)
+            if withheld is None:
+                reasoning, text = self._channels(plan, session.visible(trace.text or ""), streamed=streamed)
             ending = trace.ending if trace.finish_reason else "truncated"
         used = {node for leaf in leaves for node in leaf.path()}
         dropped = tuple(at for at, node in enumerate(space.tree) if node.text and node not in used)
@@ -485,7 +485,6 @@ class _ToolReplies:
         return draw
 
     async def _sample(self, draw: _Draw, run: tuple[Message, ...], seed: int, first: int) -> None:
-        """Sample more messages, and score them."""
         plan, checker = self.plan, self.grader.checker
         request = SampleRequest(
             prompt=run,

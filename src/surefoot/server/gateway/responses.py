@@ -89,10 +89,9 @@ class ResponseWriter:
 
     def send_remaining(self, number: int, choice: Choice) -> None:
         """Send the rest. Raises :class:`ApiError` if it contradicts the sent text."""
-        text = "" if choice.withheld else choice.text
-        if not text.startswith(self.sent.get(number, "")):
+        if not choice.text.startswith(self.sent.get(number, "")):
             raise ApiError(500, "the answer does not begin with the text that was sent", code="stream")
-        self.on_text(number, "" if choice.withheld else choice.reasoning or "", text)
+        self.on_text(number, choice.reasoning or "", choice.text)
 
     def end(self, choices: Sequence[Choice]) -> None:
         """Send everything else. Raises :class:`ApiError` if it contradicts the sent text."""
@@ -213,12 +212,11 @@ class ChatWriter(ChunkWriter):
         if choice.withheld and self._refusal_as_text:
             message = OutputMessage(content=choice.withheld)
             return ChatChoice(index=index, message=message, finish_reason=FINISH_REASONS["filtered"])
-        reasoning = None if choice.withheld else choice.reasoning
         message = OutputMessage(
             content=None if choice.withheld or (choice.tool_calls and not choice.text) else choice.text,
             refusal=choice.withheld,
-            reasoning=reasoning,
-            reasoning_content=reasoning,
+            reasoning=choice.reasoning,
+            reasoning_content=choice.reasoning,
             tool_calls=output_calls(choice.tool_calls) or None,
         )
         return ChatChoice(index=index, message=message, finish_reason=FINISH_REASONS[choice.ending])
@@ -235,7 +233,7 @@ class TextWriter(ChunkWriter):
         texts = [
             TextChoice(
                 index=index,
-                text="" if choice.withheld else choice.text,
+                text=choice.text,
                 finish_reason=FINISH_REASONS["filtered" if choice.withheld else choice.ending],
             )
             for index, choice in enumerate(choices)

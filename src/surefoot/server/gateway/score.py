@@ -243,7 +243,6 @@ def _texts(item: ProblemTrace) -> list[str]:
 async def _verify(
     gateway: Gateway, item: ProblemTrace, threshold: float, meter: UsageMeter, entry: LogEntry
 ) -> VerifyResponse:
-    """The verdict, once its record is stored."""
     [record] = await gateway.score([item])
     meter.usage += record.usage
     bad = (step for step, score in enumerate(record.scores) if score is not None and score < threshold)

@@ -123,7 +123,6 @@ def _read_labels(paths: list[Path]) -> list[StepLabel]:
 
 
 def _make_items(db: Database, project_id: int, make: _Make, known: list[StepLabel]) -> int:
-    """Make the items that the form asks for; their number."""
     if make == "nothing":
         return 0
     if make == "solutions":

@@ -254,7 +254,6 @@ def recompute(db: Database, project_id: int, rule: QueueRule, *, scorer: str | N
 
 
 def _candidates(db: Database, project_id: int) -> Iterator[QueueCandidate]:
-    """All normal items, read by the hundred."""
     items = db.items.all(project_id, role="normal")
     while part := list(islice(items, _BATCH)):
         names = [item.trace_id for item in part]

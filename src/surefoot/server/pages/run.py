@@ -316,7 +316,6 @@ def _of_step(groups: Sequence[Mapping[str, Any]], step: int) -> list[dict[str, A
 
 
 def _decisions(db: Database, project_id: int, trace_id: str) -> dict[int, Adjudication]:
-    """Decisions on disagreements about a trace, by step."""
     return {item.step: item for item in db.reviews.adjudications(project_id) if item.trace_id == trace_id}
 
 

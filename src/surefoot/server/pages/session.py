@@ -126,7 +126,6 @@ async def sign_out(request: Request) -> Response:
 
 
 def _proxied_account(request: Request, name: str) -> User:
-    """The account of the proxy's user, created if the settings say so."""
     pages = pages_of(request)
     role = pages.settings.trusted_user_role
     try:

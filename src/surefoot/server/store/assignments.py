@@ -280,7 +280,6 @@ def _annotators(
 def _median_times(
     connection: Connection, project_id: int, own: Sequence[ColumnElement[bool]]
 ) -> dict[int, int]:
-    """Median milliseconds of the finished items, by user."""
     finished = (_A.project_id == project_id) & (_A.state == "done") & _A.milliseconds.is_not(None)
     # one text for each user: single rows take four times as long
     times = func.aggregate_strings(_A.milliseconds.cast(String), " ")

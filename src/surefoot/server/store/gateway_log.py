@@ -172,7 +172,6 @@ class RequestLog(Repository):
         return self._records(turns.order_by(g.created.desc(), g.id.desc()).limit(limit))[::-1]
 
     def _records(self, query: Select[tuple[str, str]]) -> list[GatewayRecord]:
-        """Whole records from a query for ids and payloads."""
         c = gateway_candidates.c
         with self._connections.read() as connection:
             payloads = {row.id: row.payload for row in connection.execute(query)}

@@ -171,7 +171,6 @@ def _prefix_of(key: str) -> str:
 
 
 def _checked_limits(limits: KeyLimits, role: Role, now: datetime) -> dict[str, Any]:
-    """Values of the columns that ``limits`` names."""
     rate_limit = limits.get("rate_limit")
     if rate_limit is not None and rate_limit < 1:
         raise StoreError("'rate_limit' must be at least 1, or None for no limit")
@@ -185,7 +184,6 @@ def _checked_limits(limits: KeyLimits, role: Role, now: datetime) -> dict[str, A
 
 
 def _checked_scopes(role: Role, scopes: Collection[KeyScope] | None) -> tuple[KeyScope, ...] | None:
-    """In their order, without repetition."""
     if scopes is None:
         return None
     if not scopes:

@@ -261,7 +261,6 @@ def _label_row(fixed: Mapping[str, Any], trace_id: str, pseudonym: str, label: L
 
 
 def _columns(label: StepLabel) -> dict[str, Any]:
-    """The columns that a record of a label fills."""
     return {
         "trace_id": checked_name("trace_id", label.trace_id),
         "step": label.step,

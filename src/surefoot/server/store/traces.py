@@ -193,7 +193,6 @@ class Traces(Repository):
         return total, {name: dict(of.most_common()) for name, of in counts.items()}
 
     def _conditions(self, project_id: int, where: RunFilter) -> list[ColumnElement[bool]]:
-        """All conditions of a list but its facets."""
         trace, label = t.traces.c, t.labels.c
         conditions = matching(t.traces, project_id=project_id, problem_id=where.problem_id)
         if where.text is not None:
@@ -211,7 +210,6 @@ class Traces(Repository):
         return conditions
 
     def _containing(self, project_id: int, words: str) -> Select[Any]:
-        """Ids of traces with all the words."""
         search = t.trace_search.c
         if self._connections.sqlite:
             # each word in quotes, so that none is an operator of FTS5

@@ -144,7 +144,6 @@ class ExportRepository(Repository):
 
 
 def _decision_labels(connection: Connection, project_id: int) -> dict[str, dict[Place, StepLabel]]:
-    """Decisions as labels, by trace and place."""
     names = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
     pseudonyms = {row.user_id: row.pseudonym for row in connection.execute(names)}
     labels: dict[str, dict[Place, StepLabel]] = {}
