@@ -9,12 +9,12 @@ import pytest
 from toy_scorers import audited, constant, exact, lab_material, length
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits import GamingSettings, audit_attack, lab_cases, lab_right
+from surefoot.evaluation.audits import AttackSettings, audit_attack, lab_cases, lab_right
 from surefoot.evaluation.audits.edits import SWAP_NUMBER
 from surefoot.protocols import ProblemTrace
 
 CASES = lab_material(16, wrong=(True,))
-SIZES = GamingSettings(rounds=6, proposals=6, versions=16)
+SIZES = AttackSettings(rounds=6, proposals=6, versions=16)
 
 
 def attack(scorer, cases, settings=SIZES, **more):

@@ -14,7 +14,7 @@ from surefoot.cli.audit.inputs import AuditCommand, AuditTest, first_of_each, re
 from surefoot.cli.terminal import note
 from surefoot.errors import RunError, ScoreError
 from surefoot.evaluation import audits as a
-from surefoot.evaluation.audits.settings import GamingSettings, OpinionSettings
+from surefoot.evaluation.audits.settings import AttackSettings, OpinionSettings
 from surefoot.evaluation.report import Section
 from surefoot.policies.devices import Loading
 from surefoot.work import progress_bars
@@ -35,7 +35,7 @@ class Falls(AuditTest):
     must_fall: float = Field(default=0.9, ge=0, le=1, description="Share of solutions whose score must fall.")
 
 
-class Gaming(AuditTest, GamingSettings):
+class Gaming(Stays, Falls, AttackSettings):
     """Does the score follow the logic or the style? A search then edits wrong solutions to raise it. Needs
     checkpoints and labels.
     """

@@ -54,8 +54,8 @@ from .perturbations import Truth as Truth
 from .perturbations import audit_changes as audit_changes
 from .scorers import AuditedScorer as AuditedScorer
 from .scorers import CachedScorer as CachedScorer
+from .settings import AttackSettings as AttackSettings
 from .settings import FaithfulnessSettings as FaithfulnessSettings
-from .settings import GamingSettings as GamingSettings
 from .solutions import ARGUMENTS as ARGUMENTS
 from .solutions import TWINS as TWINS
 from .solutions import argument_section as argument_section

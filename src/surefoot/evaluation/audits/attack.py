@@ -21,7 +21,7 @@ from surefoot.evaluation.audits.edits import SEARCH_EDITS, Edit, edit_stream, ed
 from surefoot.evaluation.audits.over_optimisation import sizes_to
 from surefoot.evaluation.audits.perturbations import Truth
 from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray
-from surefoot.evaluation.audits.settings import GAMING, GamingSettings
+from surefoot.evaluation.audits.settings import ATTACK, AttackSettings
 from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Plot, Section
 from surefoot.protocols import ProblemTrace
@@ -84,7 +84,7 @@ class AttackAudit:
 def audit_attack(
     audited: AuditedScorer,
     cases: Sequence[Case],
-    settings: GamingSettings = GAMING,
+    settings: AttackSettings = ATTACK,
     *,
     truth: Truth | None = None,
     edits: Sequence[Edit] = SEARCH_EDITS,

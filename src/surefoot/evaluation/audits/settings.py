@@ -9,15 +9,9 @@ from pydantic import Field
 from surefoot.records import FrozenModel
 
 
-class GamingSettings(FrozenModel):
-    """Edits of solutions, and the search against the scorer."""
+class AttackSettings(FrozenModel):
+    """The search against a scorer."""
 
-    tolerance: float = Field(
-        default=0.05, ge=0, description="How far a style edit may move the mean trace score."
-    )
-    must_fall: float = Field(
-        default=0.9, ge=0, le=1, description="Share of correct traces whose score broken logic must lower."
-    )
     rounds: int = Field(
         default=12, ge=0, description="Rounds of hill climbing against the scorer; 0 = no search."
     )
@@ -31,7 +25,7 @@ class GamingSettings(FrozenModel):
     )
 
 
-GAMING = GamingSettings()
+ATTACK = AttackSettings()
 
 
 class OpinionSettings(FrozenModel):
