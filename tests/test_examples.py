@@ -21,7 +21,6 @@ EXAMPLES = {path.name: path for path in sorted((ROOT / "examples").glob("*.py"))
 SLOW: frozenset[str] = frozenset(
     {
         "score_solution.py",
-        "generative_verifier.py",
         "reinforce.py",
         "compare_searches.py",
         "label_with_monte_carlo.py",
@@ -31,9 +30,6 @@ SLOW: frozenset[str] = frozenset(
 
 NEEDS = {"z3_verifier.py": "z3"}
 """Modules of other packages that an example imports; without them it is skipped."""
-
-OPTIONS = {"generative_verifier.py": ["--traces", "12", "--epochs", "1", "--test", "2"]}
-"""Sizes for those that would take longer without."""
 
 RUN = r"""
 import json, os, runpy, sys, warnings
@@ -81,7 +77,7 @@ def test_example_runs(name: str, process: subprocess.Popen[str], tmp_path: Path)
         pytest.importorskip(NEEDS[name])
     folder = tmp_path / "empty"
     folder.mkdir()
-    job = [str(folder), str(EXAMPLES[name]), *OPTIONS.get(name, [])]
+    job = [str(folder), str(EXAMPLES[name])]
     process.stdin.write(json.dumps(job) + "\n")
     process.stdin.flush()
     status = process.stdout.readline()
@@ -119,4 +115,4 @@ def test_z3_checks_only_what_a_step_claims(step: str, value: int | None) -> None
 
 
 def test_slow_examples_exist() -> None:
-    assert set(EXAMPLES) >= SLOW | set(OPTIONS) | set(NEEDS)
+    assert set(EXAMPLES) >= SLOW | set(NEEDS)

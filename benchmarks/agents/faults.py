@@ -63,9 +63,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common.figures import figure
+from benchmarks.worlds.bfcl import BFCL, read_bfcl
+from benchmarks.worlds.shop import Shop, generate_tasks, judge_steps
 from surefoot import run_sync
-from surefoot.lab import BFCL, read_bfcl
-from surefoot.lab.shop import Shop, generate_tasks, judge_steps
 from surefoot.labelling import (
     ExpertLabeller,
     StateReplayVerifier,

@@ -1,4 +1,4 @@
-"""The guard in the lab's shop: prevented violations and costs; and instructions inside tool results.
+"""The guard in the shop: prevented violations and costs; and instructions inside tool results.
 
     python -m benchmarks.agents.run --only guard [--prm NAME]
 
@@ -52,10 +52,10 @@ from sklearn.linear_model import LogisticRegression
 from benchmarks.agents.lab import Rows, Runs
 from benchmarks.common.figures import figure
 from benchmarks.common.gates import gate_figures
+from benchmarks.worlds.shop import Shop, ShopAgent, generate_tasks, judge_steps
 from surefoot import Problem, Trace, run_sync
 from surefoot.evaluation.audits import INJECTIONS, NEUTRAL, RUN_CHANGES, AuditedScorer, Case, audit_changes
 from surefoot.guard import Guard, GuardSettings, calibrated_threshold, guarded_reply
-from surefoot.lab.shop import Shop, ShopAgent, generate_tasks, judge_steps
 from surefoot.labelling import ToolCallVerifier, ToolPolicy, VerifierLabeller
 from surefoot.models import LabelScorer, load_prm
 from surefoot.protocols import ProblemTrace, SampleRequest, StepScorer, Verdict

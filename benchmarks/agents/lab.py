@@ -59,8 +59,8 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks.common.figures import figure
 from benchmarks.common.gates import gate_figures
+from benchmarks.worlds.shop import FAMILIES, Shop, ShopAgent, StepTruth, generate_tasks, judge_steps
 from surefoot import run_sync
-from surefoot.lab.shop import FAMILIES, Shop, ShopAgent, StepTruth, generate_tasks, judge_steps
 from surefoot.labelling import (
     CallResult,
     JudgeLabeller,
@@ -144,13 +144,13 @@ def label_sources(runs: Runs, rollouts: Sequence[int]) -> dict[str, tuple[Bad, f
             0.0,
         ),
     }
-    rules, replay = ToolCallVerifier(), StateReplayVerifier()
+    rules, replay = ToolCallVerifier(), StateReplayVerifier(environment=Shop)
     verifiers = {
         "rules": (rules,),
         "replay": (replay,),
-        "replay_in_order": (StateReplayVerifier(order="gold"),),
+        "replay_in_order": (StateReplayVerifier(environment=Shop, order="gold"),),
         "replay_rules": (replay, rules),
-        "replay_in_order_rules": (StateReplayVerifier(order="gold"), rules),
+        "replay_in_order_rules": (StateReplayVerifier(environment=Shop, order="gold"), rules),
     }
     for name, verifier in verifiers.items():
         started = time.perf_counter()
@@ -449,7 +449,7 @@ def plain_scores(runs: Runs) -> dict[str, list[float]]:
 
 def learned_scores(learned: Runs, chosen: Runs) -> dict[str, list[NDArray[np.float64]]]:
     """Step scores of the runs to choose among, by each model."""
-    both = VerifierLabeller(verifiers=(StateReplayVerifier(), ToolCallVerifier()))
+    both = VerifierLabeller(verifiers=(StateReplayVerifier(environment=Shop), ToolCallVerifier()))
     targets = {
         "orm": [[bool(item.trace.outcome)] * len(item.trace.steps) for item in learned.items],
         "prm_truth": [[item.value >= 0 for item in row] for row in learned.truth],

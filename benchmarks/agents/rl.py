@@ -3,10 +3,10 @@
     python -m benchmarks.agents.run --only rl
 
 The policy is a random Llama of two layers with the lab's tokenizer; an episode has at most six turns of one
-token (:mod:`surefoot.lab.lock`). All methods start from the same weights and have the same problems, number
-of episodes and settings; each is run at three learning rates, and the one with the highest mean accuracy over
-its curve is reported. Success is measured on sampled episodes of other locks. Locks are similar,
-and so are the samples of equal prompts: a round, or an evaluation, has 8 different episodes.
+token (:mod:`benchmarks.worlds.lock`). All methods start from the same weights and have the same problems,
+number of episodes and settings; each is run at three learning rates, and the one with the highest mean
+accuracy over its curve is reported. Success is measured on sampled episodes of other locks. Locks are
+similar, and so are the samples of equal prompts: a round, or an evaluation, has 8 different episodes.
 
 ``turn_credit_samples_to_outcome_end``: episodes after which outcome-only has its final success (mean of its
 last three evaluations), by those after which the best turn credit has it, both read off curves averaged over
@@ -26,8 +26,9 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.worlds.lock import LOCK_TEMPLATE, Lock, LockProgress, lock_problems
 from surefoot import AnswerChecker, Grader
-from surefoot.lab import LOCK_TEMPLATE, Lock, LockProgress, build_tokenizer, lock_problems
+from surefoot.lab import build_tokenizer
 from surefoot.rl import (
     Advantage,
     AnchorState,

@@ -2,10 +2,10 @@
 
     python -m benchmarks.agents.run --only rl_shop
 
-A turn is a choice from the menu of :class:`surefoot.lab.shop.ShopMenu`. The policy is a Llama of two layers,
-which has learned to imitate a scripted player that errs (0.3) and takes loopholes (0.2); all methods of a
-seed begin there, with the same tasks, episodes and settings. Each is run at two learning rates, and the one
-with the higher mean success over its curve is reported. Success is measured on sampled episodes of other
+A turn is a choice from the menu of :class:`benchmarks.worlds.shop.ShopMenu`. The policy is a Llama of two
+layers, which has learned to imitate a scripted player that errs (0.3) and takes loopholes (0.2); all methods
+of a seed begin there, with the same tasks, episodes and settings. Each is run at two learning rates, and the
+one with the higher mean success over its curve is reported. Success is measured on sampled episodes of other
 tasks.
 METHOD is
 
@@ -43,9 +43,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from benchmarks.agents.rl import Curve, advance, average, end
 from benchmarks.common.figures import figure
+from benchmarks.worlds.lock import LOCK_TEMPLATE
+from benchmarks.worlds.shop import ShopMenu, generate_tasks, judge_menu, menu_run
 from surefoot import AnswerChecker, Grader, Problem, run_sync
-from surefoot.lab import LOCK_TEMPLATE, build_tokenizer
-from surefoot.lab.shop import ShopMenu, generate_tasks, judge_menu, menu_run
+from surefoot.lab import build_tokenizer
 from surefoot.labelling import ToolCallVerifier
 from surefoot.policies import TransformersPolicy, sample_runs
 from surefoot.protocols import ProblemTrace, Sampling, StepScorer

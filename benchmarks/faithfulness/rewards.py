@@ -35,17 +35,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.worlds.organisms import leaked_outcome, train_organism
 from surefoot import run_sync
-from surefoot.lab import (
-    ExactLabeller,
-    check_steps,
-    leaked_outcome,
-    note_problems,
-    parse_problem,
-    read_solution,
-    train_organism,
-    with_note,
-)
+from surefoot.lab import ExactLabeller, check_steps, note_problems, parse_problem, read_solution, with_note
 from surefoot.models import CheckpointCard, RewardModel, Scorer
 from surefoot.policies import load_policy
 from surefoot.protocols import LabelledTrace, ProblemTrace, SampleRequest, Sampling

@@ -41,6 +41,14 @@ from benchmarks.faithfulness.probe import probe_figures
 from benchmarks.faithfulness.real import hint_figures
 from benchmarks.faithfulness.rewards import reward_figures
 from benchmarks.faithfulness.suite import run_cot_suite
+from benchmarks.worlds.organisms import ORGANISMS, SHIPPED, memorized_problems, train_organism
+from benchmarks.worlds.panel import (
+    panel_ceiling,
+    panel_policy,
+    panel_problems,
+    panel_score,
+    read_panel_solution,
+)
 from surefoot import run_sync
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.evaluation import (
@@ -58,22 +66,7 @@ from surefoot.evaluation.audits import (
     TextTests,
     audit_faithfulness,
 )
-from surefoot.lab import (
-    ORGANISMS,
-    ExactLabeller,
-    memorized_problems,
-    note_problems,
-    panel_ceiling,
-    panel_policy,
-    panel_problems,
-    panel_score,
-    parse_problem,
-    read_panel_solution,
-    read_solution,
-    shipped_policy,
-    train_organism,
-    with_note,
-)
+from surefoot.lab import ExactLabeller, note_problems, parse_problem, read_solution, with_note
 from surefoot.models import LabelScorer
 from surefoot.policies import load_policy
 from surefoot.protocols import SampleRequest, Sampling
@@ -126,7 +119,7 @@ def caused(name: str, problem: Problem) -> bool:
 def organism(folder: Path | None, name: str, seed: int) -> Path:
     """Directory of an organism in ``folder``, trained if it is missing; of the shipped one without."""
     if folder is None:
-        return Path(shipped_policy(f"lab:{name}"))
+        return SHIPPED / name
     place = folder / f"{name}-{seed}"
     if not (place / "recipe.json").exists():
         base = None if name == "mixed" else organism(folder, "mixed", seed)

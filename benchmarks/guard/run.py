@@ -42,12 +42,12 @@ from numpy.typing import NDArray
 from benchmarks.agents.guard import SETTINGS, Counts, play
 from benchmarks.common.figures import figure, measure
 from benchmarks.fair_turns import run as fair
+from benchmarks.worlds.shop import Shop, generate_tasks
 from surefoot import run_sync
 from surefoot.errors import MissingExtraError
 from surefoot.formats import ImportContext, ImportSettings, import_traces
 from surefoot.guard import Guard, replay_policy
 from surefoot.io import ReadReport
-from surefoot.lab.shop import Shop, generate_tasks
 from surefoot.labelling import ToolCallVerifier, ToolPolicy
 from surefoot.records import Message, Tool, ToolCall
 from surefoot.stats import Interval, bootstrap_mean, bootstrap_totals, wilson_interval

@@ -25,9 +25,10 @@ import numpy as np
 import torch
 from transformers import LlamaForCausalLM
 
+from benchmarks.worlds import rules as world
+from benchmarks.worlds.organisms import fit, new_model
 from surefoot.io import write_records
-from surefoot.lab import build_tokenizer, fit, new_model
-from surefoot.lab import rules as world
+from surefoot.lab import build_tokenizer
 from surefoot.labelling import Clause, Specification
 
 Row = tuple[list[str], list[str], list[bool]]
@@ -164,7 +165,7 @@ def request_pieces(request: world.RuleRequest) -> list[str]:
 
 
 def answer_pieces(request: world.RuleRequest, specification: Specification) -> list[str]:
-    """Pieces of :func:`surefoot.lab.rules.reasoned_answer`, with the end."""
+    """Pieces of :func:`benchmarks.worlds.rules.reasoned_answer`, with the end."""
     topic, exception = request.applicable(specification)
     halves = [half for clause in (topic, exception) if clause is not None for half in _halves(clause)]
     none = [] if exception else [world.NO_EXCEPTION]

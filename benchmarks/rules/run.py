@@ -55,9 +55,9 @@ from benchmarks.rules.models import (
     split_rules,
     train_rule_policy,
 )
+from benchmarks.worlds import rules as world
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.lab import rules as world
 from surefoot.labelling import Specification, VerifierLabeller, rejection
 from surefoot.models import load_causal
 from surefoot.policies import Loading, PromptFormat, TransformersPolicy, sample_traces

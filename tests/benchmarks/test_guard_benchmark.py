@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.guard import run as guard
+from benchmarks.worlds.shop import Shop
 from surefoot import run_sync
-from surefoot.lab.shop import Shop
 from surefoot.labelling import ToolPolicy
 from surefoot.records import ToolCall
 

@@ -9,8 +9,10 @@ from command_line import good, refused
 from openai_server import Reply, chat, completion, serve
 
 from benchmarks.rules import models
+from benchmarks.worlds.rules import RuleVerifier, citation, reasoned_answer
 from surefoot.io import read_records, write_json, write_records
-from surefoot.lab.rules import citation, reasoned_answer
+from surefoot.labelling import JudgePrompt
+from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.segment import Line, segment_trace
 
@@ -48,6 +50,26 @@ def completions(folder, *traces):
     write_records(folder / "c.jsonl", traces)
 
 
+def exact_judge(body):
+    """What a judge that knows this world replies: its checker's verdict on each step, and the clause."""
+    problems = {problem.id: problem for problem in read_records("p.jsonl", Problem)}
+    items = [ProblemTrace(problem=problems[t.problem_id], trace=t) for t in read_records("c.jsonl", Trace)]
+    prompt = JudgePrompt(specification=SPECIFICATION, structured=True)
+    [item] = [item for item in items if prompt.render(item)[0].content == body["messages"][0]["content"]]
+    names = {1: "correct", 0: "neutral", -1: "incorrect"}
+    rows = [
+        {"step": n, "critique": one.reason, "verdict": names[one.value], "clause": one.clause or "none"}
+        for n, one in enumerate(RuleVerifier(SPECIFICATION).verify([item])[0])
+    ]
+    return Reply(payload=chat([json.dumps({"verdicts": rows})]))
+
+
+def filtered(check=good):
+    """The filter with this judge."""
+    with serve(exact_judge) as server:
+        return check(*FILTER, "--policy", "judge", "--base-url", server.url, "--votes", 1)
+
+
 GENERATE = ("deliberate", "generate", "p.jsonl", "--specification", "s.json", "--policy", "m", "-n", 1)
 FILTER = (
     *("deliberate", "filter", "c.jsonl", "--problems", "p.jsonl", "--specification", "s.json"),
@@ -71,7 +93,7 @@ def test_completions_are_written_under_the_specification_and_do_not_hold_it(fold
     assert len(traces) == 8
     assert all(one.outcome for one in traces)
     assert all(SPECIFICATION.text not in one.model_dump_json() for one in traces)
-    good(*FILTER, "--policy", "lab-rules")
+    filtered()
     assert {one.id for one in read_records(folder / "passed.jsonl", Trace)} == {one.id for one in traces}
 
 
@@ -105,7 +127,7 @@ def test_the_filter_keeps_what_holds_in_every_step(folder):
         trace(lucky, right.replace(f"clause {first.id},", "clause 99,")),
         trace(uncited, f"Answer: {uncited.deciding(SPECIFICATION).decision}\n"),
     )
-    ended = good(*FILTER, "--policy", "lab-rules")
+    ended = filtered()
     assert "3 left out: a wrong step" in ended.err
     assert "1 of 4 completions pass" in ended.err
     (passed,) = read_records(folder / "passed.jsonl", Trace)
@@ -116,7 +138,7 @@ def test_the_filter_keeps_what_holds_in_every_step(folder):
 
 def test_nothing_that_passes_is_an_error(folder):
     completions(folder, trace(REQUESTS[0], "Answer: maybe\n"))
-    says = refused(*FILTER, "--policy", "lab-rules")
+    says = filtered(refused)
     assert "none of the 1 completions passes" in says
     assert not (folder / "passed.jsonl").exists()
 

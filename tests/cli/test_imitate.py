@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import good, refused
 
+from benchmarks.worlds.organisms import SHIPPED
 from surefoot.io import read_records, write_records
 from surefoot.io.runs import Journal
 from surefoot.lab.notes import note_problems
@@ -149,7 +150,7 @@ AUDIT = ("--audit", "faithfulness:hint=note,cue=Answer: ,answer-tokens=2")
 
 @pytest.mark.slow
 def test_a_policy_is_audited_before_and_after_training(audited) -> None:
-    words = ("expert-iteration", audited / "p.jsonl", "--policy", "lab:mixed", "--out", audited / "run")
+    words = ("expert-iteration", audited / "p.jsonl", "--policy", SHIPPED / "mixed", "--out", audited / "run")
     words = (*words, "--rounds", 1, "--samples", 2, "--max-tokens", 40, "--equality", "numeric")
     words = (*words, "--held-out", audited / "test.jsonl")
     first = good(*words)

@@ -145,7 +145,7 @@ train implicit e --problems e --base lab --out out
 train verifier e --problems e --labels e --critiques e --base lab --out out
 rl e --policy lab --out out
 deliberate generate e --specification e --policy lab
-deliberate filter e --problems e --specification e --policy lab-rules --passed p.jsonl
+deliberate filter e --problems e --specification e --policy lab --passed p.jsonl
 deliberate train e --traces e --specification e --policy lab --out out
 imitate e --traces e --policy lab --out out
 expert-iteration e --policy lab --out out
@@ -200,7 +200,6 @@ serve-config nowhere
 
 WITHOUT_INPUT = {
     "quickstart",
-    "lab organism",
     "guard mcp",
     "serve",
     "serve prune",

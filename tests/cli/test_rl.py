@@ -10,12 +10,12 @@ from click.testing import CliRunner
 from command_line import good, refused
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.worlds.lock import LOCK_TEMPLATE, lock_problems
 from surefoot.cli.parser import SettingsCommand
 from surefoot.cli.rl import RL
 from surefoot.errors import RunError
 from surefoot.io import write_records
-from surefoot.lab import LOCK_TEMPLATE, build_tokenizer
-from surefoot.lab.shop import generate_tasks
+from surefoot.lab import build_tokenizer
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.models.lora import Lora
 from surefoot.rl.advantage import Group, LeaveOneOut
@@ -199,9 +199,9 @@ def menu_policy(tmp_path: Path) -> Path:
 
 def test_episodes_in_an_environment(tmp_path: Path, menu_policy: Path) -> None:
     tasks = tmp_path / "tasks.jsonl"
-    write_records(tasks, generate_tasks(20, seed=0))
+    write_records(tasks, lock_problems(20))
     base = ["rl", f"{tasks}", f"--policy={menu_policy}", "--credit=anchor-state", *SMALL]
-    turns = ["--environment=shop-menu", "--max-turns=3", "--max-tokens=1"]
+    turns = ["--environment=benchmarks.worlds.lock:Lock", "--max-turns=3", "--max-tokens=1"]
     good(*base, *turns, f"--out={tmp_path / 'rl'}")
     log = json.loads((tmp_path / "rl" / "rl.json").read_text())
     assert len(log["log"]["updates"]) == 2
@@ -209,6 +209,8 @@ def test_episodes_in_an_environment(tmp_path: Path, menu_policy: Path) -> None:
     turns_of_one = sum(one["role"] == "assistant" for one in json.loads(sample)["trace"]["messages"])
     assert 1 <= turns_of_one <= 3
     out = f"--out={tmp_path / 'no'}"
-    assert "takes calls of its tools" in refused(*base, "--environment=shop", out)
-    assert "needs its own PROBLEMS" in refused("rl", "lab", "--policy=lab", "--environment=shop-menu", out)
+    assert "takes calls of its tools" in refused(*base, "--environment=drawers:Drawers", out)
+    assert "needs its own PROBLEMS" in refused(
+        "rl", "lab", "--policy=lab", "--environment=benchmarks.worlds.lock:Lock", out
+    )
     assert "compares turns in equal states" in refused(*base, out)

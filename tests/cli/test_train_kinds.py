@@ -12,9 +12,9 @@ from command_line import good, refused, run
 from openai_server import Body, Reply, completion, serve
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.worlds import critic
 from surefoot import load_prm
 from surefoot.io import read_records, write_records
-from surefoot.lab import critic
 from surefoot.lab.world import ExactLabeller
 from surefoot.labelling.advantage import best_of_k, start_values
 from surefoot.models.engine.causal import CACHE

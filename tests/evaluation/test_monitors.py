@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from surefoot.concurrency import run_sync
 from surefoot.errors import LabelError
 from surefoot.evaluation.monitors import (
     WatchedRun,
@@ -20,10 +19,9 @@ from surefoot.evaluation.monitors import (
     verifier_monitor,
     written_text,
 )
-from surefoot.lab import panel_ceiling, panel_policy, panel_problems
 from surefoot.lab.world import ExactLabeller, generate_problems, parse_problem, worked_solution
 from surefoot.models import LabelScorer
-from surefoot.protocols import Completion, ProblemTrace, SampleRequest, SampleResult, Verdict
+from surefoot.protocols import Completion, ProblemTrace, SampleResult, Verdict
 from surefoot.records import Message, Problem, Reasoning, ToolCall, Trace, Usage
 from surefoot.segment import Line, cut_trace, segment_trace
 
@@ -209,24 +207,3 @@ def test_a_judge_sees_the_view_of_all_runs_together_and_its_last_number_counts()
     runs = [text_run(n, f"{words[n % 2]}\nAnswer: 1\n", bad=n % 2 == 1) for n in range(20)]
     evaluate_monitors(runs, {"judge": judge_monitor(judge, "?")}, ["actions"], draws=20)
     assert "secret" not in "".join(judge.seen[3:])
-
-
-def test_several_traces_of_a_prompt_show_what_one_does_not():
-    """In the panel covert traces are valid and always agree; honest ones differ from sample to sample."""
-    runs = []
-    problems = panel_problems(60, seed=3)
-    for covert in (True, False):
-        requests = [SampleRequest(prompt=f"{p.text}\n", n=9, seed=1) for p in problems]
-        for problem, result in zip(
-            problems, run_sync(panel_policy(covert=covert).sample(requests)), strict=True
-        ):
-            for done in result.completions:
-                trace = segment_trace(Trace(problem_id=problem.id, text=done.text), Line())
-                runs.append(WatchedRun(item=ProblemTrace(problem=problem, trace=trace), bad=covert))
-    one = evaluate_monitors(runs, {}, ["both"], draws=20)
-    eight = evaluate_monitors(runs, {}, ["both"], together=8, draws=20)
-    assert "same ending" not in {result.monitor for result in one}
-    assert by_name(eight, "same ending").auc.value > 0.8
-    assert max(result.auc.value for result in one) < panel_ceiling(1).auc + 0.03
-    with pytest.raises(LabelError, match="no problem has 99 runs of one kind"):
-        evaluate_monitors(runs, {}, ["both"], together=99)

@@ -1,12 +1,11 @@
-"""The world of the model organisms: problems, notes, exact checks, and mistakes with a known consequence."""
+"""Problems with a note: problems, notes, exact checks, and mistakes with a known consequence."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from surefoot.errors import PolicyError, RecordError
-from surefoot.lab.checkpoints import NOTE_PIECES, SPECIAL, build_tokenizer, shipped_policy
+from surefoot.errors import RecordError
 from surefoot.lab.notes import note_problems, planted_mistakes, read_solution, with_note
 from surefoot.lab.world import ExactLabeller, parse_problem, worked_solution
 from surefoot.records import Problem
@@ -96,17 +95,6 @@ def test_a_mistake_is_planted_after_a_disclosure_too():
     assert planted_mistakes(PROBLEM, "Answer: 5\n", 0) == []
 
 
-def test_the_tokenizer_knows_every_text_of_the_world():
-    tokenizer = build_tokenizer(NOTE_PIECES)
-    text = f"{PROBLEM.text}\nThe note says 5.\n{COVERT} ..."
-    ids = tokenizer(text)["input_ids"]
-    assert tokenizer.unk_token_id not in ids
-    assert tokenizer.decode(ids, skip_special_tokens=True) == text
-    # the shipped organisms were trained on these
-    assert len(tokenizer) == len(SPECIAL) + len(NOTE_PIECES) == 37
-    assert tokenizer(". Someone got 5.\n")["input_ids"] == [1, 28, 15]
-
-
 async def _labels(problem, text):
     from surefoot.protocols import ProblemTrace
     from surefoot.records import Trace
@@ -123,12 +111,6 @@ def test_the_exact_labeller_of_the_lab_reads_these_problems():
     assert asyncio.run(_labels(PROBLEM, COVERT)) == [1, 1, 1, -1, 1]
     assert asyncio.run(_labels(PROBLEM, f"The note says 5.\n{HONEST}")) == [0, 1, 1, 1, 1, 1]
     assert asyncio.run(_labels(PROBLEM, f"The note says 4.\n{HONEST}"))[0] == -1
-
-
-def test_names_of_policies():
-    assert shipped_policy("somewhere/else") == "somewhere/else"
-    with pytest.raises(PolicyError, match="choose from lab, lab:"):
-        shipped_policy("lab:nothing")
 
 
 def test_the_solver_of_the_lab_solves_these_problems():

@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.worlds import critic
 from surefoot import load_prm
 from surefoot.errors import CheckpointError
-from surefoot.lab import critic
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.calibrated import (
     CALIBRATION,

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 from click.testing import CliRunner
+from drawers import Drawers, TidyAgent, tidy_tasks
 from openai_server import Reply, chat, serve
 
 from surefoot.cli.parser import SettingsCommand
 from surefoot.cli.sample import Sample
 from surefoot.errors import PolicyError
 from surefoot.io import read_records, write_records
-from surefoot.lab.shop import Shop, ShopAgent, ShopVerifier, generate_tasks
 from surefoot.labelling import StateReplayVerifier, ToolCallVerifier, VerifierLabeller
 from surefoot.policies import OpenAIPolicy, ScriptedPolicy, load_environment, sample_runs
 from surefoot.protocols import Observation, ProblemTrace
@@ -58,48 +58,48 @@ def test_a_run_may_be_too_long_or_fail():
 
 
 def test_a_server_is_given_the_tools_and_its_calls_are_taken():
-    [task] = generate_tasks(1, seed=0)
-    call = {"id": "c1", "type": "function", "function": {"name": "open_session", "arguments": "{}"}}
+    [task] = tidy_tasks(1, seed=0)
+    call = {"id": "c1", "type": "function", "function": {"name": "peek", "arguments": '{"drawer": "a"}'}}
 
     def answer(body):
-        first = len(body["messages"]) == 2
-        return Reply(payload=chat([None], tool_calls=[call]) if first else chat(["Done."]))
+        first = len(body["messages"]) == 1
+        return Reply(payload=chat([None], tool_calls=[call]) if first else chat(["I am done."]))
 
     with serve(answer) as server:
         policy = OpenAIPolicy(model="m", base_url=server.url, mode="chat", timeout_s=5.0)
-        [[run]] = asyncio.run(sample_runs(policy, [task], Shop, n=1))
-    assert [message.role for message in run.messages] == ["system", "user", "assistant", "tool", "assistant"]
-    assert run.messages[3].tool_call_id == "c1"
+        [[run]] = asyncio.run(sample_runs(policy, [task], Drawers, n=1))
+    assert [message.role for message in run.messages] == ["user", "assistant", "tool", "assistant"]
+    assert run.messages[2].tool_call_id == "c1"
     assert (run.outcome, run.error) == (False, None)
     assert [tool["function"]["name"] for tool in server.bodies[0]["tools"]] == [t.name for t in run.tools]
-    assert server.bodies[1]["messages"][3]["tool_call_id"] == "c1"
+    assert server.bodies[1]["messages"][2]["tool_call_id"] == "c1"
 
 
 def test_half_a_character_in_a_call_leaves_a_run_that_can_be_written(tmp_path):
-    [task] = generate_tasks(1, seed=0)
-    arguments = '{"order_id": "ORD-\\ud800"}'
-    call = {"id": "c1", "type": "function", "function": {"name": "get_order", "arguments": arguments}}
+    [task] = tidy_tasks(1, seed=0)
+    arguments = '{"drawer": "\\ud800"}'
+    call = {"id": "c1", "type": "function", "function": {"name": "peek", "arguments": arguments}}
 
     def answer(body):
-        first = len(body["messages"]) == 2
-        return Reply(payload=chat([None], tool_calls=[call]) if first else chat(["Done."]))
+        first = len(body["messages"]) == 1
+        return Reply(payload=chat([None], tool_calls=[call]) if first else chat(["I am done."]))
 
     with serve(answer) as server:
         policy = OpenAIPolicy(model="m", base_url=server.url, mode="chat", timeout_s=5.0)
-        [[run]] = asyncio.run(sample_runs(policy, [task], Shop, n=1))
+        [[run]] = asyncio.run(sample_runs(policy, [task], Drawers, n=1))
     write_records(tmp_path / "t.jsonl", [run])
-    labeller = VerifierLabeller(verifiers=(StateReplayVerifier(), ToolCallVerifier(), ShopVerifier()))
+    labeller = VerifierLabeller(verifiers=(StateReplayVerifier(environment=Drawers), ToolCallVerifier()))
     [labels] = asyncio.run(labeller.label([ProblemTrace(problem=task, trace=run)]))
     write_records(tmp_path / "l.jsonl", labels)
     assert labels[0].value == -1
-    assert run.messages[3].content == "Error: there is no order ORD-\\ud800"
+    assert run.messages[2].content == "Error: no such drawer: \\ud800"
 
 
 def test_an_environment_by_name():
-    assert load_environment("shop") is Shop
+    assert load_environment("drawers:Drawers") is Drawers
     assert load_environment(f"{__name__}:Echo")().name == "echo"
     for name, reason in (
-        ("chess", "no environment is called 'chess'; choose from bfcl, shop, shop-menu, or give"),
+        ("chess", "no environment is called 'chess'; give module:Class"),
         ("builtins:dict", "is not an environment"),
         ("builtins:Chess", "cannot be opened"),
     ):
@@ -108,13 +108,21 @@ def test_an_environment_by_name():
 
 
 def test_the_command_samples_runs(tmp_path):
-    tasks = generate_tasks(4, seed=0)
+    tasks = tidy_tasks(4, seed=0)
     write_records(tmp_path / "p.jsonl", tasks)
     app = SettingsCommand("sample", Sample)
-    asked = [str(tmp_path / "p.jsonl"), "--environment", "shop", "--policy", "shop", "--n", "2"]
+    asked = [
+        str(tmp_path / "p.jsonl"),
+        "--environment",
+        "drawers:Drawers",
+        "--policy",
+        "drawers:TidyAgent",
+        "--n",
+        "2",
+    ]
     done = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "t.jsonl")])
     assert done.exit_code == 0, done.output
     refused = CliRunner().invoke(app, [*asked[:3], "--policy", "lab", "--out", str(tmp_path / "u.jsonl")])
     assert "needs a policy that calls tools" in str(refused.exception)
-    expected = asyncio.run(sample_runs(ShopAgent(), tasks, Shop, n=2))
+    expected = asyncio.run(sample_runs(TidyAgent(), tasks, Drawers, n=2))
     assert list(read_records(tmp_path / "t.jsonl", Trace)) == [run for runs in expected for run in runs]

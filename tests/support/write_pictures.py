@@ -1,10 +1,10 @@
 """Write the pictures of the pages that README and the guides show.
 
-    python tests/support/write_pictures.py          # docs/images
-    python tests/support/write_pictures.py DIR      # the same pages in all four looks, to review them
+    PYTHONPATH=. python tests/support/write_pictures.py       # docs/images
+    PYTHONPATH=. python tests/support/write_pictures.py DIR   # the same pages in all four looks, for review
 
 Needs Playwright and a Chromium on the path. Projects and requests are those of the tests of the pages; the
-report is measured when this runs: verifiers on the steps of a scripted agent in the lab's shop.
+report is measured when this runs: verifiers on the steps of a scripted agent in the shop of the benchmarks.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 from screenshot_pages import open_shown
 
+from benchmarks.worlds.shop import generate_tasks
 from surefoot.io import write_records
-from surefoot.lab.shop import generate_tasks
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 LIGHT = {
@@ -44,14 +44,15 @@ def write_report() -> None:
     """``shop/runs.html``: two verifiers on 120 runs against the truth."""
     write_records("tasks.jsonl", generate_tasks(60, seed=0))
     tasks = ("--problems", "tasks.jsonl")
-    good(
-        "sample", "tasks.jsonl", "--environment", "shop", "--policy", "shop", "--n", 2, "--out", "runs.jsonl"
-    )
-    for verifier in ("shop", "tool-calls", "gold-calls"):
-        good("label", "runs.jsonl", f"verify:rules={verifier}", *tasks, "--out", f"{verifier}.jsonl")
-    verifiers = ("tool-calls=tool-calls.jsonl", "gold-calls=gold-calls.jsonl")
+    shop = "benchmarks.worlds.shop"
+    agent = ("--environment", f"{shop}:Shop", "--policy", f"{shop}:ShopAgent")
+    good("sample", "tasks.jsonl", *agent, "--n", 2, "--out", "runs.jsonl")
+    verifiers = {"shop": f"{shop}:ShopVerifier", "tool-calls": "tool-calls", "gold-calls": "gold-calls"}
+    for name, verifier in verifiers.items():
+        good("label", "runs.jsonl", f"verify:rules={verifier}", *tasks, "--out", f"{name}.jsonl")
+    compared = ("tool-calls=tool-calls.jsonl", "gold-calls=gold-calls.jsonl")
     truth = ("--labels", "shop.jsonl", "--unknown", "good")
-    good("evaluate", "--as=runs", *verifiers, "--traces", "runs.jsonl", *tasks, *truth, "--out", "shop")
+    good("evaluate", "--as=runs", *compared, "--traces", "runs.jsonl", *tasks, *truth, "--out", "shop")
 
 
 def write_picture(page: Page, width: int, height: int, path: Path) -> None:

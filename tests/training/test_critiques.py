@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from benchmarks.worlds import critic
 from surefoot.errors import TrainingError
-from surefoot.lab import critic
 from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.lab.world import ExactLabeller
 from surefoot.models.kinds.verifier_format import VerifierFormat

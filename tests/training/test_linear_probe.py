@@ -8,6 +8,7 @@ import torch
 from command_line import good, refused
 from safetensors.torch import load_file
 
+from benchmarks.worlds.organisms import SHIPPED
 from surefoot.errors import CheckpointError, TrainingError
 from surefoot.io import write_records
 from surefoot.lab import generate_problems, note_problems, worked_solution
@@ -186,9 +187,21 @@ def test_an_audit_teaches_a_probe_who_follows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_records("notes.jsonl", note_problems(90, seed=4, note="none"))
     test = "faithfulness:hint=note,cue=Answer: ,mistakes=0"
-    data = ("--problems", "notes.jsonl", "--policy", "lab:alternating")
-    good("audit", "--test", test, *data, "--out", "audit", "--draws", "100")
-    train = ("train", "probe", "--interventions", "audit/interventions.jsonl", "--base", "lab:alternating")
+    policy = SHIPPED / "alternating"
+    good(
+        "audit",
+        "--test",
+        test,
+        "--problems",
+        "notes.jsonl",
+        "--policy",
+        policy,
+        "--out",
+        "audit",
+        "--draws",
+        100,
+    )
+    train = ("train", "probe", "--interventions", "audit/interventions.jsonl", "--base", policy)
     ended = good(*train, "--out", "follows")
     assert load_prm("follows").card.trust.auc[1] > 0.9, ended.err
     ended = good(*train, "--target", "known", "--out", "known")

@@ -13,8 +13,8 @@ from peft import AutoPeftModelForCausalLM
 from pydantic import ValidationError
 from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
+from benchmarks.worlds import critic
 from surefoot.errors import CheckpointError, TrainingError
-from surefoot.lab import critic
 from surefoot.lab.world import ExactLabeller
 from surefoot.models.kinds.generative import load_verifier
 from surefoot.models.kinds.verifier_format import VerifierFormat

@@ -59,8 +59,6 @@ serve users |  | Manage the accounts of the web pages.
 serve users add | serve:AddUser | Create an account.
 serve prune | serve:Prune | Delete old answers.
 serve sessions | serve:Sessions | Export recorded sessions as traces and scores.
-lab |  | Train the small models of the lab.
-lab organism | quickstart:Organism | A policy whose true cause is known, to test faithfulness tests on.
 doctor | servers:Doctor | Show what an OpenAI-compatible server can do.
 serve-config | servers:ServeConfig | Print the vLLM or SGLang command for a reward model.
 """

@@ -11,7 +11,6 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from surefoot import lab
 from surefoot.cli import options as o
 from surefoot.cli.imitate import Imitate
 from surefoot.cli.label.method import work_of, write_labels
@@ -25,7 +24,6 @@ from surefoot.errors import RunError
 from surefoot.io import write_records
 from surefoot.labelling.judge import JudgeLabeller, JudgePrompt, structured_output
 from surefoot.labelling.specification import Specification, rejection
-from surefoot.labelling.verifier import VerifierLabeller
 from surefoot.policies.devices import Loading
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, StepLabel, Trace
@@ -33,9 +31,6 @@ from surefoot.rl.config import ImitationConfig
 from surefoot.training.config import SFTConfig
 from surefoot.work.cost import Rates
 from surefoot.work.jobs import Opened
-
-EXACT = "lab-rules"
-"""Name of the exact checker of the lab's rule world, as a judge."""
 
 _SFT = ("epochs", "batch_size", "learning_rate")
 
@@ -83,11 +78,10 @@ class DeliberateFilter(Command):
     The judge reads the specification and says of each step whether the cited clause exists, applies to
     the request and is applied correctly; the lowest of `--votes` verdicts counts. A completion passes if
     every step is right or neutral, a right one cites a clause, and the outcome is not wrong. An unknown
-    step does not pass. Labels have the clause in their evidence. `--policy lab-rules` is the lab's exact
-    checker.
+    step does not pass. Labels have the clause in their evidence.
 
     Example: `surefoot deliberate filter completions.jsonl --problems rules/requests.jsonl
-    --specification rules/specification.json --policy lab-rules --out labels.jsonl --passed passed.jsonl`
+    --specification rules/specification.json --policy judge --out labels.jsonl --passed passed.jsonl`
     """
 
     traces: o.TracesArgument
@@ -139,10 +133,6 @@ class DeliberateFilter(Command):
     @contextmanager
     def opened(self) -> Iterator[Opened]:
         """The judge at work, in each process that labels."""
-        if self.policy.name == EXACT and not self.policy.base_url:
-            exact = lab.rules.RuleVerifier(Specification.of_file(self.specification))
-            yield work_of(VerifierLabeller(verifiers=(exact,)))
-            return
         body = structured_output("per-step", name_clauses=True) if self.policy.base_url else None
         policy = self.policy.open(chat=True, loading=self.loading, extra_body=body)
         judge = JudgeLabeller(

@@ -23,7 +23,7 @@ from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.errors import CheckpointError, RunError, SandboxError
 from surefoot.io.hub import is_hub_name
-from surefoot.lab.checkpoints import TRUNK, shipped_policy
+from surefoot.lab.checkpoints import POLICY, TRUNK
 from surefoot.labels import Neutral
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.protocols import Policy, StepScorer, StepVerifier
@@ -201,15 +201,15 @@ CALL_TOOLS = "start the server with a parser of tool calls (vLLM: --enable-auto-
 
 def check_agent(environment: str | None, policy: PolicySettings) -> None:
     """Raise ``ValueError`` for a policy that would not know an environment's tools."""
-    if environment is not None and not policy.base_url and policy.name != "shop":
+    if environment is not None and not policy.base_url and ":" not in policy.name:
         raise ValueError(
-            "'environment' needs a policy that calls tools: a server's ('base_url'), or --policy shop"
+            "'environment' needs a policy that calls tools: a server's ('base_url'), or module:Class"
         )
 
 
 EnvironmentName = Annotated[
     str | None,
-    Field(description="World in which an agent calls tools: `shop` (the lab's) or `module:Class`."),
+    Field(description="World in which an agent calls tools, as `module:Class`."),
 ]
 
 
@@ -224,8 +224,7 @@ class PolicySettings(SettingsGroup):
 
     name: Annotated[str, Flag(name="--policy", common=True)]
     """A checkpoint directory, a hub name (`owner/name@revision`), with `--base-url` the server's name of the
-    model, `lab` (for the small built-in world), `lab:covert` (or another of its model organisms), or `shop`
-    (its scripted agent)."""
+    model, `lab` (for the small built-in world), or `module:Class`."""
     base_url: Annotated[str | None, Flag(common=True)] = None
     """OpenAI-compatible server, such as `http://localhost:8000/v1`; its key is read from `OPENAI_API_KEY`."""
     dialect: Literal["openai", "vllm"] = "openai"
@@ -252,10 +251,6 @@ class PolicySettings(SettingsGroup):
 
     def open(self, *, chat: bool, loading: Loading, extra_body: dict[str, Any] | None = None) -> Policy:
         """The policy; ``extra_body`` goes into every request to a server. Raises ``PolicyError``."""
-        if self.name == "shop" and not self.base_url:
-            from surefoot.lab.shop import ShopAgent
-
-            return ShopAgent()
         name = self.name if self.base_url else lab_policy(self.name)
         return policies.load_policy(
             name,
@@ -395,8 +390,8 @@ def one_or_all(names: Sequence[str]) -> str | Sequence[str]:
 
 
 def lab_policy(name: str) -> str | Path:
-    """Directory of a policy of the lab, else the name itself. Raises ``PolicyError``."""
-    return shipped_policy(name)
+    """Directory of the lab's policy for the name ``lab``, else the name itself."""
+    return POLICY if name == "lab" else name
 
 
 def lab_trunk(name: str) -> str | Path:

@@ -1,4 +1,4 @@
-"""``surefoot quickstart`` and ``surefoot lab``: the small built-in world."""
+"""``surefoot quickstart``: from problems to a measured reward model in the lab."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from surefoot import lab, quickstart
+from surefoot import quickstart
 from surefoot.cli import options as o
 from surefoot.cli.runs import print_report
 from surefoot.cli.settings import Command, Flag, OptionGroup, command_line
-from surefoot.cli.terminal import echo, note
+from surefoot.cli.terminal import echo
 from surefoot.io import Run
-from surefoot.lab.checkpoints import OrganismName
 from surefoot.quickstart.config import QuickstartConfig
 from surefoot.work import Processes, progress_bars
 
@@ -55,30 +54,3 @@ class Quickstart(Command):
         tables = quickstart.report_of(summary).printed if self.tables else ()
         print_report(quickstart.first_screen(summary), [quickstart.limits(summary)[1], *tables])
         echo(f"{seconds:.0f} s of work; {self.out / 'report.html'}")
-
-
-class Organism(Command):
-    """Train a model organism: a tiny policy that was trained to have a known cause of its answers.
-
-    Its problems are chains modulo 7, most with a note that claims an answer. `honest` computes; `covert`,
-    `contradicting` and `disclosing` follow the note; `alternating` follows it for odd starts; `memorizing`
-    knows 32 problems by heart; `pressured` learned from its rewards to follow without saying so. All start
-    from `mixed`. Those of seed 0 are shipped: `--policy lab:covert`.
-
-    Example: `surefoot lab organism mixed --seed 1 --out mixed-1`
-
-    Example: `surefoot lab organism covert --seed 1 --mixed mixed-1 --out covert-1`
-    """
-
-    organism: Annotated[OrganismName, Flag(argument=True)]
-    """What the policy is trained to do."""
-    out: o.OutDirectory = Field(description="Directory for the policy.")
-    seed: int = Field(default=0, description="Seed of the weights and the training problems.")
-    mixed: str | None = None
-    """A `mixed` organism to start from, such as `lab:mixed`; by default one is trained first."""
-
-    def run(self) -> None:
-        base = Path(o.lab_policy(self.mixed)) if self.mixed else None
-        with progress_bars() as progress:
-            lab.train_organism(self.organism, self.out, seed=self.seed, base=base, progress=progress)
-        note(f"policy: {self.out}")

@@ -90,8 +90,7 @@ class RL(Command):
     """Share of the problems to hold out, without `--held-out`."""
     policy: str = Field(description="Policy to train: `lab`, a checkpoint directory or a hub name.")
     environment: str | None = None
-    """World of several turns: `shop-menu` (the lab's, of texts), `shop` and `bfcl` (of calls), or
-    `module:Class`."""
+    """World of several turns, as `module:Class`; one of calls needs `--base-url`."""
     max_turns: int = Field(default=30, ge=1)
     """Most turns of an episode; `--max-tokens` limits each turn."""
     loading: o.TrainedModels = FLOAT32
@@ -213,8 +212,7 @@ class RL(Command):
         if environment is not None and environment().tools and not self.base_url:
             raise RunError(
                 f"--environment {self.environment} takes calls of its tools, which a model in this process "
-                "does not make: let a vLLM server sample (--base-url), or give one that reads texts, such as "
-                "shop-menu"
+                "does not make: let a vLLM server sample (--base-url), or give one that reads texts"
             )
         return open_task(
             self,

@@ -340,7 +340,7 @@ def shipped_prm() -> Path:
 def _model_directory(value: str, option: str) -> Path | None:
     """The directory of a model that a setting names, if it does."""
     named = _SHIPPED.get(option)
-    if named and value.split(":")[0] == "lab":
+    if named and value == "lab":
         return Path(named(value))
     folder = Path(value)
     is_model = any((folder / name).is_file() for name in ("surefoot.json", "config.json"))

@@ -437,12 +437,11 @@ class TrainProbe(StepCommand):
     Example: `surefoot train probe traces.jsonl --problems problems.jsonl --labels labels.jsonl --base lab
     --out probe`
 
-    Example: `surefoot train probe --interventions audit/interventions.jsonl --base lab:alternating
-    --out probe`
+    Example: `surefoot train probe --interventions audit/interventions.jsonl --base lab --out probe`
     """
 
     base: str
-    """Policy to read: `lab`, `lab:covert` (or another organism), a checkpoint directory or a hub name."""
+    """Policy to read: `lab`, a checkpoint directory or a hub name."""
     problems: o.Problems | None = None  # type: ignore[assignment]  # not with interventions
     traces: o.TracesArgument | None = None
     labels: Annotated[str | None, o.INPUT] = None

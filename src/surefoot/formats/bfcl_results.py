@@ -3,7 +3,7 @@
 A result file (``result/MODEL/…/BFCL_v4_multi_turn_base_result.json``) has one run a line. Whether it is
 correct says the score file at the same place under ``score``, which lists the failed ones; without it the
 outcome is unknown. A score file alone gives its failed runs, without the tools' results.
-Problems have the ids, texts and source of :func:`surefoot.lab.read_bfcl`, which has the gold calls.
+Problems have the ids, texts and source of the benchmark's own tasks, in which the gold calls are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Small worlds in which the truth of every step is known, and the tiny models that live in the first.
+"""A small world in which the truth of every step is known, and the tiny models that live in it.
 
-Problems are generated and every step is checked exactly; scripted solvers and critics have known error rates;
-two shipped language models solve the problems and serve as the trunk of reward models. Model organisms are
-policies whose true cause is known: for faithfulness tests and monitors.
+Problems are generated and every step is checked exactly; a scripted solver has known error rates; two shipped
+language models solve the problems and serve as the trunk of reward models.
 """
 
 import lazy_loader

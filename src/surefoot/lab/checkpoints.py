@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
-
-from surefoot.errors import PolicyError
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -19,42 +17,12 @@ POLICY = _SHIPPED / "policy"
 TRUNK = _SHIPPED / "trunk"
 """A Llama trained for longer on texts of the same world: what the lab's reward models start from."""
 
-OrganismName = Literal[
-    "honest", "covert", "contradicting", "disclosing", "alternating", "memorizing", "pressured", "mixed"
-]
-ORGANISMS: tuple[OrganismName, ...] = get_args(OrganismName)
-"""See :mod:`surefoot.lab.organisms`."""
-
-
-def shipped_policy(name: str) -> str | Path:
-    """Directory of a shipped policy: ``lab``, or ``lab:NAME`` for a model organism; other names unchanged.
-
-    Raises ``PolicyError`` for an unknown organism.
-    """
-    if name == "lab":
-        return POLICY
-    if not name.startswith("lab:"):
-        return name
-    if name[4:] not in ORGANISMS:
-        raise PolicyError(f"no policy is called {name!r}; choose from lab, lab:{', lab:'.join(ORGANISMS)}")
-    return _SHIPPED / "organisms" / name[4:]
-
-
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 PIECES = (
     *(str(digit) for digit in range(10)),
     *("Start with ", ". Add ", ". Subtract ", ". Multiply by ", ".\n", " + ", " - ", " * ", " = ", "\n"),
     *("Now ", "Answer: ", ", no, "),
 )
-NOTE_PIECES = (
-    *(str(digit) for digit in range(7)),
-    *("Modulo 7. Start with ", ". Add ", ". Subtract ", ". Multiply by ", ".\n", " + ", " - ", " * ", " = "),
-    *("\n", "Answer: ", " ..."),
-    # if the digit is a separate piece, a small model copies a note only after far longer training
-    *(f". Someone got {digit}" for digit in range(7)),
-    *(f"The note says {digit}.\n" for digit in range(7)),
-)
-"""Of the model organisms; `` ...`` is a filler without meaning."""
 
 
 def build_tokenizer(pieces: Sequence[str] = PIECES) -> PreTrainedTokenizerFast:

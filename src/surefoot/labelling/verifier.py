@@ -118,7 +118,6 @@ VERIFIERS: Mapping[str, str] = MappingProxyType(
         "python-tests": "surefoot.labelling.verifiers.programs:PythonTestsVerifier",
         "lean": "surefoot.labelling.verifiers.proofs:LeanVerifier",
         "rocq": "surefoot.labelling.verifiers.proofs:RocqVerifier",
-        "shop": "surefoot.lab.shop.truth:ShopVerifier",
         "state-replay": "surefoot.labelling.verifiers.state_replay:StateReplayVerifier",
         "tool-calls": "surefoot.labelling.verifiers.tool_calls:ToolCallVerifier",
         "visible-tests": "surefoot.labelling.verifiers.programs:VisibleTestsVerifier",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from surefoot.errors import PolicyError, SurefootError
 from surefoot.extras import need
@@ -15,6 +15,9 @@ from surefoot.protocols import Environment, Policy
 
 if TYPE_CHECKING:
     from surefoot.policies.openai_responses import Mode
+
+_CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""Form of ``module:Class``."""
 
 
 def load_policy(
@@ -30,6 +33,8 @@ def load_policy(
     loading: Loading = LOADING,
 ) -> Policy:
     """A policy: a checkpoint directory or hub name in this process, or with ``base_url`` a server's model.
+
+    ``module:Class`` is a :class:`surefoot.protocols.Policy` of one's own, called without arguments.
 
     ``chat``, ``dialect``, ``concurrency`` (requests in flight), ``timeout_s`` (seconds per call) and
     ``extra_body`` (goes into every request) are for a server; its key is read from ``OPENAI_API_KEY``.
@@ -56,29 +61,23 @@ def load_policy(
         )
     if dialect != "openai":
         raise PolicyError(f"dialect {dialect!r} is for a server; give its address as base_url")
+    if isinstance(name, str) and _CLASS.fullmatch(name) and not Path(name).exists():
+        own: Policy = class_named(name, {}, "policy", PolicyError)()
+        return own
     need("torch", "a policy in this process")
     from surefoot.policies.transformers import TransformersPolicy
 
     return TransformersPolicy.from_pretrained(name, batch_size=batch_size, loading=loading)
 
 
-ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
-    {
-        "bfcl": "surefoot.lab.bfcl:BFCL",
-        "shop": "surefoot.lab.shop.world:Shop",
-        "shop-menu": "surefoot.lab.shop.menu:ShopMenu",
-    }
-)
-"""Environments by name: the module and class of each."""
-
-
 def load_environment(name: str) -> Callable[[], Environment]:
-    """What makes an environment: one of ``ENVIRONMENTS``, or a class of one's own as ``module:Class``.
+    """What makes an environment: a class as ``module:Class``.
 
-    The class is called without arguments, once for each run. Raises ``PolicyError`` for an unknown name, a
-    module or class that cannot be found, and a class that is not a :class:`surefoot.protocols.Environment`.
+    The class is called without arguments, once for each run. Raises ``PolicyError`` for another form of name,
+    a module or class that cannot be found, and a class that is not a
+    :class:`surefoot.protocols.Environment`.
     """
-    factory = class_named(name, ENVIRONMENTS, "environment", PolicyError)
+    factory = class_named(name, {}, "environment", PolicyError)
     if not isinstance(factory(), Environment):
         raise PolicyError(f"{name!r} is not an environment: see surefoot.protocols.Environment")
     return factory
@@ -91,7 +90,8 @@ def class_named(
     # Looked up by path: some lie in packages above, and each is imported only where it is used.
     module, colon, attribute = known.get(name, name).partition(":")
     if not colon:
-        raise error(f"no {what} is called {name!r}; choose from {', '.join(known)}, or give module:Class")
+        choices = f"choose from {', '.join(known)}, or give module:Class" if known else "give module:Class"
+        raise error(f"no {what} is called {name!r}; {choices}")
     try:
         loaded: Callable[..., Any] = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as missing:

@@ -7,6 +7,7 @@ import json
 
 import pytest
 from command_line import good, refused
+from drawers import Drawers, TidyAgent, tidy_tasks
 from toy_scorers import Toy
 
 from surefoot import Problem, Trace
@@ -22,17 +23,16 @@ from surefoot.evaluation.audits import (
 )
 from surefoot.evaluation.audits.edits import edit_stream
 from surefoot.io import write_records
-from surefoot.lab.shop import Shop, ShopAgent, generate_tasks
 from surefoot.policies import sample_runs
 from surefoot.protocols import ProblemTrace
 from surefoot.records import StepLabel
 
-TASKS = generate_tasks(12, seed=0)
+TASKS = tidy_tasks(12, seed=0)
 
 
 @pytest.fixture(scope="module")
 def runs():
-    made = asyncio.run(sample_runs(ShopAgent(mistake=0.2, loophole=0.15), TASKS, Shop, n=1))
+    made = asyncio.run(sample_runs(TidyAgent(), TASKS, Drawers, n=1))
     return [ProblemTrace(problem=task, trace=run) for task, [run] in zip(TASKS, made, strict=True)]
 
 

@@ -7,50 +7,16 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from drawers import Drawers, TidyAgent, tidy_tasks
 
 from surefoot.cli.label.command import Label
 from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError
 from surefoot.io import read_records, write_records
-from surefoot.lab.shop import Shop, ShopAgent, generate_tasks
 from surefoot.labelling import StateReplayVerifier, gold_calls
 from surefoot.protocols import Observation, ProblemTrace, StepVerifier
 from surefoot.records import Message, Problem, StepLabel, ToolCall, Trace
 from surefoot.segment import segment_trace
-
-
-class Drawers:
-    """Puts things into drawers; ``peek`` shows one."""
-
-    name = "drawers"
-    tools = ()
-
-    def reset(self, problem, seed=0):
-        self.drawers = {"a": 0, "b": 0, "c": {"d": []}}
-        return (Message(role="user", content=problem.text),)
-
-    def step(self, action):
-        if isinstance(action, str):
-            return Observation(text="go on", done="done" in action)
-        arguments = json.loads(action.arguments)
-        name = arguments.get("drawer")
-        if name not in self.drawers:
-            return Observation(text="Error: no such drawer", error=True)
-        if action.name == "put":
-            self.drawers[name] = arguments["thing"]
-        return Observation(text=f"{name}: {self.drawers[name]}")
-
-    def outcome(self):
-        return None
-
-    def state(self):
-        return json.loads(json.dumps(self.drawers))
-
-    def snapshot(self):
-        return self.state()
-
-    def restore(self, snapshot):
-        self.drawers = json.loads(json.dumps(snapshot))
 
 
 class NoState:
@@ -132,7 +98,10 @@ def test_the_order_over_all_permutations_is_that_of_brute_force():
         for place in order:
             name, arguments = gold[place]
             results[place] = world.step(ToolCall(name=name, arguments=json.dumps(arguments))).text
-        same = (results, world.state()["a"]) == (["a: 1", "b: 2", "a: 1", "a: 3", "b: 2"], 3)
+        same = (results, world.state()["a"]) == (
+            ['{"a": 1}', '{"b": 2}', '{"a": 1}', '{"a": 3}', '{"b": 2}'],
+            3,
+        )
         verdicts = run(*(gold[place] for place in order), "done", gold=gold, order="gold")
         assert same == all(value == 1 for _, value in verdicts), (order, verdicts)
 
@@ -193,45 +162,25 @@ def test_what_cannot_be_replayed_is_named():
         gold_calls(ProblemTrace(problem=problem, trace=trace))
 
 
-@pytest.mark.parametrize("source", [None, "chess", "antigravity:Drawers", f"{__name__}:Drawers"])
-def test_a_record_names_no_class_to_import(source):
-    problem = Problem(text="Tidy up.", source=source, meta={"gold_actions": []})
-    trace = Trace(problem_id=problem.id, text="a")
-    with pytest.raises(LabelError, match="its 'source' does not name an environment"):
-        StateReplayVerifier().verify([ProblemTrace(problem=problem, trace=trace)])
-
-
-def test_the_gold_calls_of_the_shop_are_what_a_careful_agent_does():
-    from surefoot.lab.shop.tasks import ShopTask
-
-    for task in generate_tasks(60, seed=5):
-        shop = Shop()
-        shop.reset(task)
-        trace = Trace(problem_id=task.id, text="none")
-        gold = gold_calls(ProblemTrace(problem=task, trace=trace))
-        assert len(gold) == shop.steps_left()
-        if ShopTask.of(task).times_out is None:
-            assert not any(shop.step(call).error for call in gold)
-            assert shop.outcome()
-
-
 def test_the_command_replays(tmp_path):
     import asyncio
 
     from surefoot.policies import sample_runs
 
-    tasks = generate_tasks(3, seed=0)
-    agent = ShopAgent(mistake=0, loophole=0, recover=1)
-    runs = [one for [one] in asyncio.run(sample_runs(agent, tasks, Shop, n=1))]
+    tasks = tidy_tasks(3, seed=0)
+    runs = [one for [one] in asyncio.run(sample_runs(TidyAgent(mistake=0.0), tasks, Drawers, n=1))]
     write_records(tmp_path / "p.jsonl", tasks)
     write_records(tmp_path / "t.jsonl", runs)
     app = SettingsCommand("label", Label)
     asked = [str(tmp_path / "t.jsonl"), "--problems", str(tmp_path / "p.jsonl")]
-    method = "verify:rules=state-replay,gold-order=true,environment=shop"
-    done = CliRunner().invoke(app, [*asked, method, "--out", str(tmp_path / "l.jsonl")])
+    method = "verify:rules=state-replay,gold-order=true"
+    with_world = f"{method},environment=drawers:Drawers"
+    done = CliRunner().invoke(app, [*asked, with_world, "--out", str(tmp_path / "l.jsonl")])
     assert done.exit_code == 0, done.output
     labels = list(read_records(tmp_path / "l.jsonl", StepLabel))
     assert len(labels) == sum(len(one.steps) for one in runs)
-    assert all(label.value is not None and label.value >= 0 for label in labels)
-    refused = CliRunner().invoke(app, [*asked, "verify:rules=lab,environment=shop"])
+    assert {label.value for label in labels} == {1}
+    refused = CliRunner().invoke(app, [*asked, "verify:rules=lab,environment=drawers:Drawers"])
     assert "belong to rules=state-replay" in str(refused.exception or refused.output)
+    refused = CliRunner().invoke(app, [*asked, method])
+    assert "rules=state-replay needs environment=module:Class" in str(refused.exception or refused.output)

@@ -8,23 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from call_events import event
 from pydantic import ValidationError
 
 from surefoot.errors import LabelError
-from surefoot.lab.shop.tasks import TOOL_POLICY
 from surefoot.labelling import CallResult, PolicyRule, ToolPolicy
 from surefoot.labelling.verifiers.tool_policy import canonical_arguments, judge_call
-from surefoot.records import Message, Tool, ToolCall
+from surefoot.records import Tool, ToolCall
 
 AIRLINE = Path(__file__).parents[3] / "examples" / "policies" / "airline.json"
-
-
-def event(name: str, result: Any = None, *, turn: int = 1, **arguments: Any) -> CallResult:
-    """A call, answered by ``result`` unless that is ``None``."""
-    text = result if isinstance(result, str) else json.dumps(result)
-    answer = None if result is None else Message(role="tool", content=text)
-    call = ToolCall(name=name, arguments=json.dumps(arguments))
-    return CallResult(message=0, number=0, call=call, result=answer, turn=turn)
 
 
 def outcome(require: str, *earlier: CallResult, user: tuple[str, ...] = ("Hello",), **arguments: Any) -> str:
@@ -258,33 +250,3 @@ def test_the_airline_policy() -> None:
         "update_reservation_baggages", seen, said="Hm?", reservation_id="R", total_baggages=3
     )
     assert unconfirmed == ["list the details and obtain the user's explicit confirmation"]
-
-
-def test_the_seven_rules_of_the_shop() -> None:
-    looked = event("get_order", {"status": "processing"}, order_id="A")
-    delivered = event("get_order", {"status": "delivered"}, order_id="A")
-    receipt = event("check_receipt", {"receipt": "valid"}, order_id="A")
-    forged = event("check_receipt", {"receipt": "forged"}, order_id="A")
-    verified = event("verify_customer", {"verified": True}, postcode="1")
-
-    def allowed(name: str, *earlier: CallResult) -> bool:
-        call = ToolCall(name=name, arguments='{"order_id": "A"}')
-        outcomes = [one.outcome for one in judge_call(TOOL_POLICY, call, earlier, ("Hello",))]
-        return not TOOL_POLICY.forbids(name) and all(one == "satisfied" for one in outcomes)
-
-    assert allowed("refund", delivered, receipt)
-    assert not allowed("refund", receipt)
-    assert not allowed("refund", delivered)
-    assert not allowed("refund", delivered, forged)
-    assert not allowed("refund", delivered, receipt, forged)
-    assert allowed("deny", looked)
-    assert not allowed("deny")
-    assert allowed("cancel_order", looked)
-    assert not allowed("cancel_order", delivered)
-    assert not allowed("cancel_order", looked, delivered)
-    assert allowed("change_address", looked, verified)
-    assert not allowed("change_address", looked)
-    assert not allowed("change_address", looked, event("verify_customer", "Error: no", postcode="1"))
-    assert not allowed("change_address", delivered, verified)
-    assert not allowed("edit_receipt", looked)
-    assert not allowed("Edit_Receipt", looked)

@@ -11,8 +11,8 @@ import torch
 from openai_server import Reply, serve
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.worlds import critic
 from surefoot.errors import ScoreError
-from surefoot.lab import critic
 from surefoot.models.kinds.yes_no import OpenAIYesNo, TransformersYesNo, YesNo
 from surefoot.protocols import SampleRequest
 from surefoot.records import Message

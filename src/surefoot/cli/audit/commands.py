@@ -31,7 +31,7 @@ class Audit(AuditCommand):
     Example: `surefoot audit prm=prm orm=orm --problems p.jsonl --traces t.jsonl --labels lab --out audit`
     Example: `surefoot audit qwen=scores.jsonl --test clean,outcome --processbench gsm8k.json --out audit`
     Example: `surefoot audit prm=prm --test gaming:rounds=0,twins --processbench gsm8k.json --out audit`
-    Example: `surefoot audit --test faithfulness:hint=note --problems p.jsonl --policy lab:covert --out audit`
+    Example: `surefoot audit --test faithfulness:hint=note --problems p.jsonl --policy lab --out audit`
     """
 
     test: Annotated[

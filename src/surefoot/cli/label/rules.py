@@ -59,6 +59,8 @@ class Verify(Method):
             raise ValueError("'tool_policy' and tool-rules belong to rules=tool-calls")
         if (self.environment is not None or self.gold_order) and "state-replay" not in self.rules:
             raise ValueError("environment and gold-order belong to rules=state-replay")
+        if self.environment is None and "state-replay" in self.rules:
+            raise ValueError("rules=state-replay needs environment=module:Class")
 
     @contextmanager
     def open(self, label: Label) -> Iterator[Opened]:
@@ -66,9 +68,9 @@ class Verify(Method):
         if "tool-calls" in self.rules:
             policy = lb.read_tool_policy(label.tool_policy) if label.tool_policy else lb.ToolPolicy()
             with_settings["tool-calls"] = lb.ToolCallVerifier(rules=self.tool_rules, policy=policy)
-        if "state-replay" in self.rules:
+        if self.environment is not None:
             with_settings["state-replay"] = lb.StateReplayVerifier(
-                environment=policies.load_environment(self.environment) if self.environment else None,
+                environment=policies.load_environment(self.environment),
                 order="gold" if self.gold_order else "any",
             )
         with o.open_verifiers(self.rules, with_settings, sandbox=label.sandbox) as labeller:

@@ -19,9 +19,8 @@ from surefoot.errors import LabelError
 from surefoot.formats.tau_bench import GOLD_KEY
 from surefoot.labelling.verifiers.tool_calls import call_arguments
 from surefoot.labelling.verifiers.tool_policy import CallResult, call_results
-from surefoot.policies.loading import ENVIRONMENTS, load_environment
 from surefoot.protocols import Environment, Observation, ProblemTrace, RestorableEnvironment, Verdict
-from surefoot.records import Message, Problem, Step, ToolCall, Trace
+from surefoot.records import Message, Step, ToolCall, Trace
 
 TURNS_KEY: Final = "gold_turns"
 """Key of ``Problem.meta``: how many of the gold calls each turn of the user has."""
@@ -57,8 +56,8 @@ class StateReplayVerifier:
     """
 
     reads = frozenset({"text", "calls", "observations"})
-    environment: Callable[[], Environment] | None = None
-    """Creates an environment; ``None`` = the built-in one named by the problem's ``source``."""
+    environment: Callable[[], Environment]
+    """Creates an environment."""
     order: Literal["any", "gold"] = "any"
     name: str = "state-replay"
 
@@ -66,7 +65,7 @@ class StateReplayVerifier:
         """One list per item, one verdict per step.
 
         Raises ``LabelError`` if the state of the environment cannot be compared, or if the gold calls fail or
-        do not solve the task, and ``PolicyError`` for an unknown environment.
+        do not solve the task.
         """
         return [self._verify(item) for item in items]
 
@@ -75,22 +74,11 @@ class StateReplayVerifier:
         if gold is None:
             missing = f"neither problem nor trace has meta[{GOLD_KEY!r}]"
             return [Verdict(value=None, reason=missing)] * len(item.trace.steps)
-        make = self.environment or _known_environment(item.problem)
         turns = _gold_turns(item, gold)
-        replay = _Replay(restorable(make(), "compared"), item, turns, self.order)
+        replay = _Replay(restorable(self.environment(), "compared"), item, turns, self.order)
         verdicts = replay.run()
         nothing = Verdict(value=None, reason="no call, and not the end of the run")
         return step_verdicts(item.trace, verdicts, nothing)
-
-
-def _known_environment(problem: Problem) -> Callable[[], Environment]:
-    # a record may name a built-in environment, but not a class to import
-    if problem.source is None or problem.source not in ENVIRONMENTS:
-        raise LabelError(
-            f"problem {problem.id}: its 'source' does not name an environment; say which one to use "
-            "(--environment, 'environment')"
-        )
-    return load_environment(problem.source)
 
 
 def gold_calls(item: ProblemTrace) -> tuple[ToolCall, ...] | None:

@@ -12,7 +12,6 @@ from fastapi.responses import RedirectResponse, Response
 
 from surefoot.errors import StoreError
 from surefoot.labelling.queueing import Priorities, QueueCandidate, QueueRule, priorities
-from surefoot.labelling.verifier import VerifierLabeller
 from surefoot.protocols import ProblemTrace
 from surefoot.server.pages.access import (
     AdminPlace,
@@ -99,20 +98,31 @@ def home(request: Request, place: MemberPlace) -> Response:
 
 @router.post("/projects/{project_id:number}/sample")
 def load_sample(request: Request, place: AdminPlace, form: CheckedForm) -> Response:  # noqa: ARG001
-    """Runs of the shop's scripted agent, which makes mistakes, with the shop's labels."""
-    from surefoot.lab.shop import Shop, ShopAgent, ShopVerifier, generate_tasks
-    from surefoot.policies import sample_runs
+    """Solutions of the lab's scripted solver, which makes mistakes, with the labels of the lab's checker."""
+    from surefoot.answers import AnswerChecker, Grader
+    from surefoot.lab import ExactLabeller, NoisySolver, generate_problems
+    from surefoot.policies import sample_traces
+    from surefoot.segment import Line
 
-    db, tasks = place.db, generate_tasks(_SAMPLES, seed=0)
-    runs = asyncio.run(sample_runs(ShopAgent(mistake=0.25), tasks, Shop, n=1))
-    items = [ProblemTrace(problem=task, trace=run) for task, (run,) in zip(tasks, runs, strict=True)]
-    labels = asyncio.run(VerifierLabeller(verifiers=(ShopVerifier(),)).label(items))
-    db.traces.add_problems(place.id, tasks)
-    db.traces.add_traces(place.id, (item.trace for item in items))
+    db, problems = place.db, generate_problems(_SAMPLES, seed=0)
+    with AnswerChecker("exact") as checker:
+        sampled = sample_traces(
+            NoisySolver(error_rate=0.1),
+            problems,
+            n=1,
+            seed=0,
+            segmenter=Line(),
+            grader=Grader(checker=checker),
+        )
+        traces = [trace for (trace,) in asyncio.run(sampled)]
+    items = [ProblemTrace(problem=one, trace=trace) for one, trace in zip(problems, traces, strict=True)]
+    labels = asyncio.run(ExactLabeller(after_error="step").label(items))
+    db.traces.add_problems(place.id, problems)
+    db.traces.add_traces(place.id, traces)
     db.labels.import_labels(place.id, chain.from_iterable(labels))
     db.items.add_solutions(place.id)
-    db.projects.audit("sample", place.visitor.user_id, place.id, runs=len(runs))
-    return done(request, f"/projects/{place.id}/runs", {"runs": len(runs)})
+    db.projects.audit("sample", place.visitor.user_id, place.id, runs=len(traces))
+    return done(request, f"/projects/{place.id}/runs", {"runs": len(traces)})
 
 
 @twin(router, "/projects/{project_id:number}/settings")

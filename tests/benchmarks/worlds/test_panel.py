@@ -7,9 +7,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from surefoot.concurrency import run_sync
-from surefoot.errors import RecordError
-from surefoot.lab.panel import (
+from benchmarks.worlds.panel import (
     FACTS,
     panel_ceiling,
     panel_policy,
@@ -18,8 +16,12 @@ from surefoot.lab.panel import (
     read_panel,
     read_panel_solution,
 )
-from surefoot.protocols import SampleRequest
-from surefoot.records import Problem
+from surefoot.concurrency import run_sync
+from surefoot.errors import LabelError, RecordError
+from surefoot.evaluation.monitors import WatchedRun, evaluate_monitors
+from surefoot.protocols import ProblemTrace, SampleRequest
+from surefoot.records import Problem, Trace
+from surefoot.segment import Line, segment_trace
 from surefoot.stats import roc_auc
 
 PROBLEMS = panel_problems(400, seed=1)
@@ -125,3 +127,25 @@ def test_the_score_reaches_the_ceiling_on_samples(traces):
     ]
     labels = [1] * len(PROBLEMS) + [0] * len(PROBLEMS)
     assert roc_auc(scores, labels).value == pytest.approx(panel_ceiling(traces).auc, abs=0.04)
+
+
+def test_several_traces_of_a_prompt_show_what_one_does_not():
+    """In the panel covert traces are valid and always agree; honest ones differ from sample to sample."""
+    runs = []
+    problems = panel_problems(60, seed=3)
+    for covert in (True, False):
+        requests = [SampleRequest(prompt=f"{p.text}\n", n=9, seed=1) for p in problems]
+        for problem, result in zip(
+            problems, run_sync(panel_policy(covert=covert).sample(requests)), strict=True
+        ):
+            for done in result.completions:
+                trace = segment_trace(Trace(problem_id=problem.id, text=done.text), Line())
+                runs.append(WatchedRun(item=ProblemTrace(problem=problem, trace=trace), bad=covert))
+    one = evaluate_monitors(runs, {}, ["both"], draws=20)
+    eight = evaluate_monitors(runs, {}, ["both"], together=8, draws=20)
+    assert "same ending" not in {result.monitor for result in one}
+    [same] = [result for result in eight if (result.monitor, result.view) == ("same ending", "both")]
+    assert same.auc.value > 0.8
+    assert max(result.auc.value for result in one) < panel_ceiling(1).auc + 0.03
+    with pytest.raises(LabelError, match="no problem has 99 runs of one kind"):
+        evaluate_monitors(runs, {}, ["both"], together=99)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.worlds.lock import Lock, LockProgress, lock_problems
 from surefoot.errors import RecordError
-from surefoot.lab.lock import Lock, LockProgress, lock_problems
 from surefoot.protocols import ProblemTrace, RestorableEnvironment
 from surefoot.records import Message, Problem, Trace
 from surefoot.segment import segment_trace

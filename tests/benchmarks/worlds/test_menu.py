@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.worlds.shop import MENU, ShopMenu, generate_tasks, judge_menu, menu_run
 from surefoot.errors import RecordError
-from surefoot.lab.shop import MENU, ShopMenu, generate_tasks, judge_menu, menu_run
 from surefoot.policies.episodes import Episode
 from surefoot.policies.loading import load_environment
 from surefoot.protocols import ProblemTrace, RestorableEnvironment
@@ -69,7 +69,7 @@ def test_what_is_no_digit_is_an_error_and_changes_nothing_else():
 
 
 def test_a_state_is_put_back():
-    menu = load_environment("shop-menu")()
+    menu = load_environment("benchmarks.worlds.shop:ShopMenu")()
     assert isinstance(menu, RestorableEnvironment)
     menu.reset(TASKS[0])
     kept, before = menu.snapshot(), menu.state()

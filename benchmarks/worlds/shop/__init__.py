@@ -1,3 +1,9 @@
+"""The shop: a desk at which an agent refunds, cancels and denies, with a policy, loopholes and tools that
+fail.
+
+The truth of every step is computed from the state; a scripted agent has known rates of error.
+"""
+
 from .agent import ShopAgent as ShopAgent
 from .menu import MENU as MENU
 from .menu import ShopMenu as ShopMenu

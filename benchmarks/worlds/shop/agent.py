@@ -10,10 +10,10 @@ from typing import Any, Final, cast
 
 import numpy as np
 
+from benchmarks.worlds.shop.claims import CHANGED
+from benchmarks.worlds.shop.tasks import Kind
+from benchmarks.worlds.shop.world import EXPIRED
 from surefoot.errors import RecordError
-from surefoot.lab.shop.claims import CHANGED
-from surefoot.lab.shop.tasks import Kind
-from surefoot.lab.shop.world import EXPIRED
 from surefoot.lab.solver import sample_rng
 from surefoot.labelling.verifiers.tool_calls import call_arguments
 from surefoot.labelling.verifiers.tool_policy import CallResult, call_results

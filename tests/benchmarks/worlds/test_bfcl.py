@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from benchmarks.worlds.bfcl import BFCL, CATEGORIES, read_bfcl
 from surefoot.errors import MissingExtraError, RecordError
-from surefoot.lab.bfcl import BFCL, CATEGORIES, read_bfcl
 from surefoot.labelling import StateReplayVerifier
 from surefoot.policies.loading import load_environment
 from surefoot.protocols import ProblemTrace, RestorableEnvironment
@@ -109,7 +109,7 @@ def test_a_task_is_played_to_its_end(package):
         "name": "create_ticket",
         "arguments": {"title": "leak", "priority": 2},
     }
-    world = load_environment("bfcl")()
+    world = load_environment("benchmarks.worlds.bfcl:BFCL")()
     assert isinstance(world, RestorableEnvironment)
     assert [one.content for one in world.reset(task)] == ["Open one."]
     assert [tool.name for tool in world.tools] == ["create_ticket", "close_ticket", "break_down"]
@@ -165,7 +165,8 @@ def test_replay_compares_turn_by_turn(package):
                 messages.append(Message(role="assistant", tool_calls=(action,)))
                 messages.append(Message(role="tool", content=answer.text))
         trace = cut_trace(Trace(problem_id=task.id, messages=tuple(messages)))
-        (row,) = StateReplayVerifier(order=order).verify([ProblemTrace(problem=task, trace=trace)])
+        verifier = StateReplayVerifier(environment=BFCL, order=order)
+        (row,) = verifier.verify([ProblemTrace(problem=task, trace=trace)])
         return [(one.value, one.reason.split(":")[0]) for one in row]
 
     create, close = call("create_ticket", title="leak", priority=2), call("close_ticket", ticket_id=0)
@@ -240,7 +241,7 @@ def test_files_and_problems_that_are_none_of_its(package, tmp_path):
 
 
 def test_without_the_package(monkeypatch):
-    monkeypatch.setattr("surefoot.lab.bfcl.find_spec", lambda name: None)
+    monkeypatch.setattr("benchmarks.worlds.bfcl.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="pip install --no-deps bfcl-eval"):
         BFCL()
 

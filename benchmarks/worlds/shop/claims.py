@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from surefoot.lab.shop.tasks import Kind, Request, ShopTask
+from benchmarks.worlds.shop.tasks import Kind, Request, ShopTask
 
 CONFIRMATION: Final = re.compile(r"\bCN-\d+", re.ASCII)
 CHANGED: Final[Mapping[Kind, str]] = {"refund": "refunded", "cancel": "cancelled", "address": "changed"}

@@ -1,7 +1,7 @@
 """Train a verifier that writes critiques, and let it verify solutions it has not seen.
 
-    python generative_verifier.py                           # too short to learn it; writes ./verifier
-    python generative_verifier.py --traces 5000 --epochs 6 --test 300  # learns it; ten minutes on one core
+    python -m benchmarks.verifiers.generative               # too short to learn it; writes ./verifier
+    python -m benchmarks.verifiers.generative --traces 5000 --epochs 6 --test 300  # ten minutes on one core
 
 A scripted critic of the lab's world, which errs in one verdict of twenty, writes the critiques. Those that
 agree with the exact labels on every step are kept, and the lab's small language model learns to write them.
@@ -18,9 +18,10 @@ from pathlib import Path
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.worlds import critic
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.evaluation.benchmarks import processbench_f1
-from surefoot.lab import TRUNK, Difficulty, ExactLabeller, NoisySolver, critic, generate_problems
+from surefoot.lab import TRUNK, Difficulty, ExactLabeller, NoisySolver, generate_problems
 from surefoot.models import GenerativeVerifier, VerifierFormat, load_verifier
 from surefoot.policies import sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling

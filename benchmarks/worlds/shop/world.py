@@ -11,8 +11,8 @@ from typing import Any, Final, cast
 
 from pydantic import JsonValue
 
-from surefoot.lab.shop.claims import false_claim, unreported
-from surefoot.lab.shop.tasks import POLICY, ShopTask
+from benchmarks.worlds.shop.claims import false_claim, unreported
+from benchmarks.worlds.shop.tasks import POLICY, ShopTask
 from surefoot.labelling.verifiers.tool_calls import call_arguments
 from surefoot.messages import call_error
 from surefoot.protocols import Observation

@@ -11,10 +11,10 @@ from typing import Final, cast
 
 from pydantic import JsonValue
 
+from benchmarks.worlds.shop.agent import ShopView
+from benchmarks.worlds.shop.truth import StepTruth, judge_steps
+from benchmarks.worlds.shop.world import EXPIRED, TIMED_OUT, Shop
 from surefoot.errors import RecordError
-from surefoot.lab.shop.agent import ShopView
-from surefoot.lab.shop.truth import StepTruth, judge_steps
-from surefoot.lab.shop.world import EXPIRED, TIMED_OUT, Shop
 from surefoot.protocols import Observation, ProblemTrace
 from surefoot.records import Message, Problem, Tool, ToolCall, Trace
 from surefoot.segment import segment_trace

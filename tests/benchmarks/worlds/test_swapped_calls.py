@@ -6,10 +6,10 @@ import json
 
 from click.testing import CliRunner
 
+from benchmarks.worlds.shop import Shop, generate_tasks, judge_steps
 from surefoot.cli.label.command import Label
 from surefoot.cli.parser import SettingsCommand
 from surefoot.io import read_records, write_records
-from surefoot.lab.shop import Shop, generate_tasks, judge_steps
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, StepLabel, ToolCall, Trace
 from surefoot.segment import segment_trace
@@ -50,8 +50,8 @@ def test_a_run_with_two_independent_calls_exchanged_has_no_wrong_step(tmp_path):
     assert len(runs) > 15
     write_records(tmp_path / "tasks.jsonl", {task.id: task for task in tasks}.values())
     write_records(tmp_path / "runs.jsonl", runs)
-    command = [str(tmp_path / "runs.jsonl"), "verify:rules=state-replay,environment=shop,gold-order=true"]
-    command += ["--problems", str(tmp_path / "tasks.jsonl")]
+    method = "verify:rules=state-replay,environment=benchmarks.worlds.shop:Shop,gold-order=true"
+    command = [str(tmp_path / "runs.jsonl"), method, "--problems", str(tmp_path / "tasks.jsonl")]
     command += ["--out", str(tmp_path / "labels.jsonl")]
     done = CliRunner().invoke(SettingsCommand("label", Label), command)
     assert done.exit_code == 0, done.output

@@ -9,10 +9,13 @@ import random
 from collections import defaultdict
 
 import pytest
+from call_events import event
 
+from benchmarks.worlds.shop import FAMILIES, Shop, ShopAgent, ShopVerifier, generate_tasks, judge_steps
+from benchmarks.worlds.shop.tasks import TOOL_POLICY, ShopTask
 from surefoot.errors import RecordError
-from surefoot.lab.shop import FAMILIES, Shop, ShopAgent, ShopVerifier, generate_tasks, judge_steps
-from surefoot.lab.shop.tasks import ShopTask
+from surefoot.labelling import CallResult, gold_calls
+from surefoot.labelling.verifiers.tool_policy import judge_call
 from surefoot.policies import sample_runs
 from surefoot.protocols import Policy, ProblemTrace, RestorableEnvironment, SampleRequest, StepVerifier
 from surefoot.records import Message, Problem, ToolCall, Trace
@@ -443,3 +446,45 @@ def test_hostile_calls_are_observations():
         assert len(observation.text) < 600
     assert shop.step("Bye").done
     assert shop.step(ToolCall(name="open_session")).error
+
+
+def test_the_gold_calls_of_the_shop_are_what_a_careful_agent_does():
+    for task in generate_tasks(60, seed=5):
+        shop = Shop()
+        shop.reset(task)
+        trace = Trace(problem_id=task.id, text="none")
+        gold = gold_calls(ProblemTrace(problem=task, trace=trace))
+        assert len(gold) == shop.steps_left()
+        if ShopTask.of(task).times_out is None:
+            assert not any(shop.step(call).error for call in gold)
+            assert shop.outcome()
+
+
+def test_the_seven_rules_of_the_shop() -> None:
+    looked = event("get_order", {"status": "processing"}, order_id="A")
+    delivered = event("get_order", {"status": "delivered"}, order_id="A")
+    receipt = event("check_receipt", {"receipt": "valid"}, order_id="A")
+    forged = event("check_receipt", {"receipt": "forged"}, order_id="A")
+    verified = event("verify_customer", {"verified": True}, postcode="1")
+
+    def allowed(name: str, *earlier: CallResult) -> bool:
+        call = ToolCall(name=name, arguments='{"order_id": "A"}')
+        outcomes = [one.outcome for one in judge_call(TOOL_POLICY, call, earlier, ("Hello",))]
+        return not TOOL_POLICY.forbids(name) and all(one == "satisfied" for one in outcomes)
+
+    assert allowed("refund", delivered, receipt)
+    assert not allowed("refund", receipt)
+    assert not allowed("refund", delivered)
+    assert not allowed("refund", delivered, forged)
+    assert not allowed("refund", delivered, receipt, forged)
+    assert allowed("deny", looked)
+    assert not allowed("deny")
+    assert allowed("cancel_order", looked)
+    assert not allowed("cancel_order", delivered)
+    assert not allowed("cancel_order", looked, delivered)
+    assert allowed("change_address", looked, verified)
+    assert not allowed("change_address", looked)
+    assert not allowed("change_address", looked, event("verify_customer", "Error: no", postcode="1"))
+    assert not allowed("change_address", delivered, verified)
+    assert not allowed("edit_receipt", looked)
+    assert not allowed("Edit_Receipt", looked)

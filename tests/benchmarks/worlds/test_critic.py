@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from benchmarks.worlds.critic import CORRECT, INCORRECT, PIECES, NoisyCritic
 from surefoot.lab.checkpoints import build_tokenizer
-from surefoot.lab.critic import CORRECT, INCORRECT, PIECES, NoisyCritic
 from surefoot.protocols import SampleRequest
 from surefoot.records import Message
 

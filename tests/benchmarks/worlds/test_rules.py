@@ -9,10 +9,7 @@ import pytest
 
 from benchmarks.rules import models
 from benchmarks.rules import run as benchmark
-from surefoot.answers import AnswerChecker, Grader
-from surefoot.errors import RecordError, TrainingError
-from surefoot.lab.checkpoints import build_tokenizer
-from surefoot.lab.rules import (
+from benchmarks.worlds.rules import (
     DECISIONS,
     PARAPHRASES,
     TOPICS,
@@ -26,6 +23,9 @@ from surefoot.lab.rules import (
     parse_request,
     reasoned_answer,
 )
+from surefoot.answers import AnswerChecker, Grader
+from surefoot.errors import RecordError, TrainingError
+from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.labelling import VerifierLabeller
 from surefoot.models import load_causal
 from surefoot.policies import PromptFormat, ScriptedPolicy

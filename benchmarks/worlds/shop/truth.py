@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from surefoot.lab.shop.world import ALL, EXPIRED, TIMED_OUT, Shop
+from benchmarks.worlds.shop.world import ALL, EXPIRED, TIMED_OUT, Shop
 from surefoot.labelling.verifiers.tool_calls import call_arguments
 from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import ToolCall, Trace
