@@ -147,7 +147,7 @@ def hidden(program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProc
 
 
 def test_all_other_modules_can_be_imported_without_an_extra(imports, tmp_path):
-    runs_alone = ("surefoot.__main__", "surefoot.sandbox.inside", "surefoot.lab.shop")
+    runs_alone = ("surefoot.__main__", "surefoot.sandbox.inside")
     modules = [name for name in imports if not name.startswith(runs_alone) and not reached(name, imports)]
     assert len(modules) > 200
     program = "import importlib\nfor name in sys.argv[1:]: importlib.import_module(name)"
