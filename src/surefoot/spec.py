@@ -27,16 +27,13 @@ def parse_method(
     ``more`` holds values of fields that the text does not set. Raises ``RunError`` for an unknown method or
     setting, a repeated setting, or an invalid value; the message starts with ``text``.
     """
-    name, _, settings = text.partition(":")
+    name, settings = method_words(text)
     kinds = {dashed(key): kind for key, kind in methods.items()}
     kind = kinds.get(dashed(name))
     if kind is None:
         raise RunError(f"{text!r}: {unknown(what, name, kinds)}")
     values: dict[str, Any] = {}
-    for part in settings.split(",") if settings else ():
-        setting, equals, value = part.partition("=")
-        if not equals:
-            raise RunError(f"{text!r}: write {part!r} as SETTING=VALUE")
+    for setting, value in settings:
         _insert(values, kind, setting, value, text=text, name=name, omit=omit)
     try:
         return TypeAdapter(kind).validate_python(more | values)
@@ -52,6 +49,16 @@ def parse_method(
                 f"{where} is {first['input']!r}; choose {first['ctx']['expected'].replace(chr(39), '')}"
             )
         raise RunError(f"{text!r}: {sentence}") from error
+
+
+def method_words(text: str) -> tuple[str, list[tuple[str, str]]]:
+    """The name in a method's text, and its settings with their values. Raises ``RunError``."""
+    name, _, settings = text.partition(":")
+    pairs = [part.partition("=") for part in settings.split(",")] if settings else []
+    for setting, equals, _ in pairs:
+        if not equals:
+            raise RunError(f"{text!r}: write {setting!r} as SETTING=VALUE")
+    return name, [(setting, value) for setting, _, value in pairs]
 
 
 def split_methods(text: str) -> tuple[str, ...]:

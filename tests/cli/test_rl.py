@@ -20,7 +20,7 @@ from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.models.lora import Lora
 from surefoot.rl.advantage import Group, LeaveOneOut
 from surefoot.rl.config import KL, PRESETS, RLConfig
-from surefoot.rl.credit import ClipDelta, MinForm, Mixed, Outcome
+from surefoot.rl.credit import ClipDelta, Effective, MinForm, Mixed, Outcome
 
 SMALL = [
     "--updates",
@@ -65,7 +65,7 @@ def test_a_run_leaves_policy_curves_samples_and_report(
 ) -> None:
     out = tmp_path / "run"
     line = ["rl", str(problems), "--policy", str(lab_base), "--credit", "min-form"]
-    line += ["--batch-size", "2"]
+    line += ["--set", "rl.batch_size=2"]
     line += ["--verifier", "lab", "--gold", "lab", "--equality", "exact", "--out", str(out), *SMALL]
     assert "- Does it select better answers?" in good(*line).err
     assert (out / "policy" / "model.safetensors").exists()
@@ -79,7 +79,7 @@ def test_a_run_leaves_policy_curves_samples_and_report(
     assert (config["credit"]["rule"], config["batch_size"]) == ("min-form", 2)
     assert "finished already" in good(*line).err
     assert "another run" in refused(*line, "--seed", "1")
-    assert "finished already" in good(*line, "--set", "microbatch_tokens=64", "--batch-size", "3").err
+    assert "finished already" in good(*line, "--set", "microbatch_tokens=64", "--set", "rl.batch_size=3").err
     assert "finished with 2 updates: train on from --policy" in refused(*line, "--updates", "3")
 
 
@@ -111,8 +111,11 @@ def test_problems_of_the_lab_are_made(lab_base: Path, tmp_path: Path) -> None:
         (["--set", "updates"], "write NAME=VALUE"),
         (["--set", "objective.clip=0.3"], "unknown setting 'clip'; did you mean 'clip_low'?"),
         (["--set", "seed.x=1"], "--seed: Input should be"),
-        (["--outcome-weight", "1"], "give --credit"),
-        (["--aggregate", "best"], "--aggregate is 'best'"),
+        (["--credit", "min-form:temprature=1"], "unknown setting of min-form 'temprature'; did you mean"),
+        (["--credit", "min-form:temperature"], "write 'temperature' as SETTING=VALUE"),
+        (["--credit", "pav:alpha=-1"], "alpha: Input should be greater than or equal to 0"),
+        (["--advantage", "gae:lambda=1"], "unknown setting of gae 'lambda'; did you mean 'lam'"),
+        (["--set", "aggregate=best"], "aggregate is 'best'"),
         (["--validation", "0"], "leaves one side empty"),
         (["--config", "none.toml"], "none.toml"),
         (["--samples", "1"], "--samples must be 2 or more"),
@@ -158,9 +161,14 @@ def test_methods_by_name() -> None:
     assert (grpo.credit, grpo.advantage) == (PRESETS["process-grpo"]["credit"], Group())
     assert settled("--credit", "process-grpo", "--advantage", "leave-one-out").advantage == LeaveOneOut()
     assert settled("--credit", "prime").accuracy_band == (0.2, 0.8)
-    mixed = settled("--credit", "min-form", "--outcome-weight", "2.0")
-    assert mixed.credit == Mixed(of=MinForm(), outcome=2.0)
-    assert settled("--credit", "pure", "--process-weight", "0.5").credit == Mixed(of=MinForm(), process=0.5)
+    mixed = settled("--credit", "min-form:outcome=2.0,temperature=0.2")
+    assert mixed.credit == Mixed(of=MinForm(temperature=0.2), outcome=2.0)
+    assert settled("--credit", "pure:process=0.5").credit == Mixed(of=MinForm(), process=0.5)
+    by_parts = settled("--credit", "mixed:of.rule=min-form,of.temperature=0.2,outcome=2")
+    assert by_parts.credit == mixed.credit
+    pav = settled("--credit", "pav:alpha=5,best-of=4", "--advantage", "leave-one-out:whiten=yes")
+    assert (pav.credit, pav.advantage) == (Effective(alpha=5, best_of=4), LeaveOneOut(whiten=True))
+    assert RLConfig(credit="min-form:form=strict").credit == MinForm(form="strict")
     assert settled("--kl", "0.1").objective.kl is not None
     assert settled("--kl", "0.0").objective.kl is None
     assert settled("--credit", "min-form", "--set", "credit.temperature=0.2").credit == MinForm(

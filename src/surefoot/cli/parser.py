@@ -102,7 +102,8 @@ class SettingsCommand(click.Command):
         every = bool(ctx.meta.get("all"))
         for option in self.options:
             if option.flag.methods:
-                panels["Methods"] = list(_method_rows(option.flag.methods(), every=every))
+                title = "Methods" if option.flag.argument else f"Methods of {option.name}"
+                panels[title] = list(_method_rows(option.flag.methods(), every=every))
         if every:
             panels["Settings without an option, for --set and --config"] = [
                 (_assignment(option), option.description)
@@ -133,7 +134,11 @@ def first_screen(command: type[Command]) -> list[Option]:
 def _method_rows(methods: Mapping[str, type[BaseModel]], *, every: bool) -> Iterator[tuple[str, str]]:
     """Each method with its settings and defaults; with ``every``, a row for each setting, too."""
     for name, kind in methods.items():
-        settings = [option for option in options_of(kind) if option.path != ("name",)]
+        settings = [
+            option
+            for option in options_of(kind)
+            if option.path != ("name",) and len(option.choices) != 1  # no choice, no setting
+        ]
         summary = " ".join(help_text(kind).split("\n\n")[0].replace("``", "`").split())
         defaults = "" if every else ", ".join(_assignment(option, method=True) for option in settings)
         yield dashed(name), summary + (f" [{defaults}]" if defaults else "")

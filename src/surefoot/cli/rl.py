@@ -31,6 +31,7 @@ from surefoot.work import progress_bars
 if TYPE_CHECKING:
     from surefoot.rl.log import RLLog, UpdateRow
 
+_JUDGE = ("names", "family", "calibrated", "verifier", "sandbox")
 _LAB_PROBLEMS, _LAB_HELD_OUT, _LAB_SEED = 2_000, 300, 1_000_000
 
 
@@ -63,10 +64,10 @@ class RL(Command):
     """Train a policy by reinforcement learning on step rewards, on outcomes, or on both.
 
     Step scores come from a reward model (`--prm`) or from rules (`--verifier`); the credit rule turns them
-    into rewards. `--credit` is a rule or a published method (grpo, process-grpo, step-ppo, pure, prime,
-    gigpo, pav), which also sets the advantage estimator and the loss. Held-out problems are sampled every few
-    updates; `--gold` counts wrong steps there by a rule that the reward does not see. Guards watch for reward
-    hacking and can end the run.
+    into rewards, and the estimator subtracts a baseline: `--credit min-form:temperature=0.2,outcome=1
+    --advantage leave-one-out:baseline=token`. Held-out problems are sampled every few updates; `--gold`
+    counts wrong steps there by a rule that the reward does not see. Guards watch for reward hacking and can
+    end the run. The optimiser, the loss and the guards are set in a `--config` file.
 
     With `--environment` a rollout is an episode of several turns, and the environment says what came of it;
     a turn is a step. A policy in this process needs a chat template, and the environment receives its
@@ -95,33 +96,31 @@ class RL(Command):
     """Most turns of an episode; `--max-tokens` limits each turn."""
     loading: o.TrainedModels = FLOAT32
     gold: o.Gold = ()
-    aggregate: Aggregator = "min"
+    aggregate: Annotated[Aggregator, Flag(omit=True)] = "min"
     """How step scores become the proxy that the curves show."""
-    judge: Annotated[o.JudgeSettings, OptionGroup(title="Reward")] = o.JudgeSettings()
+    judge: Annotated[
+        o.JudgeSettings,
+        OptionGroup(title="Reward", only=_JUDGE, common=("names", "verifier")),
+    ] = o.JudgeSettings()
     rl: Annotated[
         RLConfig,
         OptionGroup(
             title="Training",
+            only=(
+                *("credit", "advantage", "updates", "problems", "samples", "max_tokens"),
+                *("learning_rate", "lora.rank", "objective.kl.coefficient", "seed", "evaluate_every"),
+            ),
             names={
                 "problems": "--round-problems",
                 "samples": "--samples -n",
                 "lora.rank": "--lora",
-                "lora.targets": "--lora-target",
                 "objective.kl.coefficient": "--kl",
-                "objective.mean": "--loss-mean",
             },
-            omit=(
-                *("guards", "online_prm", "critic", "lora.dropout", "accuracy_band"),
-                *("objective.kl.estimator", "objective.kl.where", "evaluation_temperature", "keep_samples"),
-            ),
+            common=("credit", "advantage", "updates", "max_tokens", "learning_rate"),
             # an unfinished run may be made longer or shorter
             transient=(*NOT_DECISIVE, "updates"),
         ),
     ] = RLConfig()
-    process_weight: float | None = Field(default=None, gt=0)
-    """Weight of step rewards that are mixed with the outcome."""
-    outcome_weight: float | None = Field(default=None, gt=0)
-    """Weight of the outcome that step rewards are mixed with."""
     prompt: PromptFormat = PromptFormat()
     segment: o.Segment = "line"
     grading: o.GradingSettings = o.GradingSettings()
@@ -133,26 +132,10 @@ class RL(Command):
     """vLLM server that writes the rollouts and takes new weights, with `/v1`."""
     server_model: str | None = None
     """The server's name for the policy, with `--base-url`."""
-    concurrency: Annotated[int, Flag(transient=True)] = Field(default=16, ge=1)
+    concurrency: Annotated[int, Flag(transient=True, omit=True)] = Field(default=16, ge=1)
     """Requests in flight at the server."""
-    timeout: Annotated[float, Flag(transient=True)] = Field(default=120.0, ge=1)
+    timeout: Annotated[float, Flag(transient=True, omit=True)] = Field(default=120.0, ge=1)
     """Seconds for one whole call to the server, without its retries."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _mix(cls, settings: Any) -> Any:
-        """The weights go into the credit rule."""
-        weights = {name: settings.get(f"{name}_weight") for name in ("process", "outcome")}
-        weights = {name: weight for name, weight in weights.items() if weight is not None}
-        if not weights:
-            return settings
-        training = settings.get("rl")
-        credit = training.get("credit") if isinstance(training, dict) else None
-        if not isinstance(credit, dict):
-            raise ValueError(  # noqa: TRY004  (pydantic turns it into a refusal)
-                "the weights mix a credit rule with the outcome: give --credit"
-            )
-        return {**settings, "rl": {**training, "credit": {**credit, **weights}}}
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -411,6 +411,8 @@ def _option(
     kind, repeated = _word(field.kind)
     if isinstance(field.tag, str):  # one of several classes: the option names it
         path, kind, value = (*path, field.tag), str, getattr(value, field.tag, value)
+        kinds = {member.model_fields[field.tag].default: member for member in get_args(field.kind)}
+        flag = replace(flag, methods=lambda: kinds, metavar=flag.metavar or "NAME[:SETTING=VALUE,…]")
     names: tuple[str, ...] = ()
     omitted = flag.omit or any(f"{below}.".startswith(f"{name}.") or name == "*" for name in group.omit)
     chosen = not group.only or below in group.only

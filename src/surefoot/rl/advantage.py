@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, ClassVar, Literal, Protocol, TypeAlias
+from typing import Annotated, ClassVar, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -376,6 +376,6 @@ Advantage: TypeAlias = Annotated[Group | LeaveOneOut | Gae | Reinforce, Field(di
 """Any estimator, as a field of the settings."""
 
 ADVANTAGES: dict[str, type[BaseModel]] = {
-    kind.model_fields["kind"].default: kind for kind in (Group, LeaveOneOut, Gae, Reinforce)
+    kind.model_fields["kind"].default: kind for kind in get_args(get_args(Advantage)[0])
 }
-"""Estimators by their tag."""
+"""The estimators of :data:`Advantage` by their tag."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
+from surefoot.errors import RunError, unknown
 from surefoot.models.lora import Lora
 from surefoot.protocols import Sampling
 from surefoot.records import FrozenModel
-from surefoot.rl.advantage import Advantage, Gae, Group, LeaveOneOut, Reinforce
+from surefoot.rl.advantage import ADVANTAGES, Advantage, Gae, Group, LeaveOneOut, Reinforce
 from surefoot.rl.credit import (
     CREDITS,
     AnchorState,
@@ -25,6 +26,7 @@ from surefoot.rl.credit import (
     Summed,
 )
 from surefoot.rl.log import Guards
+from surefoot.spec import method_words
 from surefoot.training.config import SFTConfig
 
 Mean = Literal["token", "sequence", "constant"]
@@ -123,12 +125,43 @@ class CriticConfig(FrozenModel):
     minibatches: int = Field(default=4, ge=1, description="Optimiser steps per epoch.")
 
 
+_DEEPSEEK_MATH = {
+    "mean": "sequence", "kl": {"coefficient": 0.04, "estimator": "k3", "where": "loss"}
+}  # fmt: skip
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # DeepSeekMath, arXiv 2402.03300, sections 4.1.2 and 4.1.3
+    "grpo": {"credit": Outcome(), "advantage": Group(), "objective": _DEEPSEEK_MATH},
+    "process-grpo": {"credit": Summed(), "advantage": Group(), "objective": _DEEPSEEK_MATH},
+    "step-ppo": {"credit": Summed(), "advantage": Gae()},  # Math-Shepherd, arXiv 2312.08935
+    "pure": {  # arXiv 2504.15275, and its script train_pure.sh
+        "credit": Mixed(of=MinForm()),
+        "advantage": LeaveOneOut(baseline="token", whiten=True, mask_ends=True),
+        "objective": {
+            "mean": "sequence",
+            "kl": {"coefficient": 0.001, "estimator": "k1", "where": "reward"},
+        },
+    },
+    "prime": {  # arXiv 2502.01456
+        "credit": Mixed(of=Implicit()),
+        "advantage": LeaveOneOut(baseline="prime", whiten=True),
+        "accuracy_band": (0.2, 0.8),
+    },
+    # GiGPO, arXiv 2505.10978, without division by the standard deviation
+    "gigpo": {"credit": AnchorState(), "advantage": Group(scale=False)},
+    "pav": {"credit": Effective(), "advantage": Reinforce()},  # arXiv 2410.08146
+}
+"""Settings of the published methods by name."""
+
+
 class RLConfig(FrozenModel):
     """How to train a policy. The defaults suit the lab's policy; large models need a much smaller rate."""
 
     credit: Credit = Field(
         default=Outcome(),
-        description=f"Credit rule, the rewards that a token's return is made of: {', '.join(CREDITS)}.",
+        description="Credit rule: which rewards a token's return is made of; with a weight `outcome` or "
+        "`process`, mixed with the outcome. Or a published method, which also sets estimator and loss: "
+        f"{', '.join(PRESETS)}.",
     )
     advantage: Advantage = Field(
         default=LeaveOneOut(),
@@ -212,12 +245,18 @@ class RLConfig(FrozenModel):
     @model_validator(mode="before")
     @classmethod
     def _methods(cls, settings: Any) -> Any:
-        """A published method as ``credit.rule``, weights that mix a rule with the outcome, a KL of 0."""
+        """A published method as ``credit.rule``, weights that mix a rule with the outcome, a KL of 0.
+
+        A rule and an estimator may be texts with settings: ``min-form:temperature=0.2,outcome=1``.
+        """
         if not isinstance(settings, dict):
             return settings
         settings = dict(settings)
-        credit = settings.get("credit")
-        if isinstance(credit, dict):
+        if (advantage := _table(settings.get("advantage"), "kind", ADVANTAGES)) is not None:
+            settings["advantage"] = advantage
+        methods = {name: type(preset["credit"]) for name, preset in PRESETS.items()}
+        credit = _table(settings.get("credit"), "rule", CREDITS | methods, more=("process", "outcome"))
+        if credit is not None:
             settings = _merged(method_settings(credit), {k: v for k, v in settings.items() if k != "credit"})
         objective = settings.get("objective")
         if isinstance(objective, dict) and isinstance(objective.get("kl"), dict):
@@ -252,33 +291,31 @@ class RLConfig(FrozenModel):
         return self.model_dump(mode="json", exclude=set(NOT_DECISIVE))
 
 
-_DEEPSEEK_MATH = {
-    "mean": "sequence", "kl": {"coefficient": 0.04, "estimator": "k3", "where": "loss"}
-}  # fmt: skip
+def _table(
+    given: Any, tag: str, kinds: Mapping[str, type[BaseModel]], *, more: tuple[str, ...] = ()
+) -> dict[str, Any] | None:
+    """The settings of one of ``kinds`` with its name as ``tag``, which may be a text with settings.
 
-PRESETS: dict[str, dict[str, Any]] = {
-    # DeepSeekMath, arXiv 2402.03300, sections 4.1.2 and 4.1.3
-    "grpo": {"credit": Outcome(), "advantage": Group(), "objective": _DEEPSEEK_MATH},
-    "process-grpo": {"credit": Summed(), "advantage": Group(), "objective": _DEEPSEEK_MATH},
-    "step-ppo": {"credit": Summed(), "advantage": Gae()},  # Math-Shepherd, arXiv 2312.08935
-    "pure": {  # arXiv 2504.15275, and its script train_pure.sh
-        "credit": Mixed(of=MinForm()),
-        "advantage": LeaveOneOut(baseline="token", whiten=True, mask_ends=True),
-        "objective": {
-            "mean": "sequence",
-            "kl": {"coefficient": 0.001, "estimator": "k1", "where": "reward"},
-        },
-    },
-    "prime": {  # arXiv 2502.01456
-        "credit": Mixed(of=Implicit()),
-        "advantage": LeaveOneOut(baseline="prime", whiten=True),
-        "accuracy_band": (0.2, 0.8),
-    },
-    # GiGPO, arXiv 2505.10978, without division by the standard deviation
-    "gigpo": {"credit": AnchorState(), "advantage": Group(scale=False)},
-    "pav": {"credit": Effective(), "advantage": Reinforce()},  # arXiv 2410.08146
-}
-"""Settings of the published methods, by the name that the command line accepts."""
+    ``None`` if they are an instance or not given. Raises ``RunError`` for settings that neither it has nor
+    ``more``.
+    """
+    table: dict[str, Any] | None = {tag: given} if isinstance(given, str) else given
+    if not isinstance(table, dict):
+        return None
+    if not isinstance(table.get(tag), str):
+        return table
+    name, settings = method_words(table[tag])
+    table = {**table, tag: name}
+    for setting, value in settings if name in kinds else ():
+        first, *below = setting.replace("-", "_").split(".")
+        choices = [field for field in (*kinds[name].model_fields, *more) if field != tag]
+        if first not in choices:
+            raise RunError(unknown(f"setting of {name}", setting, choices))
+        if below:
+            table[first] = {**(table.get(first) or {}), ".".join(below): value}
+        else:
+            table[first] = value
+    return table
 
 
 def method_settings(credit: dict[str, Any]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class ScoredRollout:
     scores: tuple[float | None, ...] = ()
     """Step scores [K] of a reward model or checker; ``None`` = not scored. Empty without a scorer."""
     outcome: float | None = None
-    """1 = correct answer, 0 = wrong, less a penalty for an overlong response; ``None`` = not judged."""
+    """1 = correct answer, 0 = wrong; ``None`` = not judged."""
     log_ratios: FloatArray | None = None
     """log π_φ / π_ref [T] in nats, of an implicit reward model."""
     values: FloatArray | None = None
@@ -651,9 +651,9 @@ Credit: TypeAlias = Annotated[
     Outcome | Summed | MinForm | ClipDelta | Effective | Implicit | Mixed | AnchorState | TurnDifference,
     Field(discriminator="rule"),
 ]
-"""Any rule, as a field of the settings."""
+"""Any rule, as a field of the settings: a new rule is added here."""
 
 CREDITS: dict[str, type[Rule]] = {
     kind.model_fields["rule"].default: kind for kind in get_args(get_args(Credit)[0])
 }
-"""Rules by their tag; the help of ``--credit`` lists them."""
+"""The rules of :data:`Credit` by their tag."""
