@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.scale.vllm_servers import NAME, serving
+from benchmarks.common.vllm import NAME, serving
 from surefoot.io import write_records
 from surefoot.records import Problem
 

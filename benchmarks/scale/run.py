@@ -1,63 +1,32 @@
-"""How labelling, training and reading scale: one function a figure.
-
-    python -m benchmarks.scale.run [--quick] [--only NAME ...] [--json FILE] [--data DIR] [--trl-script FILE]
-
-- ``server_occupancy``: labels by ``mc`` from a simulated server with 64 slots whose completions take
-  long-tailed times (log-normal, sigma 1, so 1 % take ten times the median); the share of slot seconds that
-  were busy from the first request to the last answer, as the server counts them, for each order of prefixes.
-- ``client_calls_per_cpu_second``: calls of ``OpenAIPolicy`` for a second of this process's CPU time; the
-  rival is the official OpenAI client with the same requests, in the same run.
-- ``lost_or_doubled_on_a_cluster`` (``killed_cluster``): labels that differ from those of one process when a
-  Ray cluster of two nodes on this machine loses a worker and then a node, at random moments of ten runs.
-- ``memory_growth`` and ``time_exponent`` (``growth``): commands on 50 thousand, 500 thousand and 5 million
-  steps; the largest ratio of peak memory at the largest size to that at the smallest, and the largest
-  exponent of the time between neighbouring sizes.
-- ``step_cost``: CPU microseconds of ``import``, ``segment`` and labels of equations for one more step, and
-  peak memory; the rival is a plain loop that reads JSON, cuts at line ends and writes JSON, in the same run.
-  Medians of the rounds, with the ratios' range.
-- ``choose_at_n``: ``select`` and ``evaluate --as best-of-n`` by each rule with 10, 100 and 1,000 samples a
-  problem; the largest exponent of the time between neighbouring sizes, the largest ratio of peak memories.
-- ``two_workers_labelling`` and ``two_workers_scoring`` (``two_workers``): how much sooner two workers have
-  done the work of one, in the local pool and on Ray, the start of either left out; each worker has one
-  thread. The outputs have to be the same bytes. Medians of three rounds, with their range; ``_apart`` is what
-  the machine gives two commands that share nothing, each with the whole job.
-- ``rows_vs_trl``: labels of PRM800K's sessions read in a CPU second, into validated traces and labels;
-  the rival is TRL's script (``--trl-script``), from JSON to its data set, in the same run. The worse of two
-  shapes: phase 1, which TRL's script reads, has 57 labels a session, and the whole set about 11.
-
-All other servers are simulated (``simulated_server.py``). All are on 127.0.0.1 and end with this process.
-Ray is the extra ``surefoot[ray]``.
-"""
+"""How labelling, training and reading scale: one function a figure."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
-import os
-import platform
 import random
 import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI
 
+from benchmarks.common.figures import Figures, arguments, figure, left_out, measure, over_rounds
+from benchmarks.common.processes import started
 from benchmarks.scale import choose as choosing
 from benchmarks.scale import growth as growth_of
 from benchmarks.scale import reading, workers
-from surefoot import Problem, Trace, __version__
+from surefoot import Problem, Trace
+from surefoot.errors import MissingExtraError
 from surefoot.io import write_records
 from surefoot.policies import OpenAIPolicy
 from surefoot.protocols import SampleRequest
@@ -74,7 +43,6 @@ ORDERS = ("every", "until-error", "bisect")
 class SimulatedServer:
     """A server in a process of its own."""
 
-    process: subprocess.Popen[str]
     port: int
 
     @property
@@ -91,22 +59,14 @@ class SimulatedServer:
 @contextmanager
 def simulated(count: int, mean_s: float) -> Iterator[list[SimulatedServer]]:
     """Servers that run as long as the block."""
-    script = Path(__file__).with_name("simulated_server.py")
-    command = [sys.executable, str(script), f"--slots={SLOTS}", f"--mean-s={mean_s}"]
-    processes = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(count)
-    ]
-    try:
+    given = [f"--slots={SLOTS}", f"--mean-s={mean_s}"]
+    with ExitStack() as stack:
         yield [
-            SimulatedServer(process=process, port=int(process.stdout.readline()))
-            for process in processes
-            if process.stdout is not None
+            SimulatedServer(
+                port=int(stack.enter_context(started("benchmarks.scale.simulated_server", *given))[1])
+            )
+            for _ in range(count)
         ]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
 
 
 def write_traces(folder: Path, problems: int) -> None:
@@ -130,23 +90,21 @@ def write_traces(folder: Path, problems: int) -> None:
 def label(folder: Path, server: SimulatedServer, order: str) -> None:
     """Label all traces by the command."""
     out = folder / f"labels-{len(list(folder.iterdir()))}.jsonl"
-    command = [
-        *(sys.executable, "-m", "surefoot", "label", str(folder / "traces.jsonl")),
-        f"mc:order={order},estimate=hard",
+    workers.surefoot(
+        *("label", str(folder / "traces.jsonl"), f"mc:order={order},estimate=hard"),
         *("--problems", str(folder / "problems.jsonl"), "--out", str(out), "--policy", "simulated"),
         f"--base-url={server.url}",
         *("--dialect", "vllm", "--concurrency", str(SLOTS)),
         *("--extract", "phrase", "--equality", "exact"),
-    ]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=1800)
+    )
 
 
-def server_occupancy(quick: bool) -> list[dict[str, Any]]:
+def server_occupancy(options: argparse.Namespace) -> Figures:
     """Busy share of the slots of one server, of the worst order and of each."""
     shares: dict[str, float] = {}
     calls, cpu_s = 0, 0.0
     for order in ORDERS:
-        with tempfile.TemporaryDirectory() as name, simulated(1, 0.15 if quick else 0.4) as [server]:
+        with tempfile.TemporaryDirectory() as name, simulated(1, 0.15 if options.quick else 0.4) as [server]:
             write_traces(Path(name), problems=100 if order == "every" else 250)
             before = _children_cpu_s()
             label(Path(name), server, order)
@@ -162,9 +120,9 @@ def server_occupancy(quick: bool) -> list[dict[str, Any]]:
     ]
 
 
-def client_calls_per_cpu_second(quick: bool) -> list[dict[str, Any]]:
+def client_calls_per_cpu_second(options: argparse.Namespace) -> Figures:
     """Ours against the official client, in turns."""
-    count, rounds = (1500, 2) if quick else (4000, 5)
+    count, rounds = (1500, 2) if options.quick else (4000, 5)
     with simulated(1, 0.01) as [server]:
         ours = OpenAIPolicy(model="simulated", base_url=server.url, mode="completions", concurrency=SLOTS)
         official = AsyncOpenAI(base_url=server.url, api_key="none")
@@ -200,21 +158,14 @@ def client_calls_per_cpu_second(quick: bool) -> list[dict[str, Any]]:
 
         own, rival = asyncio.run(both())
     ratios = sorted(theirs / mine for mine, theirs in zip(own, rival, strict=True))
-    return [
-        figure(
-            "client_calls_per_cpu_second",
-            len(own) / sum(own),
-            "calls",
-            ratio=sum(rival) / sum(own),
-            low=ratios[0],
-            high=ratios[-1],
-        )
-    ]
+    ratio, calls = sum(rival) / sum(own), len(own) / sum(own)
+    bounds = {"low": ratios[0], "high": ratios[-1]}
+    return [figure("client_calls_per_cpu_second", calls, "calls", ratio, **bounds)]
 
 
-def growth(quick: bool) -> list[dict[str, Any]]:
+def growth(options: argparse.Namespace) -> Figures:
     """Memory and time of commands against the size of the data."""
-    sizes = growth_of.QUICK_SIZES if quick else growth_of.SIZES
+    sizes = growth_of.QUICK_SIZES if options.quick else growth_of.SIZES
     costs = growth_of.growth(sizes)
     memory = {name: growth_of.memory_ratio(some) for name, some in costs.items()}
     exponents = {name: growth_of.exponent(some, sizes) for name, some in costs.items()}
@@ -227,10 +178,10 @@ def growth(quick: bool) -> list[dict[str, Any]]:
     ]
 
 
-def step_cost(quick: bool) -> list[dict[str, Any]]:
+def step_cost(options: argparse.Namespace) -> Figures:
     """Time and memory of the commands that pass data on, next to a plain loop."""
-    steps = growth_of.QUICK_COST_STEPS if quick else growth_of.COST_STEPS
-    rounds = growth_of.QUICK_COST_ROUNDS if quick else growth_of.COST_ROUNDS
+    steps = growth_of.QUICK_COST_STEPS if options.quick else growth_of.COST_STEPS
+    rounds = growth_of.QUICK_COST_ROUNDS if options.quick else growth_of.COST_ROUNDS
     costs, peaks = growth_of.step_costs(steps, rounds)
     loop = costs["plain_loop"]
     figures = []
@@ -243,11 +194,11 @@ def step_cost(quick: bool) -> list[dict[str, Any]]:
     return figures
 
 
-def choose_at_n(quick: bool) -> list[dict[str, Any]]:
+def choose_at_n(options: argparse.Namespace) -> Figures:
     """Memory and time of choosing, against the number N of samples a problem."""
-    sizes = choosing.QUICK_SIZES if quick else choosing.SIZES
+    sizes = choosing.QUICK_SIZES if options.quick else choosing.SIZES
     with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
-        problems = choosing.QUICK_PROBLEMS if quick else choosing.PROBLEMS
+        problems = choosing.QUICK_PROBLEMS if options.quick else choosing.PROBLEMS
         costs = choosing.costs_at_n(Path(name), sizes, problems)
     exponents = {name: growth_of.exponent(some, sizes) for name, some in costs.items()}
     return [
@@ -259,12 +210,12 @@ def choose_at_n(quick: bool) -> list[dict[str, Any]]:
     ]
 
 
-def two_workers(quick: bool) -> list[dict[str, Any]]:
+def two_workers(options: argparse.Namespace) -> Figures:
     """One worker against two."""
     others = ("pool", "ray") if find_spec("ray") else ("pool",)
     if "ray" not in others:
-        print(f"without Ray: {RAY}")
-    problems = {"labelling": 60 if quick else 150, "scoring": 600 if quick else 1500}
+        left_out("Ray", RAY)
+    problems = {"labelling": 60 if options.quick else 150, "scoring": 600 if options.quick else 1500}
     figures = []
     with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
         folder = Path(name)
@@ -272,33 +223,27 @@ def two_workers(quick: bool) -> list[dict[str, Any]]:
         for what, count in problems.items():
             job = workers.make_inputs(folder / what, count, 4 if what == "labelling" else 16)
             ways = ("one", workers.APART, *others)
-            speed = workers.two_workers(what, job, nothing, folder, ways, 1 if quick else 3)
+            speed = workers.two_workers(what, job, nothing, folder, ways, 1 if options.quick else 3)
             if not speed.same_bytes:
                 raise RuntimeError(f"{what}: the outputs differ")
             unit, included = "times one worker", "times, start included"
             slowest = min((speed.speedups(way) for way in others), key=statistics.median)
-            figures.append(_of_rounds(f"two_workers_{what}", slowest, unit))
+            figures.append(over_rounds(f"two_workers_{what}", slowest, unit))
             for way in ways[1:]:
-                figures.append(_of_rounds(f"two_workers_{what}_{way}", speed.speedups(way), unit))
+                figures.append(over_rounds(f"two_workers_{what}_{way}", speed.speedups(way), unit))
             for way in others:
                 whole = speed.command_speedups(way)
-                figures.append(_of_rounds(f"two_workers_{what}_{way}_command", whole, included))
+                figures.append(over_rounds(f"two_workers_{what}_{way}_command", whole, included))
     return figures
 
 
-def _of_rounds(name: str, values: list[float], unit: str) -> dict[str, Any]:
-    """A figure by its median over rounds, with their range."""
-    return figure(name, statistics.median(values), unit, low=min(values), high=max(values))
-
-
-def killed_cluster(quick: bool) -> list[dict[str, Any]]:
+def killed_cluster(options: argparse.Namespace) -> Figures:
     """A Ray cluster of two nodes that loses a worker and then a node."""
     if not find_spec("ray"):
-        print(f"killed_cluster was not run: {RAY}")
-        return []
+        raise MissingExtraError(RAY)
     with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
-        job = workers.make_inputs(Path(name) / "job", 200 if quick else 300, 4)
-        kills = workers.killed_cluster(job, Path(name), 3 if quick else 10)
+        job = workers.make_inputs(Path(name) / "job", 200 if options.quick else 300, 4)
+        kills = workers.killed_cluster(job, Path(name), 3 if options.quick else 10)
     print(f"{kills.workers} workers and {kills.nodes} nodes killed")
     alone, cluster = kills.tokens
     return [
@@ -307,14 +252,15 @@ def killed_cluster(quick: bool) -> list[dict[str, Any]]:
     ]
 
 
-def rows_vs_trl(quick: bool, data: Path | None = None, script: Path | None = None) -> list[dict[str, Any]]:
+def rows_vs_trl(options: argparse.Namespace) -> Figures:
     """Reading sessions of both phases, in turns with TRL's script."""
-    if script is None:
-        print(f"TRL's script was not run: curl -O {reading.SCRIPT}, then --trl-script prm800k.py")
+    if options.trl_script is None:
+        left_out("TRL's script", f"curl -O {reading.SCRIPT}, then --trl-script prm800k.py")
     found = {}
     for phase, count in ((1, 900), (2, 5000)):
-        source = reading.sessions_of(data) if data and phase == 1 else reading.sessions(count, phase)
-        found[phase] = _rows_vs_trl(source, script, 3 if quick else 7)
+        published = options.data and phase == 1
+        source = reading.sessions_of(options.data) if published else reading.sessions(count, phase)
+        found[phase] = _rows_vs_trl(source, options.trl_script, 3 if options.quick else 7)
     worst = min(found.values(), key=lambda measured: measured["ratio"] or measured["value"])
     return [
         figure("rows_vs_trl", **worst),
@@ -342,20 +288,6 @@ def _rows_vs_trl(source: Iterator[dict[str, Any]], script: Path | None, rounds: 
     }
 
 
-def figure(
-    name: str,
-    value: float,
-    unit: str,
-    *,
-    ratio: float | None = None,
-    low: float | None = None,
-    high: float | None = None,
-) -> dict[str, Any]:
-    """One line of the output file."""
-    print(f"{name}: {value:.3f} {unit}" + (f", ratio {ratio:.3f}" if ratio else ""))
-    return {"name": name, "value": value, "unit": unit, "ratio": ratio, "low": low, "high": high}
-
-
 def _prompt(number: int) -> str:
     return f"problem {number} " * 20
 
@@ -366,7 +298,7 @@ def _children_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-RAY = "Ray is not installed: pip install '.[ray]'"
+RAY = "it is not installed: pip install '.[ray]'"
 FIGURES = (
     server_occupancy,
     client_calls_per_cpu_second,
@@ -381,23 +313,10 @@ FIGURES = (
 
 def main() -> None:
     """Command line."""
-    names = [function.__name__ for function in FIGURES]
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="less of the same, in some minutes")
-    parser.add_argument("--only", nargs="+", choices=names, default=names, help="these alone")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, help="folder of PRM800K's step rows, for rows_vs_trl")
     parser.add_argument("--trl-script", type=Path, help="TRL's examples/datasets/prm800k.py, for rows_vs_trl")
-    options = parser.parse_args()
-    measured = {function.__name__: function for function in FIGURES}
-    measured["rows_vs_trl"] = partial(rows_vs_trl, data=options.data, script=options.trl_script)
-    figures = [line for name in names if name in options.only for line in measured[name](options.quick)]
-    if options.json:
-        setting = {"version": __version__, "quick": options.quick, "slots": SLOTS, "traces": TRACES}
-        setting |= {"steps": STEPS, "machine": platform.machine(), "cores": os.cpu_count()}
-        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
+    measure(parser, {function.__name__: function for function in FIGURES})
 
 
 if __name__ == "__main__":

@@ -44,18 +44,10 @@ class Inputs:
     def command(self, what: str) -> list[str]:
         """The job as arguments of ``surefoot``, without workers and output."""
         if what == "labelling":
-            return [
-                "label",
-                str(self.traces),
-                "mc",
-                "--problems",
-                str(self.problems),
-                "--policy=lab",
-                "--max-tokens",
-                "96",
-            ]
+            files = [str(self.traces), "mc", "--problems", str(self.problems)]
+            return ["label", *files, "--policy=lab", "--max-tokens", "96"]
         files = ["--problems", str(self.problems), str(self.traces)]
-        return ["score", "-m", str(self.model), *files]
+        return ["score", "--prm", str(self.model), *files]
 
 
 def make_inputs(folder: Path, problems: int, n: int) -> Inputs:
@@ -65,17 +57,8 @@ def make_inputs(folder: Path, problems: int, n: int) -> Inputs:
         problems=folder / "problems.jsonl", traces=folder / "traces.jsonl", model=folder.parent / "model"
     )
     write_records(inputs.problems, generate_problems(problems, seed=0), record=Problem)
-    surefoot(
-        "sample",
-        str(inputs.problems),
-        "--policy=lab",
-        "--n",
-        str(n),
-        "--max-tokens",
-        "96",
-        "--out",
-        str(inputs.traces),
-    )
+    files = [str(inputs.problems), "--out", str(inputs.traces)]
+    surefoot("sample", *files, "--policy=lab", "--n", str(n), "--max-tokens", "96")
     if not inputs.model.exists():
         model = RewardModel.initialise(
             TRUNK, card=CheckpointCard(kind="prm", label_source="none", base="lab")

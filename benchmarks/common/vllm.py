@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 import urllib.request
@@ -12,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.common.processes import free_port
 from surefoot.lab import POLICY
 
 START_S = 600.0
@@ -46,9 +46,7 @@ def serving(
     with ExitStack() as stack:
         servers = []
         for _ in range(count):
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = free.getsockname()[1]
+            port = free_port()
             command = [
                 *(python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
                 *("--served-model-name", NAME, "--host", "127.0.0.1", "--port", str(port)),
