@@ -1,33 +1,4 @@
-"""Beam search against search-and-learn's: wall time on the same models, problems and budget.
-
-    python -m benchmarks.performance.beam [--sal DIR --sal-python PYTHON] [--prm DIR] [--quick] [--json FILE]
-
-``--sal`` is a checkout of huggingface/search-and-learn, ``--sal-python`` the interpreter of an environment
-with ``vllm`` and what search-and-learn imports (accelerate, datasets, latex2sympy2 1.9.1, pebble,
-word2number); without them only our side is measured. ``--prm`` is a reward model of the lab: the directory
-``prm`` of a quickstart's run. Without it the quickstart in ``--runs`` is used, and run if it is not there.
-
-Both draw 16 steps of the lab's policy a round, keep 4, score by the same PRM (the last step's score) and hand
-out the solution with the highest score; a step may have 96 tokens, and the last of 14 rounds writes to the
-end. Both use the same number of threads, in float32.
-
-- *Theirs* runs in a process of its own, which lives on between repetitions: their unchanged ``beam_search``
-  on a ``vllm.LLM``, one problem after the other, since theirs allows no more at a time. ``sal_worker.py``
-  says what was fitted to the lab. Duplicates are filtered as in its recipes, the solution is the best of all
-  that were completed (``sort_completed``), and a whole round is one batch of the PRM (its default: 4 beams).
-  vLLM compiles the policy, its default, which took a third off their time; ``--eager`` leaves that out.
-- *Batched* is the same ``beam_search`` for all problems at a time, as an engineer would write it in an hour:
-  a thread a problem, whose requests to vLLM and to the PRM are merged in each round; the PRM reads distinct
-  texts, sorted by length.
-- *Ours* is ``run_search`` with ``TransformersPolicy`` and ``IncrementalScorer``, all problems at a time.
-
-Timed is the search of all problems, without loading and after a problem to warm up, in turn: ours, theirs,
-batched, ours and so on. What either remembers of prefixes is forgotten before each repetition.
-``time_vs_search_and_learn`` and ``time_vs_batched_search_and_learn`` are their seconds divided by ours, the
-median over the repetitions with its extremes. ``accuracy_difference`` is ours less theirs (unbatched) in
-points, with the 95% interval of the paired difference over problems; a problem's outcome is its mean over the
-repetitions, whose random numbers differ.
-"""
+"""Beam search against search-and-learn's: wall time on the same models, problems and budget."""
 
 from __future__ import annotations
 
@@ -35,7 +6,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -43,16 +13,24 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import torch
 
-from benchmarks.performance.scoring import CLOCKS, Clock
+from benchmarks.common.clocks import CLOCKS, Clock, add_clock, prepare
+from benchmarks.common.figures import (
+    Figure,
+    Figures,
+    arguments,
+    figure,
+    left_out,
+    over_rounds,
+    show,
+    times,
+    write,
+)
 from benchmarks.prm_vs_orm.run import trained_prm
-from surefoot import __version__
 from surefoot.answers import AnswerChecker, AnswerStyle, Grader, Solution
 from surefoot.lab import POLICY, generate_problems
 from surefoot.models import IncrementalScorer, RewardModel, Scorer
@@ -251,7 +229,7 @@ def has_rival(options: argparse.Namespace) -> bool:
         packages = "vllm accelerate datasets latex2sympy2==1.9.1 pebble word2number"
         missing.append(f"{options.sal_python} -m pip install {packages}")
     if missing:
-        print("search-and-learn is left out; to install it:\n  " + "\n  ".join(missing), flush=True)
+        left_out("search-and-learn", "to install it:\n  " + "\n  ".join(missing))
     return not missing
 
 
@@ -284,79 +262,48 @@ def measure(
     return runs, theirs.about if theirs else {}
 
 
-def figures(runs: dict[str, list[Run]]) -> list[dict[str, object]]:
+def figures(runs: dict[str, list[Run]]) -> Figures:
     """Time and accuracy against the rival; without one, our seconds."""
     ours = runs["ours"]
     if "theirs" not in runs:
-        seconds = [run.seconds for run in ours]
-        print(f"seconds_without_rival: {median(seconds):.2f} s [{min(seconds):.2f}, {max(seconds):.2f}]")
-        return [
-            {
-                "name": "seconds_without_rival",
-                "value": median(seconds),
-                "unit": "s",
-                "ratio": None,
-                "low": min(seconds),
-                "high": max(seconds),
-            }
-        ]
+        return [over_rounds("seconds_without_rival", [run.seconds for run in ours], "s")]
     theirs = runs["theirs"]
     right, wanted = (np.mean([run.right for run in side], axis=0) for side in (ours, theirs))
     gap = bootstrap_difference(right, wanted, rng=np.random.default_rng(0))
-    found: list[dict[str, object]] = [
-        ratio("time_vs_search_and_learn", ours, theirs),
-        ratio("time_vs_batched_search_and_learn", ours, runs["batched"]),
-        {
-            "name": "accuracy_difference",
-            "value": 100 * gap.value,
-            "unit": "points",
-            "ratio": float(right.mean() / wanted.mean()) if wanted.any() else None,
-            "low": 100 * gap.low,
-            "high": 100 * gap.high,
-        },
+    share = float(right.mean() / wanted.mean()) if wanted.any() else None
+    return [
+        compared("time_vs_search_and_learn", ours, theirs),
+        compared("time_vs_batched_search_and_learn", ours, runs["batched"]),
+        figure("accuracy_difference", 100 * gap, "points", share),
     ]
-    for one in found:
-        print(f"{one['name']}: {one['value']:.2f} {one['unit']} [{one['low']:.2f}, {one['high']:.2f}]")
-    return found
 
 
-def ratio(name: str, ours: Sequence[Run], theirs: Sequence[Run]) -> dict[str, object]:
-    """Their seconds divided by ours: median and extremes over the repetitions."""
-    ratios = [b.seconds / a.seconds for a, b in zip(ours, theirs, strict=True)]
-    value = median(ratios)
-    return {
-        "name": name, "value": value, "unit": "times", "ratio": value, "low": min(ratios), "high": max(ratios)
-    }  # fmt: skip
+def compared(name: str, ours: Sequence[Run], theirs: Sequence[Run]) -> Figure:
+    """Their seconds divided by ours."""
+    return times(name, [b.seconds / a.seconds for a, b in zip(ours, theirs, strict=True)])
 
 
 def main() -> None:
     """Command line."""
     options = _options()
-    torch.set_num_threads(options.threads)
     rival = has_rival(options)
     options.prm = options.prm or trained_prm(options.runs, 0, quick=options.quick)
     count = options.problems or (25 if options.quick else 100)
     runs, about = measure(options, count, rival=rival)
-    found = figures(runs)
-    if options.json:
-        setting = {
-            "version": __version__,
-            "torch": torch.__version__,
-            "rival": about | rival_settings(options)["vllm"] if rival else None,
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-            "threads": options.threads,
-            "clock": options.clock,
-            "problems": count,
-            "seed": options.seed,
-            "draws": DRAWS,
-            "beam_width": EXPAND,
-            "rounds": ROUNDS,
-            "max_tokens": TOKENS,
-            "temperature": TEMPERATURE,
-            "quick": options.quick,
-        } | {name: [summary(run) for run in of] for name, of in runs.items()}
-        options.json.write_text(json.dumps({"figures": found, "setting": setting}, indent=2) + "\n")
+    setting = {
+        "rival": about | rival_settings(options)["vllm"] if rival else None,
+        "clock": options.clock,
+        "problems": count,
+        "seed": options.seed,
+        "draws": DRAWS,
+        "beam_width": EXPAND,
+        "rounds": ROUNDS,
+        "max_tokens": TOKENS,
+        "temperature": TEMPERATURE,
+    }
+    write(
+        options, show(figures(runs)), **setting, **{name: list(map(summary, of)) for name, of in runs.items()}
+    )
 
 
 def summary(run: Run) -> dict[str, float]:
@@ -371,9 +318,7 @@ def summary(run: Run) -> dict[str, float]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, "25 problems, by CPU time on one thread: a few minutes")
     parser.add_argument(
         "--sal", type=Path, default=Path("search-and-learn"), help="checkout of huggingface/search-and-learn"
     )
@@ -386,19 +331,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--problems", type=int, help="100; with --quick 25")
     parser.add_argument("--seed", type=int, default=20_261, help="of the problems")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, help="of either side: all cores; with --quick 1")
-    parser.add_argument(
-        "--clock",
-        choices=CLOCKS,
-        help="wall; cpu (with --quick the default) = time of the process, for a shared machine, one thread",
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="25 problems, by CPU time on one thread: a few minutes"
-    )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    add_clock(parser)
     options = parser.parse_args()
-    options.clock = options.clock or ("cpu" if options.quick else "wall")
-    options.threads = options.threads or (1 if options.quick else os.cpu_count())
+    prepare(options)
     return options
 
 

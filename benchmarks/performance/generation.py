@@ -1,25 +1,8 @@
-"""Speed of sampling in this process: tokens per CPU second, against `generate` and a lean loop.
-
-    python -m benchmarks.performance.generation [--quick] [--model DIR] [--repeats N] [--json FILE]
-
-Two workloads on the lab's policy (0.8 million weights): best-of-16 of problems, and Monte Carlo rollouts, 8
-from every prefix of a solution. With ``--model`` (``convert_smollm2.py`` writes one) best-of-16 on it, too.
-
-transformers   `model.generate`, prompts sorted by length and padded on the left, `num_return_sequences`
-lean loop      what one writes in an hour for speed: each prompt read once and spread over its samples, one
-               `DynamicCache`, rows sorted by length, finished rows leave the batch when a quarter has ended
-
-All have the same weights, prompts, batch size (rows), temperature 1 and limits, run in turn, and end a row
-at its end token; the random numbers differ, so tokens are counted. ``vs_transformers`` and ``vs_lean_loop``:
-our tokens per second of CPU divided by theirs, the median over the repeats with its extremes.
-"""
+"""Speed of sampling in this process: tokens per CPU second, against `generate` and a lean loop."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +13,7 @@ from statistics import median
 import torch
 from transformers import DynamicCache
 
-from surefoot import __version__
+from benchmarks.common.figures import Figures, arguments, show, times, write
 from surefoot.lab import POLICY, generate_problems, parse_problem, worked_solution
 from surefoot.policies import TransformersPolicy
 from surefoot.protocols import SampleRequest, Sampling
@@ -193,68 +176,43 @@ WAYS: dict[str, Callable[[Workload], int]] = {
 }
 
 
-def measure(work: Workload, repeats: int) -> list[dict[str, object]]:
+def measure(work: Workload, repeats: int) -> Figures:
     """Rates of all in turn, and the figures."""
     rates: dict[str, list[float]] = {name: [] for name in WAYS}
     for repeat in range(repeats):
-        for name, write in WAYS.items():
+        for name, way in WAYS.items():
             start = time.process_time()
-            tokens = write(work)
+            tokens = way(work)
             seconds = time.process_time() - start
             rates[name].append(tokens / seconds)
             rate = f"{tokens:7} tokens {seconds:7.2f} s {tokens / seconds:8.0f} tokens/s"
             print(f"  {work.name} {repeat + 1}: {name:13} {rate}", flush=True)
-    figures: list[dict[str, object]] = []
-    for name in ("transformers", "lean_loop"):
-        ratios = [ours / theirs for ours, theirs in zip(rates["surefoot"], rates[name], strict=True)]
-        label = f"vs_{name} ({work.name})"
-        print(f"{label}: {median(ratios):.2f} times [{min(ratios):.2f}, {max(ratios):.2f}]")
-        figures.append(
-            {
-                "name": label,
-                "value": median(ratios),
-                "unit": "times",
-                "ratio": median(ratios),
-                "low": min(ratios),
-                "high": max(ratios),
-                "tokens_per_second": median(rates["surefoot"]),
-            }
+    rate = median(rates["surefoot"])
+    return [
+        times(
+            f"vs_{name} ({work.name})",
+            [ours / theirs for ours, theirs in zip(rates["surefoot"], rates[name], strict=True)],
+            tokens_per_second=rate,
         )
-    return figures
+        for name in ("transformers", "lean_loop")
+    ]
 
 
 def main() -> None:
     """Run the comparison."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="a fourth of the problems, two repeats")
+    parser = arguments(__doc__, "a fourth of the problems, two repeats")
     parser.add_argument("--model", type=Path, help="a transformers checkpoint, sampled as well")
     parser.add_argument("--repeats", type=int, help="default 5")
-    parser.add_argument("--json", type=Path, help="where the figures are written")
-    args = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    repeats = args.repeats or (2 if args.quick else 5)
-    problems = generate_problems(16 if args.quick else 64, seed=11)
+    repeats = options.repeats or (2 if options.quick else 5)
+    problems = generate_problems(16 if options.quick else 64, seed=11)
     policy = TransformersPolicy.from_pretrained(POLICY, batch_size=ROWS)
     work = [best_of_n(policy, problems, 16, 96), rollouts(policy, problems, 8, 96)]
-    if args.model:
-        real = TransformersPolicy.from_pretrained(args.model, batch_size=ROWS)
-        work.append(best_of_n(real, problems[:4], 16, 64, name=args.model.name))
-    figures = [figure for each in work for figure in measure(each, repeats)]
-    if args.json:
-        args.json.write_text(
-            json.dumps(
-                {
-                    "version": __version__,
-                    "torch": torch.__version__,
-                    "machine": platform.machine(),
-                    "figures": figures,
-                },
-                indent=2,
-            )
-            + "\n"
-        )
+    if options.model:
+        real = TransformersPolicy.from_pretrained(options.model, batch_size=ROWS)
+        work.append(best_of_n(real, problems[:4], 16, 64, name=options.model.name))
+    write(options, [figure for each in work for figure in show(measure(each, repeats))])
 
 
 if __name__ == "__main__":

@@ -1,24 +1,4 @@
-"""What one GPU does: numerics first, then scoring, a beam, generation and training, on random weights.
-
-    python -m benchmarks.performance.gpu [--small] [--sizes 1.5B,7B] [--json FILE]
-
-Needs no network: the weights are random, of the shapes of Qwen2.5-1.5B and 7B, in bfloat16. Made to take
-under ten minutes on a card with 80 GB; ``--sizes 1.5B`` is for smaller ones. Without CUDA, or with
-``--small``, tiny shapes run on the CPU: that checks the program and measures nothing worth quoting.
-
-numerics          scores of a tree of traces, by dense masks and by FlexAttention, in float32 and bfloat16,
-                  against plain reading in float32; the program ends if a difference is too large
-matmul            speed of ``torch.matmul`` in the model's shapes and type: the 1 of every share below
-scoring           64 candidates of 4,096 tokens with a shared prompt, some of which fork later, 64 steps each;
-                  rivals: a padded batch, and one forward for each step's prefix (one candidate, times 64)
-beam              16 beams, 10 rounds of a step each: new tokens alone against all prefixes padded
-generation        64 samples of one prompt in this process, without and with ``top_p``
-training          a PRM on packed rows: all weights in float32, computed in bfloat16
-ddp, fsdp2        the same losses from one process under each (needs ``accelerate`` and its backend)
-
-``share`` is the operations of the distinct tokens' matrix products (2 a weight and token, 6 in training, and
-those of attention) per second, over the speed of ``matmul``. ``ratio`` is a rival's time by ours.
-"""
+"""What one GPU does: numerics first, then scoring, a beam, generation and training, on random weights."""
 
 from __future__ import annotations
 
@@ -26,8 +6,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
-import socket
 import subprocess
 import sys
 import tempfile
@@ -41,7 +19,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen2Config
 
-from surefoot import __version__, segment_trace
+from benchmarks.common.figures import ROOT, Figures, arguments, figure, left_out, show, write
+from benchmarks.common.processes import free_port
+from surefoot import segment_trace
 from surefoot.lab import POLICY
 from surefoot.models import CheckpointCard, EncodedTrace, Encoding, IncrementalScorer, RewardModel, Scorer
 from surefoot.policies import TransformersPolicy
@@ -118,18 +98,26 @@ SMALL = Sizes(
 
 @dataclass
 class Report:
-    """Figures in the form that all benchmarks have."""
+    """The figures, printed as they are made."""
 
-    figures: list[dict[str, object]] = field(default_factory=list)
+    figures: Figures = field(default_factory=list)
 
     def add(self, name: str, values: Sequence[float], unit: str, *, ratio: float | None = None) -> None:
         """The highest of some measurements, or the ratio of the best of each side; and their range."""
         low, high = min(values), max(values)
         value = high if ratio is None else ratio
-        print(f"{name}: {value:.4g} {unit} [{low:.4g}, {high:.4g}]", flush=True)
-        self.figures.append(
-            {"name": name, "value": value, "unit": unit, "ratio": ratio, "low": low, "high": high}
-        )
+        self.figures += show([figure(name, value, unit, ratio, low=low, high=high)])
+
+    def memory(self, name: str, device: torch.device) -> None:
+        """The most memory since :func:`forget_memory`, where it is counted."""
+        if device.type == "cuda":
+            self.add(name, [torch.cuda.max_memory_allocated() / 1e9], "GB")
+
+
+def forget_memory(device: torch.device) -> None:
+    """Count the most memory from here on."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
 
 
 class Numbers:
@@ -277,12 +265,11 @@ def measure_scoring(trunk: PreTrainedModel, shape: str, sizes: Sizes, speed: flo
     count = operations(trunk, distinct)
     rows = max(1, sizes.batch_tokens // sizes.tokens)
     scorer = Scorer(Numbers(trunk, encoded), name="tree", batch_tokens=sizes.batch_tokens)
-    memory_of(device)
+    forget_memory(device)
     seconds = timed(device, lambda: scorer.score_traces(items), sizes.repetitions)
     report.add(f"scoring_sdpa_tokens_{shape}", [len(distinct) / one for one in seconds], "distinct tokens/s")
     report.add(f"scoring_sdpa_share_{shape}", [count / one / speed for one in seconds], "of matmul")
-    if peak := memory_of(device):
-        report.add(f"scoring_sdpa_memory_{shape}", [peak], "GB")
+    report.memory(f"scoring_sdpa_memory_{shape}", device)
     ours = min(seconds)
 
     def padded() -> None:
@@ -292,13 +279,12 @@ def measure_scoring(trunk: PreTrainedModel, shape: str, sizes: Sizes, speed: flo
             mask_bt = pad_sequence([torch.ones_like(ids) for ids in batch], batch_first=True).to(device)
             trunk(input_ids=ids_bt, attention_mask=mask_bt, use_cache=False)
 
-    memory_of(device)
+    forget_memory(device)
     seconds = timed(device, padded, 1, warm=device.type == "cuda")
     report.add(
         f"scoring_vs_padded_{shape}", [one / ours for one in seconds], "times", ratio=min(seconds) / ours
     )
-    if peak := memory_of(device):
-        report.add(f"scoring_padded_memory_{shape}", [peak], "GB")
+    report.memory(f"scoring_padded_memory_{shape}", device)
 
     def per_step() -> None:
         for at in traces[0].positions:
@@ -355,14 +341,13 @@ def measure_generation(shape: str, sizes: Sizes, device: torch.device, report: R
     for name, top_p in (("", 1.0), ("_top_p", 0.95)):
         sampling = Sampling(max_tokens=sizes.written, top_p=top_p)
         request = SampleRequest(prompt="1" * sizes.prompt, n=sizes.samples, sampling=sampling)
-        memory_of(device)
+        forget_memory(device)
         seconds = timed(
             device, lambda request=request: asyncio.run(policy.sample([request])), sizes.repetitions
         )
         tokens = sizes.samples * sizes.written
         report.add(f"generation{name}_{shape}", [tokens / one for one in seconds], "tokens/s")
-        if peak := memory_of(device):
-            report.add(f"generation{name}_memory_{shape}", [peak], "GB")
+        report.memory(f"generation{name}_memory_{shape}", device)
 
 
 def training_set(sizes: Sizes, vocabulary: int) -> list[Example]:
@@ -444,13 +429,12 @@ def measure_training(
     same traces; returns the losses of the packed."""
     found = {}
     for layout in ("packed", "padded"):
-        memory_of(device)
+        forget_memory(device)
         done = found[layout] = trained(shape, sizes, device, layout)
         rate = done.tokens / done.seconds
         report.add(f"training_{layout}_{shape}", [rate], "tokens/s")
         report.add(f"training_{layout}_share_{shape}", [6 * done.weights * rate / speed], "of matmul")
-        if peak := memory_of(device):
-            report.add(f"training_{layout}_memory_{shape}", [peak], "GB")
+        report.memory(f"training_{layout}_memory_{shape}", device)
     ratio = found["padded"].seconds / found["packed"].seconds
     report.add(f"training_vs_padded_{shape}", [ratio], "times", ratio=ratio)
     report.add(f"training_layouts_apart_{shape}", [apart(*(one.losses for one in found.values()))], "nats")
@@ -505,71 +489,42 @@ def worker(shape: str, sizes: Sizes, device: torch.device) -> None:
 
 def measure_groups(shape: str, losses: Sequence[float], device: torch.device, report: Report) -> None:
     """DDP and FSDP2 in a group of one process; ``losses`` are those without a group."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     group = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    environment = os.environ | group | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment = os.environ | group | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     if device.type == "cpu":
         environment["ACCELERATE_USE_CPU"] = "true"
     command = [sys.executable, "-m", "benchmarks.performance.gpu", "--worker", "--sizes", shape]
     if shape == "small":
-        command.append("--small")
+        command.append("--quick")
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     if ended.returncode:
         raise SystemExit(f"DDP or FSDP2: {ended.stderr[-2000:]}")
     found = json.loads(ended.stdout.strip().splitlines()[-1])
     report.add(f"ddp_gradient_apart_{shape}", [found["ddp"]], "relative difference")
     if found["fsdp2"] is None:
-        print("fsdp2 is left out: pip install accelerate")
+        left_out("fsdp2", "pip install accelerate")
     else:
         report.add(f"fsdp2_losses_apart_{shape}", [apart(found["fsdp2"], losses)], "nats")
 
 
-def memory_of(device: torch.device) -> float | None:
-    """Most memory of the device in GB since the last call; ``None`` where it is not counted."""
-    if device.type != "cuda":
-        return None
-    peak = torch.cuda.max_memory_allocated() / 1e9
-    torch.cuda.reset_peak_memory_stats()
-    return peak
-
-
-def setting(device: torch.device, small: bool, seconds: float) -> dict[str, object]:
+def setting(device: torch.device) -> dict[str, object]:
     """What the figures depend on."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    on_gpu = device.type == "cuda"
-    return {
-        "version": __version__,
-        "commit": commit.stdout.strip() or None,
-        "device": torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
-        "cuda": torch.version.cuda if on_gpu else None,
-        "torch": torch.__version__,
-        "tf32": torch.backends.cuda.matmul.allow_tf32,
-        "small": small,
-        "seconds": round(seconds, 1),
-    }
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    about: dict[str, object] = {"commit": commit.stdout.strip() or None, "small": device.type == "cpu"}
+    if device.type == "cuda":
+        about |= {"device": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
+        about |= {"tf32": torch.backends.cuda.matmul.allow_tf32}
+    return about
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--small", action="store_true", help="tiny shapes on the CPU: the default without CUDA"
-    )
+    parser = arguments(__doc__, "tiny shapes on the CPU: the default without CUDA")
     parser.add_argument("--sizes", default="1.5B,7B", help="of these, the first is trained as well")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    small = options.small or not torch.cuda.is_available()
+    small = options.quick or not torch.cuda.is_available()
     device = torch.device("cpu" if small else "cuda")
     if small:
         torch.set_num_threads(1)
@@ -591,19 +546,21 @@ def main() -> None:
         measure_scoring(trunk, shape, sizes, speed_here, report)
         measure_beam(trunk, shape, sizes, report)
         del trunk
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+        free_memory(device)
         measure_generation(shape, sizes, device, report)
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+        free_memory(device)
     losses = measure_training(shapes[0], sizes, speed, device, report)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # the group's process has its own
+    free_memory(device)  # the group's process has its own
     measure_groups(shapes[0], losses, device, report)
-    about = setting(device, small, time.perf_counter() - start)
+    about = setting(device) | {"seconds": round(time.perf_counter() - start, 1)}
     print(json.dumps(about))
-    if options.json:
-        options.json.write_text(json.dumps({"figures": report.figures, "setting": about}, indent=2) + "\n")
+    write(options, report.figures, **about)
+
+
+def free_memory(device: torch.device) -> None:
+    """Give back what is cached."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

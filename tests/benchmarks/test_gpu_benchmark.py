@@ -12,12 +12,12 @@ from benchmarks.performance import gpu
 
 @pytest.mark.slow
 def test_every_part_runs_on_tiny_shapes(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["gpu.py", "--small", "--json", str(tmp_path / "gpu.json")])
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--quick", "--json", str(tmp_path / "gpu.json")])
     gpu.main()
     written = json.loads((tmp_path / "gpu.json").read_text())
     figures = {figure["name"]: figure for figure in written["figures"]}
     assert written["setting"]["small"]
-    assert written["setting"]["device"]
+    assert written["setting"]["machine"]
     assert figures["numerics_tree_sdpa_float32_small"]["value"] < 1e-5
     assert 0 < figures["numerics_tree_sdpa_bfloat16_small"]["value"] < 0.1
     assert figures["training_layouts_apart_small"]["value"] < 1e-4
