@@ -196,8 +196,8 @@ def test_prmbench(data, prm, tmp_path):
     ("words", "said"),
     [
         ("threshold=olympiad", "threshold 'olympiad': give a number or one of split, gsm8k"),
-        ("missing=maybe", "'processbench:missing=maybe': missing: Input should be 'leave-out' or 'wrong'"),
-        ("neutral=so-so", "'processbench:neutral=so-so': neutral: Input should be 'good', 'bad' or 'drop'"),
+        ("missing=maybe", "'processbench:missing=maybe': missing is 'maybe'; choose leave-out or wrong"),
+        ("neutral=so-so", "'processbench:neutral=so-so': neutral is 'so-so'; choose good, bad or drop"),
     ],
 )
 def test_wrong_options_are_one_sentence(data, tmp_path, words, said):

@@ -198,6 +198,6 @@ def test_what_calibration_cannot_do_is_one_sentence(files: Path, checkpoint: Pat
     scores = f"s={files / 'scores.jsonl'}"
     assert "'store' writes one map" in refused(*base, f"m={checkpoint}", "--as=calibration:store=true")
     assert "s is not one" in refused(*base, scores, "--as=calibration:store=true,fit=temperature")
-    assert "fit.0: Input should be 'temperature', 'platt', 'isotonic' or 'none'" in refused(
+    assert "choose temperature, platt, isotonic or none" in refused(
         *base, scores, "--as=calibration:fit=beta"
     )

@@ -236,7 +236,7 @@ def test_a_server_that_is_gone_ends_the_search_and_keeps_nothing_wrong(files, tm
             "--aggregate is 'worst'; choose min, product, last, mean, sum or verdicts",
         ),
         ("dvts:n=5", [], "dvts:n=5': 'n' must be a multiple of 'expand', not 5 and 4"),
-        ("rebase:rounding=down", [], "rounding: Input should be 'ceil' or 'round'"),
+        ("rebase:rounding=down", [], "rounding is 'down'; choose ceil or round"),
         ("beam", ["--prm=nowhere"], "nowhere"),
         ("beam", ["--calibrated"], "calibration.json"),
         ("beam", ["--separator="], "--separator"),

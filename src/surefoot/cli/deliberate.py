@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -16,7 +17,7 @@ from surefoot.cli.imitate import Imitate
 from surefoot.cli.label.method import work_of, write_labels
 from surefoot.cli.label.models import REVIEWS, say_reviews
 from surefoot.cli.rl import RL
-from surefoot.cli.runs import labelled, pair, read_table
+from surefoot.cli.runs import labelled, map_pieces, pair, read_table
 from surefoot.cli.sample import Sample
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import note
@@ -101,6 +102,9 @@ class DeliberateFilter(Command):
     dry_run: o.DryRun = False
     rates: o.CostRates = Rates()
 
+    def outputs(self) -> list[Path]:
+        return [] if self.dry_run else super().outputs()
+
     def run(self) -> None:
         items = pair(self.problems, self.traces)
         if self.dry_run:
@@ -114,7 +118,18 @@ class DeliberateFilter(Command):
                 rates=self.rates,
             )
             return
-        write_labels(self, items, self.opened)
+        write_labels(
+            partial(
+                map_pieces,
+                self,
+                out=self.out,
+                policy=self.policy,
+                token_budget=self.token_budget,
+                retry_failed=self.retry_failed,
+            ),
+            items,
+            self.opened,
+        )
         problems, traces = read_table(self.problems, Problem), read_table(self.traces, Trace)
         reasons: Counter[str] = Counter()
         passed: list[Trace] = []

@@ -62,7 +62,7 @@ class Execute(Command):
             def count(trace: Trace) -> None:
                 counts.update(_counted(trace))
 
-            outcome = map_pieces(self, job, items, 4, by_problem=True, on_record=count)
+            outcome = map_pieces(self, job, items, 4, self.out, by_problem=True, on_record=count)
         if not counts["programs"]:
             raise LabelError(f"{self.problems}: no problem has a programming task in meta['code']")
         note(", ".join(f"{count} {name}" for name, count in counts.items() if count))

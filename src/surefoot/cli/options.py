@@ -96,7 +96,9 @@ TracesArgument = Annotated[
     Field(description="File of trace records with steps, or `-` for standard input."),
     Flag(argument=True, transient=True, file=True),
 ]
-Sources = Annotated[tuple[str, ...], Flag(argument=True, metavar="NAME=FILE", transient=True, file=True)]
+Sources = Annotated[
+    tuple[str, ...], Flag(argument=True, metavar="NAME=FILE", transient=True, file=True, scorer=True)
+]
 Seed = Annotated[int, Field(description="Seed of everything that is random; equal seeds give equal results.")]
 MODELS = OptionGroup(
     title="Models in this process",

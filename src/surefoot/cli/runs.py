@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from pydantic import ValidationError
 
 from surefoot import formats, stats
-from surefoot.cli.options import JudgeSettings, lab_policy, lab_trunk, open_engine
-from surefoot.cli.settings import Command, command_line, options_of
+from surefoot.cli.options import JudgeSettings, PolicySettings, lab_policy, lab_trunk
+from surefoot.cli.settings import Command, Flag, command_line, options_of
 from surefoot.cli.terminal import echo, echo_table, echo_wrapped, note, note_count
 from surefoot.errors import RecordError, RunError, SurefootError
 from surefoot.formats.rows import trace_memory
@@ -28,10 +28,9 @@ from surefoot.io.lineage import model_hashes, portable, write_outputs
 from surefoot.io.runs import make_manifest
 from surefoot.io.sources import ENDINGS, files_of, names_files, shown
 from surefoot.io.tables import RecordTable, open_table
-from surefoot.policies.devices import LOADING
 from surefoot.records import Problem, Record, StepLabel, Trace, Usage, content_id
 from surefoot.segment import cut_trace
-from surefoot.work import Here, Job, MapResult, Pieces, Rates, map_resumable
+from surefoot.work import Engine, Here, Job, MapResult, Pieces, Progress, Rates, map_resumable
 from surefoot.work.cost import predict_hours
 
 if TYPE_CHECKING:
@@ -62,14 +61,18 @@ def origin_of(command: Command, json_name: str) -> Origin:
 
     from surefoot.evaluation.frame import Origin
 
-    def named(*options: str) -> str:
-        values = [value for option in options if (value := getattr(command, option, None))]
+    def named(flags: Callable[[Flag], bool]) -> str:
+        values = [
+            getattr(command, option.path[0]) or ()
+            for option in options_of(type(command))
+            if flags(option.flag)
+        ]
         texts = [text for value in values for text in ([value] if isinstance(value, str) else value)]
         return ", ".join(dict.fromkeys(Path(text).name for text in texts))
 
     return Origin(
-        data=named("data", "domain", "processbench", "pool", "problems", "traces", "labels", "truth"),
-        model=named("scorers", "sources", "verifier"),
+        data=named(lambda flag: flag.file and not flag.scorer),
+        model=named(lambda flag: flag.scorer),
         command=shlex.join(word for word in command_line(command) if word != "--tables"),
         json=json_name,
         date=datetime.now(UTC).date().isoformat(),
@@ -382,36 +385,47 @@ def _newest(path: Path) -> int:
 
 
 def map_pieces(
-    command: Any, job: Job[R], items: Sequence[Any], size: int, *, out: str | None = None, **options: Any
+    command: Command,
+    job: Job[R],
+    items: Sequence[Any],
+    size: int,
+    out: str,
+    *,
+    policy: PolicySettings | None = None,
+    engine: Engine | None = None,
+    by_problem: bool = False,
+    token_budget: int | None = None,
+    retry_failed: bool = False,
+    on_record: Callable[[R], None] | None = None,
+    on_line: Callable[[bytes], None] | None = None,
+    progress: Progress | None = None,
 ) -> MapResult:
-    """``map_resumable`` as the settings of ``command`` say: engine, token budget, failed work, output.
+    """``map_resumable`` into the file ``out``, with the settings and input files of ``command``.
 
-    The manifest has the settings and input files of the command, and those that ``job`` has in addition. A
-    piece of work is ``size`` items, or with ``by_problem`` the neighbouring traces of ``size`` problems. With
-    a policy behind a server it is one item, or the neighbouring traces of one problem, which share rollouts,
-    and many pieces run concurrently.
+    The manifest has these, and those that ``job`` has in addition. A piece of work is ``size`` items, or with
+    ``by_problem`` the neighbouring traces of ``size`` problems. With a ``policy`` behind a server it is one
+    item, or the neighbouring traces of one problem, which share rollouts, and many pieces run concurrently
+    unless ``engine`` says otherwise; without a server, ``engine`` does the pieces.
     """
-    policy = getattr(command, "policy", None)
     server = policy is not None and bool(policy.base_url)
-    if policy is not None and server:
-        options.setdefault("engine", Here(policy.in_flight))
-    elif "engine" not in options:
-        where = getattr(command, "engine", "local"), getattr(command, "workers", 1)
-        options["engine"] = open_engine(*where, getattr(command, "loading", LOADING))
+    if policy is not None and server and not isinstance(engine, Here):
+        engine = Here(policy.in_flight)
     job = replace(
         job,
         command=command.path(),
         config={**command.resolved(), **job.config},
         inputs={**input_files(command), **job.inputs},
     )
-    by_problem = options.pop("by_problem", server and isinstance(items, Joined))
     return map_resumable(
         job,
-        Pieces(items, 1 if server else size, by_problem=by_problem),
-        command.out if out is None else out,
-        token_budget=getattr(command, "token_budget", None),
-        retry_failed=getattr(command, "retry_failed", False),
-        **options,
+        Pieces(items, 1 if server else size, by_problem=by_problem or (server and isinstance(items, Joined))),
+        out,
+        engine=engine,
+        token_budget=token_budget,
+        retry_failed=retry_failed,
+        on_record=on_record,
+        on_line=on_line,
+        progress=progress,
     )
 
 

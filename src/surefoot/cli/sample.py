@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -57,6 +58,9 @@ class Sample(Command):
         o.check_agent(self.environment, self.policy)
         return self
 
+    def outputs(self) -> list[Path]:
+        return [] if self.dry_run else super().outputs()
+
     def run(self) -> None:
         problems = read_table(self.problems, Problem)
         if self.dry_run:
@@ -65,7 +69,16 @@ class Sample(Command):
         size = 4 * max(1, self.policy.batch_size // self.n)
         config = {"piece": 1 if self.policy.base_url else size}
         job = Job(record=Trace, load=self.opened, failure=_failure, config=config)
-        outcome = map_pieces(self, job, problems, size)
+        outcome = map_pieces(
+            self,
+            job,
+            problems,
+            size,
+            self.out,
+            policy=self.policy,
+            engine=o.open_engine(self.engine, self.workers, self.loading),
+            retry_failed=self.retry_failed,
+        )
         note(f"{outcome.written} traces written; {outcome.failed} with an error")
         outcome.require_complete()
 

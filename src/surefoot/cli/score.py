@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -82,6 +83,9 @@ class Score(Command):
             raise ValueError("'dry_run' is for files: give 'problems' and 'traces'")
         return self
 
+    def outputs(self) -> list[Path]:
+        return [] if self.dry_run else super().outputs()
+
     def run(self) -> None:
         if not self.dry_run:
             o.require_checkpoints(self.names)
@@ -150,10 +154,28 @@ class Score(Command):
             if isinstance(scorer, m.RemoteScorer):
                 size, in_flight = scorer.batch_size, scorer.concurrency
             asking = Job(record=StepScores, work=ask, failure=_failure, **about)
-            outcome = map_pieces(self, asking, items, size, engine=Here(in_flight), on_record=summary.add)
+            outcome = map_pieces(
+                self,
+                asking,
+                items,
+                size,
+                self.out,
+                engine=Here(in_flight),
+                retry_failed=self.retry_failed,
+                on_record=summary.add,
+            )
         else:
             job = Job(record=StepScores, load=self.opened, set_aside=self.set_aside, **about)
-            outcome = map_pieces(self, job, items, _PIECE, on_record=summary.add)
+            outcome = map_pieces(
+                self,
+                job,
+                items,
+                _PIECE,
+                self.out,
+                engine=o.open_engine(self.engine, self.workers, self.loading),
+                retry_failed=self.retry_failed,
+                on_record=summary.add,
+            )
         summary.show(outcome.written)
         outcome.require_complete()
 

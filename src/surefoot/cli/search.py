@@ -189,7 +189,18 @@ class RunSearch(Command):
 
             job = Job(record=s.SearchResult, work=work)
             # problems of a piece are searched concurrently, so that pieces are not
-            outcome = map_pieces(self, job, problems, size, engine=Here(), progress=bar.pieces)
+            outcome = map_pieces(
+                self,
+                job,
+                problems,
+                size,
+                self.out,
+                policy=self.policy,
+                engine=Here(),
+                token_budget=self.token_budget,
+                retry_failed=self.retry_failed,
+                progress=bar.pieces,
+            )
         if self.out != "-":
             summary.add(read_records(Path(self.out), s.SearchResult))
         summary.show(f"{self.path()} {self.method}")

@@ -38,7 +38,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
-from inspect import Parameter, cleandoc, get_annotations, signature
+from inspect import cleandoc, get_annotations
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
@@ -77,6 +77,8 @@ class Flag:
     """A tuple is one word with commas, not a repeated option."""
     file: bool = False
     """A file to read: the manifest has its hash."""
+    scorer: bool = False
+    """Names what a report is about."""
     output: bool = False
     """A file or directory that the command writes; it is only overwritten with ``--force``."""
     directory: bool = False
@@ -196,8 +198,6 @@ class Command(BaseModel):
 
     def outputs(self) -> list[Path]:
         """Files and directories that the command will write, without standard output (``-``)."""
-        if getattr(self, "dry_run", False):
-            return []
         values = (getattr(self, name) for name in output_fields(type(self)))
         return [Path(value) for value in values if value not in (None, "-")]
 
@@ -237,17 +237,6 @@ def command_line(command: Command) -> list[str]:
         texts = [",".join(map(str, item)) if isinstance(item, tuple) else str(item) for item in values]
         words += texts if option.flag.argument else [word for text in texts for word in (option.name, text)]
     return words
-
-
-def fill(function: Callable[..., T], settings: object, /, *args: Any, **others: Any) -> T:
-    """``function(*args, **others)``, with settings for its other keyword-only parameters of the same name."""
-    kinds = {name: parameter.kind for name, parameter in signature(function).parameters.items()}
-    same = {
-        name: getattr(settings, name)
-        for name, kind in kinds.items()
-        if kind is Parameter.KEYWORD_ONLY and hasattr(settings, name)
-    }
-    return function(*args, **{**same, **others})
 
 
 def help_text(command: type[BaseModel]) -> str:

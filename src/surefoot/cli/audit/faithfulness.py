@@ -53,7 +53,15 @@ class Faithfulness(AuditTest, FaithfulnessSettings):
         chosen = subset(problems, min(self.problems, audit.limit or self.problems), audit.seed)
         rows_file = audit.folder() / "interventions.jsonl"
         job = Job(record=a.FaithfulnessRow, load=partial(self.opened, audit), failure=_failure)
-        outcome = map_pieces(audit, job, chosen, 64, out=str(rows_file))
+        outcome = map_pieces(
+            audit,
+            job,
+            chosen,
+            64,
+            str(rows_file),
+            policy=audit.policy,
+            retry_failed=audit.retry_failed,
+        )
         outcome.require_complete()
         return list(open_table(Path(rows_file), a.FaithfulnessRow))
 

@@ -48,7 +48,7 @@ class AuditCommand(ReportCommand):
     pool: Annotated[str | None, o.INPUT] = None
     """File of candidates with stored scores (search-and-learn's or Qwen2.5-Math's form), in place of scorers,
     problems and traces."""
-    verifier: tuple[str, ...] = ()
+    verifier: Annotated[tuple[str, ...], Flag(scorer=True)] = ()
     """Verifier of `label FILE verify` to audit as a scorer, e.g. `tool-calls`."""
     aggregate: str | None = None
     """How step scores become one number: `min`, `product`, `last`, `mean` or `sum`. By default the rule of

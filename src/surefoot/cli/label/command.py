@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 import click
 from pydantic import Field, model_validator
@@ -24,12 +24,17 @@ from surefoot.cli.label.rules import (
     Verify,
 )
 from surefoot.cli.parser import FILE_ENDINGS
+from surefoot.cli.runs import map_pieces
 from surefoot.cli.settings import Command, Flag, changed_options, options_of
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Policy, Sampling
+from surefoot.records import Record
 from surefoot.spec import dashed, parse_method
+from surefoot.work import Job, MapResult
 from surefoot.work.cost import Rates
+
+R = TypeVar("R", bound=Record)
 
 METHODS: Mapping[str, type[Method]] = MappingProxyType(
     {
@@ -175,6 +180,31 @@ class Label(Command):
     def outputs(self) -> list[Path]:
         """The method's files."""
         return [] if self.dry_run else self.chosen.outputs(self)
+
+    def map(
+        self,
+        job: Job[R],
+        items: Any,
+        size: int,
+        *,
+        out: str | None = None,
+        on_record: Callable[[R], None] | None = None,
+        on_line: Callable[[bytes], None] | None = None,
+    ) -> MapResult:
+        """``map_pieces`` with the command's engine, budget and output."""
+        return map_pieces(
+            self,
+            job,
+            items,
+            size,
+            out or self.out,
+            policy=self.policy,
+            engine=o.open_engine(self.engine, self.workers, self.loading),
+            token_budget=self.token_budget,
+            retry_failed=self.retry_failed,
+            on_record=on_record,
+            on_line=on_line,
+        )
 
     @property
     def sampled(self) -> Sampling:

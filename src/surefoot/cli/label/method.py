@@ -9,13 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from surefoot.cli.runs import map_pieces, pair
-from surefoot.cli.settings import Command
+from surefoot.cli.runs import pair
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError
 from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling
 from surefoot.records import FrozenModel, StepLabel, Usage
-from surefoot.work.jobs import Job, Opened
+from surefoot.work import Job, MapResult, Opened
 
 if TYPE_CHECKING:
     from surefoot.cli.label.command import Label
@@ -74,20 +73,25 @@ class Method(FrozenModel):
         if label.dry_run:
             self.predict(label, items)
         else:
-            write_labels(label, items, partial(self.open, label), self.size)
+            write_labels(label.map, items, partial(self.open, label), self.size)
 
 
 def write_labels(
-    command: Command, items: Any, load: Callable[[], AbstractContextManager[Opened]], size: int = 50
+    map_items: Callable[..., MapResult],
+    items: Any,
+    load: Callable[[], AbstractContextManager[Opened]],
+    size: int = 50,
 ) -> None:
     """Label ``items`` in pieces of ``size``, and report the total cost, including interrupted runs.
+
+    ``map_items`` is called with the job, ``items``, ``size`` and ``on_line``, as ``map_pieces`` is.
 
     Raises ``PolicyError`` if every request fails: finished pieces are saved, and the same command resumes.
     """
     tally = Tally()
     job = Job(record=StepLabel, load=load, failure=_failure)
     try:
-        outcome = map_pieces(command, job, items, size, on_line=tally.add)
+        outcome = map_items(job, items, size, on_line=tally.add)
     finally:
         for reason, count in job.counts.most_common():
             note(f"{count} votes not counted: {reason}")

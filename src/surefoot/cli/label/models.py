@@ -17,7 +17,6 @@ from surefoot.cli.label.method import Method, usable, with_answer, work_of
 from surefoot.cli.runs import (
     CHARACTERS_PER_TOKEN,
     RecordFiles,
-    map_pieces,
     pair,
     predict_usage,
     read_table,
@@ -239,7 +238,7 @@ class Tree(TreeSettings, Method):
                 return [_grown(labeller, grown) for grown in await labeller.grow(piece, seeds)]
 
             job = Job(record=GrownTree, work=work, policy=policy, failure=_failure)
-            outcome = map_pieces(label, job, answered, 20, out=str(folder / "trees.jsonl"))
+            outcome = label.map(job, answered, 20, out=str(folder / "trees.jsonl"))
         _split(folder)
         outcome.require_complete()
 
@@ -429,6 +428,6 @@ class Critiques(Method):
             failure=failed,
             config={"format": form.model_dump()},
         )
-        outcome = map_pieces(label, job, items, self.size, on_record=count)
+        outcome = label.map(job, items, self.size, on_record=count)
         note(f"critiques of {outcome.written} traces written; {missing} failed (see 'error')")
         outcome.require_complete()
