@@ -219,8 +219,8 @@ def test_story(tmp_path: Path, browser: Browser, gpt2_base: Path) -> None:
         data = [f"--{name}={tmp_path / name[0]}.jsonl" for name in ("problems", "labels")]
         model, found = tmp_path / "runs" / "prm", tmp_path / "runs" / "found"
         good("train", "prm", tmp_path / "t.jsonl", *data, "--base", gpt2_base, "--epochs=1", "--out", model)
-        good("evaluate", "--as=runs", f"prm={model}", *data, f"--traces={tmp_path / 't.jsonl'}",
-             "--draws=20", "--threshold=0.5", "--out", found)  # fmt: skip
+        good("evaluate", "--as=runs:threshold=0.5", f"prm={model}", *data, f"--traces={tmp_path / 't.jsonl'}",
+             "--set=draws=20", "--out", found)  # fmt: skip
         judge.locator("#rail").get_by_role("link", name="Reports").click()
         sentence = json.loads((found / "runs.json").read_text())["first_screen"]["sentence"]
         judge.get_by_role("link", name=sentence).click()
