@@ -29,7 +29,6 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import write_json
 from surefoot.lab import POLICY, ExactLabeller, generate_problems
 from surefoot.labelling import MonteCarloLabeller, MonteCarloSettings, OmegaPRMLabeller, TreeSettings
-from surefoot.labelling.monte_carlo import Order
 from surefoot.labels import first_error
 from surefoot.policies import PromptFormat, TransformersPolicy, sample_traces
 from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling
@@ -85,7 +84,7 @@ def from_lists(row: dict[str, object]) -> Outcome:
 def builders(seed: int) -> dict[str, object]:
     """Labellers by name: each takes a policy and a grader."""
 
-    def monte_carlo(settings: MonteCarloSettings, order: Order) -> object:
+    def monte_carlo(settings: MonteCarloSettings, order: str) -> object:
         ordered = settings.model_copy(update={"order": order})
         return lambda policy, grader: MonteCarloLabeller(
             policy=policy, grader=grader, settings=ordered, sampling=SAMPLING, seed=seed

@@ -77,7 +77,8 @@ FILTER = (
 )
 TRAIN = (
     *("deliberate", "train", "p.jsonl", "--traces", "c.jsonl", "--held-out", "held.jsonl"),
-    *("--specification", "s.json", "--updates", 1, "--round-problems", 4, "--samples", 2, "--max-tokens", 8),
+    *("--specification", "s.json", "--updates", 1, "--max-tokens", 8),
+    *("--set", "rl.problems=4", "--set", "rl.samples=2"),
 )
 
 
@@ -168,7 +169,7 @@ def test_a_model_judges_with_the_lowest_of_its_votes(folder):
 
 def test_training_fine_tunes_then_rewards_without_the_specification(folder, policy):
     completions(folder, *map(trace, REQUESTS))
-    words = ("--policy", policy, "--out", "run", "--sft-epochs", 1)
+    words = ("--policy", policy, "--out", "run", "--set", "sft.epochs=1")
     ended = good(*TRAIN, *words)
     assert "hidden reasoning: not graded" in ended.err
     assert (folder / "run" / "sft" / "policy" / "model.safetensors").exists()
@@ -183,7 +184,7 @@ def test_a_problem_or_a_template_with_a_clause_is_refused(folder, policy):
     completions(folder, *map(trace, REQUESTS))
     words = ("--policy", policy, "--out", "run")
     template = SPECIFICATION.clauses[2].line.strip() + " {problem}"
-    says = refused(*TRAIN, *words, "--template", template)
+    says = refused(*TRAIN, *words, "--set", f"prompt.template={template}")
     assert f"training prompt 0 holds clause {SPECIFICATION.clauses[2].id}" in says
     held = Problem(text=SPECIFICATION.text, answer="ask")
     write_records(folder / "p.jsonl", [request.problem(SPECIFICATION) for request in REQUESTS] + [held])
@@ -194,6 +195,6 @@ def test_a_problem_or_a_template_with_a_clause_is_refused(folder, policy):
 def test_what_would_leak_is_refused(folder, policy):
     completions(folder, trace(REQUESTS[0]))
     words = ("--policy", policy, "--out", "run")
-    assert "must stay free" in refused(*TRAIN, *words, "--grade-reasoning")
+    assert "must stay free" in refused(*TRAIN, *words, "--set", "grade_reasoning=true")
     without = [word for word in TRAIN if word not in ("--held-out", "held.jsonl")]
     assert "give --held-out" in refused(*without, *words)

@@ -13,7 +13,7 @@ from program_trace import failing_program
 
 from surefoot.cli.imitate import Imitate
 from surefoot.cli.options import JudgeSettings
-from surefoot.cli.rl import RL, open_task
+from surefoot.cli.rl import RL
 from surefoot.policies.devices import LOADING
 from surefoot.protocols import ProblemTrace
 
@@ -100,7 +100,7 @@ def test_gold_verifiers_of_training_run_programs_in_the_named_sandbox(
     )
     judge = JudgeSettings(verifier=("equations",), sandbox=IMAGE)
     rl = RL(problems="lab", policy="lab", out=tmp_path / "out", gold=("python-tests",), judge=judge)
-    for opened in (open_task(imitate, [problem], (), JudgeSettings(sandbox=IMAGE), LOADING), rl.task()):
+    for opened in (imitate.open_task([problem], (), JudgeSettings(sandbox=IMAGE), LOADING), rl.task()):
         programs = docker.programs()
         with opened as task:
             assert task.gold is not None
@@ -113,7 +113,7 @@ def test_an_unknown_sandbox_is_refused_before_anything_is_read(tmp_path: Path) -
     assert "unknown sandbox 'bare'" in refused(*words, "--sandbox", "bare")
     for words in (
         ["search", "none.jsonl", "revise", "--policy", "lab", "--verifier", "visible-tests"],
-        ["imitate", "none.jsonl", "--policy=lab", "--expert=lab-exact", "--out", tmp_path / "out"],
+        ["imitate", "none.jsonl", "--policy=lab", "--traces=none.jsonl", "--out", tmp_path / "out"],
         ["rl", "lab", "--policy=lab", "--verifier", "visible-tests", "--out", tmp_path / "out"],
     ):
         assert "unknown sandbox 'bare'" in refused(*words, "--sandbox", "bare")

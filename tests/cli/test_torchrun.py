@@ -85,7 +85,7 @@ def test_what_one_process_does_refuses_others(command, monkeypatch, tmp_path):
     monkeypatch.setenv("WORLD_SIZE", "2")
     problems = tmp_path / "p.jsonl"
     problems.write_text('{"text": "1 + 1", "answer": "2"}\n')
-    expert = ["--expert", "lab-exact"] if command == "imitate" else []
-    said = refused(command, problems, "--policy=lab", "--out", tmp_path / "out", *expert)
+    traces = ["--traces", problems] if command == "imitate" else []
+    said = refused(command, problems, "--policy=lab", "--out", tmp_path / "out", *traces)
     assert f"{command} works in one process, and 2 were started: run it without torchrun" in said
     assert not (tmp_path / "out").exists()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import Run
+from surefoot.io.runs import Journal
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.records import Problem, Trace
@@ -89,6 +90,20 @@ def evaluation(number: int, accuracy: float, half: float = 0.05) -> EvaluationRo
 
 def evaluations(*accuracies: float) -> list[EvaluationRow]:
     return [evaluation(number, accuracy) for number, accuracy in enumerate(accuracies)]
+
+
+def test_rounds_take_their_problems_in_turn(tmp_path) -> None:
+    run(tmp_path, held_out=0, rounds=2, problems=9, start="last", data="last")
+    assert (tmp_path / "policy" / "model.safetensors").exists()
+    taken = [
+        [
+            one.problem_id
+            for one in Journal(tmp_path / "pieces" / f"collected-{n}.journal", ProblemData).read()
+        ]
+        for n in (1, 2)
+    ]
+    assert [len(set(part)) for part in taken] == [9, 9]
+    assert len({*taken[0], *taken[1]}) == 16
 
 
 def test_the_first_of_equally_good_rounds_is_the_best_and_the_start_is_none_of_them() -> None:

@@ -25,7 +25,7 @@ train implicit | train:TrainImplicit | An implicit PRM: log-ratios of two langua
 train verifier | train:TrainVerifier | A generative verifier: a critique, then yes or no.
 train probe | train:TrainProbe | A linear probe on a policy's hidden states.
 rl | rl:RL | Train a policy with step rewards, outcome rewards, or both.
-imitate | imitate:Imitate | Train a policy on an expert's steps: behaviour cloning or DAgger.
+imitate | imitate:Imitate | Train a policy on an expert's steps: behaviour cloning.
 expert-iteration | imitate:ExpertIteration | Train a policy on the correct solutions that it samples.
 deliberate |  | Train a policy to reason about a specification that it no longer reads.
 deliberate generate | deliberate:DeliberateGenerate | Sample with the specification in the prompt.

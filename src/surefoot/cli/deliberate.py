@@ -28,12 +28,10 @@ from surefoot.labelling.specification import Specification, rejection
 from surefoot.policies.devices import Loading
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, StepLabel, Trace
-from surefoot.rl.config import ImitationConfig
+from surefoot.rl.config import CloningConfig
 from surefoot.training.config import SFTConfig
 from surefoot.work.cost import Rates
 from surefoot.work.jobs import Opened
-
-_SFT = ("epochs", "batch_size", "learning_rate")
 
 SpecificationFile = Annotated[
     str,
@@ -171,7 +169,8 @@ class DeliberateTrain(RL):
 
     Supervised fine-tuning on `--traces` comes first (`OUT/sft`), then `surefoot rl` on the outcomes, or on
     the judge that `--prm` or `--verifier` names; the result is `OUT/policy`. Judges never read the reasoning.
-    Prompts with a clause of the specification are refused. If the command is stopped, the same command
+    Prompts with a clause of the specification are refused. Settings of `surefoot rl` without an option, and
+    `sft.epochs` and the like, go into the file for `--config`. If the command is stopped, the same command
     resumes.
 
     Example: `surefoot deliberate train rules/requests.jsonl --traces passed.jsonl --held-out
@@ -181,14 +180,11 @@ class DeliberateTrain(RL):
 
     traces: o.Traces = Field(description="File of the completions that passed `deliberate filter`.")
     specification: SpecificationFile
-    sft: Annotated[
-        SFTConfig,
-        OptionGroup(
-            title="Fine-tuning",
-            names={name: f"--sft-{name.replace('_', '-')}" for name in _SFT},
-            omit=tuple(name for name in SFTConfig.model_fields if name not in _SFT),
-        ),
-    ] = SFTConfig(epochs=2)
+    sft: Annotated[SFTConfig, OptionGroup(title="Fine-tuning", omit=("*",))] = SFTConfig(epochs=2)
+    shown = (
+        *("PROBLEMS", "--out", "--traces", "--held-out", "--specification", "--policy", "--device"),
+        *("--prm", "--verifier", "--updates", "--max-tokens", "--chat"),
+    )
 
     @model_validator(mode="after")
     def _check_deliberation(self) -> Self:
@@ -211,7 +207,7 @@ class DeliberateTrain(RL):
             traces=self.traces,
             policy=self.policy,
             out=sft,
-            rounds=ImitationConfig(training=self.sft, seed=self.rl.seed),
+            cloning=CloningConfig(training=self.sft, seed=self.rl.seed),
             prompt=self.prompt,
             segment=self.segment,
             grading=self.grading,

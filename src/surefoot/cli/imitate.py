@@ -1,4 +1,4 @@
-"""``surefoot imitate`` and ``surefoot expert-iteration``: policies fine-tuned in rounds."""
+"""``surefoot imitate`` and ``surefoot expert-iteration``: policies fine-tuned on solutions."""
 
 from __future__ import annotations
 
@@ -9,61 +9,43 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from surefoot import lab, rl, training
+from surefoot import rl, training
 from surefoot.cli import options as o
-from surefoot.cli.audit.training import AUDIT, TrainingAudit
-from surefoot.cli.rl import open_task
+from surefoot.cli.rl import TaskCommand
 from surefoot.cli.runs import input_files, labelled, pair, read_table
-from surefoot.cli.settings import Command, Flag, OptionGroup
+from surefoot.cli.settings import OptionGroup
 from surefoot.cli.terminal import note
+from surefoot.cli.train import DETAILS
 from surefoot.errors import RunError
 from surefoot.io import Run
 from surefoot.labelling.expert import expert_traces
-from surefoot.policies.devices import LOADING, Loading
-from surefoot.policies.prompts import PromptFormat
-from surefoot.protocols import Policy, Sampling
 from surefoot.records import Problem, Trace
 from surefoot.rl.channels import RewardChannels
-from surefoot.rl.config import ExpertIterationConfig, ImitationConfig
+from surefoot.rl.config import CloningConfig, ExpertIterationConfig
 from surefoot.segment import visible_part
 from surefoot.work import progress_bars
 
 if TYPE_CHECKING:
     from surefoot.rl.rounds import Progress, RoundRow
 
-EXACT = "lab-exact"
-"""Name of the solver of the lab's world that makes no error."""
-
 ROUNDS = OptionGroup(
-    title="Rounds",
+    title="Training",
     names={
         "problems": "--round-problems",
         "training.lora.rank": "--lora",
         "training.lora.targets": "--lora-target",
     },
-    omit=("training.seed", "training.lora.dropout", "batch_size"),  # the run's seed counts
+    # the run's seed counts
+    omit=("training.seed", "batch_size", *(f"training.{name}" for name in DETAILS)),
     transient=("batch_size",),
 )
 
 
-class RoundsCommand(Command):
-    """What both commands have: problems, a policy to start from, a run directory."""
+class RoundsCommand(TaskCommand):
+    """What both commands have: the run, its report, and an audit of the policies."""
 
-    problems: o.ProblemsArgument
     out: o.OutDirectory
     """Run directory; it holds `policy` (the best round) and `round-N`."""
-    policy: str = Field(description="Policy to start from: `lab`, a checkpoint directory or a hub name.")
-    held_out: Annotated[str | None, o.INPUT] = None
-    """File of problems to evaluate on after every round; they choose the best one."""
-    gold: o.Gold = ()
-    loading: o.TrainedModels = LOADING
-    prompt: PromptFormat = PromptFormat()
-    segment: o.Segment = "line"
-    grading: o.GradingSettings = o.GradingSettings()
-    grade_reasoning: bool = False
-    """Let the judges of steps read hidden reasoning, which they otherwise never see. A policy that is graded
-    on it learns to hide its intentions there."""
-    audit: Annotated[TrainingAudit, AUDIT] = TrainingAudit()
 
     @model_validator(mode="after")
     def _check_audit(self) -> Self:
@@ -86,7 +68,7 @@ class RoundsCommand(Command):
         problems = read_table(self.problems, Problem)
         held_out = read_table(self.held_out, Problem) if self.held_out else ()
         with (
-            open_task(self, problems, held_out, judge, self.loading) as task,
+            self.open_task(problems, held_out, judge, self.loading) as task,
             Run.open(self.out, command=self.path(), config=self.resolved(), inputs=input_files(self)) as run,
             progress_bars() as progress,
         ):
@@ -97,93 +79,39 @@ class RoundsCommand(Command):
                 self.audit.compare(self.audit.test, self, run, held_out, max_tokens)
 
 
-class ExpertSettings(o.PolicySettings):
-    """The expert."""
-
-    name: Annotated[str | None, Flag(name="--expert")] = Field(  # type: ignore[assignment]
-        default=None,
-        description=f"Policy to ask in the policy's own states: `{EXACT}`, a checkpoint, a hub name or, with "
-        "`--base-url`, the server's model.",
-    )
-    chat: Annotated[bool, Flag(name="--expert-chat")] = False
-    """Send the expert's prompt through its chat template."""
-    temperature: Annotated[float, Flag(name="--expert-temperature")] = Field(default=0.0, ge=0)
-    """Sampling temperature of the expert; 0 is greedy."""
-    stop: tuple[str, ...] = ()
-    r"""Text at which the expert stops, such as `\n`: one step per request."""
-
-    def policy(self, loading: Loading) -> Policy:
-        """The expert."""
-        if self.name == EXACT and not self.base_url:
-            return lab.NoisySolver(error_rate=0.0, name=EXACT)
-        return self.open(chat=self.chat, loading=loading)
-
-
 class Imitate(RoundsCommand):
-    """Train a policy to take an expert's steps: behaviour cloning of traces, or DAgger with an expert.
+    """Train a policy to take an expert's steps: behaviour cloning of traces.
 
-    With `--traces` the policy learns their steps (with `--labels` only the good ones). With `--expert` the
-    policy writes solutions, the expert gives its own action at each step, and the policy learns it;
-    with both, the traces come first. If the command is stopped, the same command resumes.
+    With `--labels` it learns the good steps alone. If the command is stopped, the same command resumes.
 
     Example: `surefoot imitate p.jsonl --traces solutions.jsonl --policy lab --out cloned`
-
-    Example: `surefoot imitate p.jsonl --policy lab --expert lab-exact --rounds 4 --held-out test.jsonl
-    --gold lab --out dagger`
     """
 
-    traces: Annotated[str | None, o.INPUT] = None
-    """File of the expert's traces with steps, to clone."""
+    traces: o.Traces = Field(description="File of the expert's traces with steps.")
     labels: Annotated[str | None, o.INPUT] = None
     """File of step labels: only good steps are cloned."""
     threshold: float = Field(default=0.5, ge=0, le=1)
     """A step with a higher value than this is good."""
     sandbox: o.SandboxName = "bubblewrap"
-    expert: Annotated[ExpertSettings, OptionGroup(omit=("batch_size",))] = ExpertSettings()
-    rounds: Annotated[ImitationConfig, ROUNDS] = ImitationConfig()
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.traces is None and self.expert.name is None:
-            raise ValueError("nothing to imitate: give 'traces', or 'expert', or both")
-        if self.labels and not self.traces:
-            raise ValueError("'labels' are of 'traces': give both")
-        return self
+    cloning: Annotated[CloningConfig, ROUNDS] = CloningConfig()
 
     def run(self) -> None:
         def work(run: Run, task: rl.Task, progress: Progress) -> list[RoundRow]:
-            return rl.imitate(
+            return rl.clone(
                 run,
                 o.lab_policy(self.policy),
                 task,
-                self.rounds,
+                self.cloning,
                 progress,
-                demonstrations=self._demonstrations(task.problems),
-                expert=self._expert(),
+                self._demonstrations(task.problems),
                 labelled=self.labels is not None,
                 loading=self.loading,
             )
 
-        judge = o.JudgeSettings(sandbox=self.sandbox)
-        self.train(judge, work, self.rounds.max_tokens)
-
-    def _expert(self) -> rl.Expert | None:
-        if self.expert.name is None:
-            return None
-        return rl.Expert(
-            policy=self.expert.policy(self.loading),
-            prompt=PromptFormat(template=self.prompt.template, chat=self.expert.chat),
-            sampling=Sampling(
-                temperature=self.expert.temperature,
-                max_tokens=self.rounds.max_tokens,
-                stop=tuple(map(o.unescaped, self.expert.stop)),
-            ),
-        )
+        self.train(o.JudgeSettings(sandbox=self.sandbox), work, self.cloning.max_tokens)
 
     def _demonstrations(self, problems: Sequence[Problem]) -> list[training.Demonstration]:
         """What is cloned of the files; the rest is counted on standard error."""
-        if self.traces is None:
-            return []
         traces = read_table(self.traces, Trace)
         if self.labels:
             items = labelled(problems, traces, self.labels)

@@ -20,7 +20,7 @@ from surefoot.errors import RunError
 from surefoot.evaluation.frame import Origin
 from surefoot.evaluation.report import Section
 from surefoot.io import Run
-from surefoot.policies.devices import FLOAT32, Loading
+from surefoot.policies.devices import FLOAT32, LOADING, Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.records import Problem
 from surefoot.rl.config import NOT_DECISIVE, RLConfig
@@ -35,32 +35,50 @@ _JUDGE = ("names", "family", "calibrated", "verifier", "sandbox")
 _LAB_PROBLEMS, _LAB_HELD_OUT, _LAB_SEED = 2_000, 300, 1_000_000
 
 
-@contextmanager
-def open_task(
-    command: Any,
-    problems: Sequence[Problem],
-    held_out: Sequence[Problem],
-    judge: o.JudgeSettings,
-    loading: Loading,
-    **fields: Any,
-) -> Iterator[r.Task]:
-    """What ``command`` trains on, with judge, grader and verifiers open; these run programs in a sandbox."""
-    gold = o.open_verifiers(command.gold, sandbox=judge.sandbox)
-    with ExitStack() as stack:
-        yield r.Task(
-            problems=problems,
-            held_out=held_out,
-            segmenter=segmenter(command.segment),
-            grader=stack.enter_context(command.grading.open()),
-            prompt=command.prompt,
-            scorer=stack.enter_context(judge.open(loading)),
-            gold=stack.enter_context(gold) if command.gold else None,
-            grade_reasoning=command.grade_reasoning,
-            **fields,
-        )
+class TaskCommand(Command):
+    """Trains a policy on problems: what reinforcement learning, cloning and expert iteration share."""
+
+    problems: o.ProblemsArgument
+    out: o.OutDirectory = Field(description="Run directory; the trained policy is its folder `policy`.")
+    policy: str = Field(description="Policy to start from: `lab`, a checkpoint directory or a hub name.")
+    held_out: Annotated[str | None, o.INPUT] = None
+    """File of problems to evaluate on."""
+    gold: o.Gold = ()
+    loading: o.TrainedModels = LOADING
+    prompt: PromptFormat = PromptFormat()
+    segment: o.Segment = "line"
+    grading: o.GradingSettings = o.GradingSettings()
+    grade_reasoning: bool = False
+    """Let the judges of steps read hidden reasoning, which they otherwise never see. A policy that is graded
+    on it learns to hide its intentions there."""
+    audit: Annotated[TrainingAudit, AUDIT] = TrainingAudit()
+
+    @contextmanager
+    def open_task(
+        self,
+        problems: Sequence[Problem],
+        held_out: Sequence[Problem],
+        judge: o.JudgeSettings,
+        loading: Loading,
+        **fields: Any,
+    ) -> Iterator[r.Task]:
+        """What is trained on, with judge, grader and verifiers open; these run programs in a sandbox."""
+        gold = o.open_verifiers(self.gold, sandbox=judge.sandbox)
+        with ExitStack() as stack:
+            yield r.Task(
+                problems=problems,
+                held_out=held_out,
+                segmenter=segmenter(self.segment),
+                grader=stack.enter_context(self.grading.open()),
+                prompt=self.prompt,
+                scorer=stack.enter_context(judge.open(loading)),
+                gold=stack.enter_context(gold) if self.gold else None,
+                grade_reasoning=self.grade_reasoning,
+                **fields,
+            )
 
 
-class RL(Command):
+class RL(TaskCommand):
     """Train a policy by reinforcement learning on step rewards, on outcomes, or on both.
 
     Step scores come from a reward model (`--prm`) or from rules (`--verifier`); the credit rule turns them
@@ -82,20 +100,15 @@ class RL(Command):
     train.jsonl --chat --learning-rate 1e-6 --config rl.toml --out rl`
     """
 
-    out: o.OutDirectory = Field(description="Run directory; the trained policy is its folder `policy`.")
     problems: o.ProblemsArgument
     """File of problem records, or `lab`: problems of the lab's world."""
-    held_out: Annotated[str | None, o.INPUT] = None
-    """File of problems to evaluate on; else a share of the problems."""
     validation: float = Field(default=0.1, ge=0, le=0.9)
     """Share of the problems to hold out, without `--held-out`."""
-    policy: str = Field(description="Policy to train: `lab`, a checkpoint directory or a hub name.")
     environment: str | None = None
     """World of several turns, as `module:Class`; one of calls needs `--base-url`."""
     max_turns: int = Field(default=30, ge=1)
     """Most turns of an episode; `--max-tokens` limits each turn."""
     loading: o.TrainedModels = FLOAT32
-    gold: o.Gold = ()
     aggregate: Annotated[Aggregator, Flag(omit=True)] = "min"
     """How step scores become the proxy that the curves show."""
     judge: Annotated[
@@ -121,13 +134,6 @@ class RL(Command):
             transient=(*NOT_DECISIVE, "updates"),
         ),
     ] = RLConfig()
-    prompt: PromptFormat = PromptFormat()
-    segment: o.Segment = "line"
-    grading: o.GradingSettings = o.GradingSettings()
-    grade_reasoning: bool = False
-    """Let the judges of steps read hidden reasoning, which they otherwise never see. A policy that is graded
-    on it learns to hide its intentions there."""
-    audit: Annotated[TrainingAudit, AUDIT] = TrainingAudit()
     base_url: str | None = None
     """vLLM server that writes the rollouts and takes new weights, with `/v1`."""
     server_model: str | None = None
@@ -197,8 +203,7 @@ class RL(Command):
                 f"--environment {self.environment} takes calls of its tools, which a model in this process "
                 "does not make: let a vLLM server sample (--base-url), or give one that reads texts"
             )
-        return open_task(
-            self,
+        return self.open_task(
             *self._problems(),
             self.judge,
             self.loading.as_saved(),

@@ -42,7 +42,7 @@ from inspect import cleandoc, get_annotations
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ByteSize, ConfigDict
 from pydantic.fields import FieldInfo
@@ -186,6 +186,9 @@ class Command(BaseModel):
     # building validators for some sixty commands of which one runs would be slow
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)
 
+    shown: ClassVar[tuple[str, ...] | None] = None
+    """Names of its options, if only some settings have one; ``--config`` and ``--set`` reach the others."""
+
     def run(self) -> None:
         """Run the command. Raises an error of :mod:`surefoot.errors`."""
         raise NotImplementedError
@@ -258,7 +261,10 @@ def output_fields(command: type[Command]) -> tuple[str, ...]:
 @cache
 def options_of(kind: type[BaseModel]) -> tuple[Option, ...]:
     """Every setting of a class and of the classes nested in it, in order."""
-    return tuple(_options(kind, None, (), OptionGroup()))
+    options = tuple(_options(kind, None, (), OptionGroup()))
+    if not issubclass(kind, Command) or kind.shown is None:
+        return options
+    return tuple(option if option.name in kind.shown else replace(option, names=()) for option in options)
 
 
 _LESS_MEMORY = {

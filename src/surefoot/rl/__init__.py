@@ -1,4 +1,4 @@
-"""Learning from step rewards: reinforcement learning, imitation of an expert, and expert iteration.
+"""Learning from step rewards: reinforcement learning, behaviour cloning, and expert iteration.
 
 ``train_policy`` trains on a ``Task`` by the settings of an ``RLConfig``; ``PRESETS`` has the published
 methods.

@@ -8,9 +8,9 @@ from .advantage import Reinforce as Reinforce
 from .audit import audit_policy as audit_policy
 from .config import KL as KL
 from .config import PRESETS as PRESETS
+from .config import CloningConfig as CloningConfig
 from .config import CriticConfig as CriticConfig
 from .config import ExpertIterationConfig as ExpertIterationConfig
-from .config import ImitationConfig as ImitationConfig
 from .config import Objective as Objective
 from .config import OnlinePRMConfig as OnlinePRMConfig
 from .config import RLConfig as RLConfig
@@ -24,8 +24,6 @@ from .credit import Mixed as Mixed
 from .credit import Outcome as Outcome
 from .credit import Summed as Summed
 from .credit import TurnDifference as TurnDifference
-from .imitation import Expert as Expert
-from .imitation import imitate as imitate
 from .log import EvaluationRow as EvaluationRow
 from .log import Guards as Guards
 from .log import RLLog as RLLog
@@ -39,6 +37,7 @@ from .rollouts import Rollout as Rollout
 from .rollouts import Server as Server
 from .rollouts import Task as Task
 from .rollouts import roll_out as roll_out
+from .rounds import clone as clone
 from .rounds import iterate as iterate
 from .server_weights import ServerWeights as ServerWeights
 from .server_weights import write_weights as write_weights

@@ -30,7 +30,6 @@ from surefoot.spec import method_words
 from surefoot.training.config import SFTConfig
 
 Mean = Literal["token", "sequence", "constant"]
-After = Literal["until_error", "all"]
 
 NOT_DECISIVE = (
     "batch_size", "microbatch_tokens", "gradient_checkpointing", "checkpoint_every", "keep_samples",
@@ -348,24 +347,11 @@ def _merged(method: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
-class RoundsConfig(FrozenModel):
-    """Settings that imitation and expert iteration share. The defaults suit the lab's policy."""
+class CloningConfig(FrozenModel):
+    """Settings of behaviour cloning. The defaults suit the lab's policy."""
 
-    rounds: int = Field(default=3, ge=1, description="Rounds of sampling and fine-tuning.")
-    problems: int | None = Field(
-        default=None, ge=1, description="Problems per round, taken in turn; by default all in every round."
-    )
-    samples: int = Field(default=1, ge=1, description="Solutions per problem and round.")
     temperature: float = Field(default=1.0, ge=0, description="Sampling temperature of the policy.")
     max_tokens: int = Field(default=96, ge=1, description="Maximum tokens of a solution.")
-    start: Literal["first", "last"] = Field(
-        default="first",
-        description="Fine-tune in each round from the policy that the run started with (first), or from the "
-        "policy of the round before (last).",
-    )
-    data: Literal["all", "last"] = Field(
-        default="all", description="Fine-tune on the data of all rounds so far, or of the last round alone."
-    )
     training: SFTConfig = Field(
         default=SFTConfig(epochs=2),
         description="How to fine-tune in a round; its seed is ignored in favour of the run's.",
@@ -379,6 +365,29 @@ class RoundsConfig(FrozenModel):
     batch_size: int = Field(default=256, ge=1, description="Samples decoded together in this process.")
     seed: int = Field(default=0, description="Seed of problems, samples and fine-tuning.")
 
+    @property
+    def sampling(self) -> Sampling:
+        """How the policy is sampled."""
+        return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
+
+
+class RoundsConfig(CloningConfig):
+    """Settings of rounds of sampling and fine-tuning."""
+
+    rounds: int = Field(default=3, ge=1, description="Rounds of sampling and fine-tuning.")
+    problems: int | None = Field(
+        default=None, ge=1, description="Problems per round, taken in turn; by default all in every round."
+    )
+    samples: int = Field(default=1, ge=1, description="Solutions per problem and round.")
+    start: Literal["first", "last"] = Field(
+        default="first",
+        description="Fine-tune in each round from the policy that the run started with (first), or from the "
+        "policy of the round before (last).",
+    )
+    data: Literal["all", "last"] = Field(
+        default="all", description="Fine-tune on the data of all rounds so far, or of the last round alone."
+    )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.start == "last" and self.training.lora:
@@ -387,29 +396,6 @@ class RoundsConfig(FrozenModel):
                 "'training.lora'"
             )
         return self
-
-    @property
-    def sampling(self) -> Sampling:
-        """How the policy is sampled."""
-        return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
-
-
-class ImitationConfig(RoundsConfig):
-    """Settings of behaviour cloning and DAgger."""
-
-    after: After = Field(
-        default="until_error",
-        description="Whether the expert is asked about states after the policy's first error. until_error: "
-        "no, since the solution is wrong from there on. all: yes, so that the policy learns to carry on "
-        "after an error; this needs an expert that can.",
-    )
-    beta: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="In round n, a share beta^n of the problems is solved by the expert. (Ross et al. mix "
-        "step by step; their first round, the expert's alone, is behaviour cloning.)",
-    )
 
 
 class ExpertIterationConfig(RoundsConfig):

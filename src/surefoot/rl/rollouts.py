@@ -116,11 +116,8 @@ class Task:
         n: int,
         seed: int,
         sampling: Sampling,
-        prompt: PromptFormat | None = None,
     ) -> list[list[Trace]]:
-        """``n`` graded traces of each problem: solutions, or episodes in the environment.
-
-        ``prompt`` replaces the task's."""
+        """``n`` graded traces of each problem: solutions, or episodes in the environment."""
         if self.environment is not None:
             return await sample_runs(
                 policy,
@@ -139,7 +136,7 @@ class Task:
             seed=seed,
             segmenter=self.segmenter,
             grader=self.grader,
-            prompt=prompt or self.prompt,
+            prompt=self.prompt,
             sampling=sampling,
         )
 

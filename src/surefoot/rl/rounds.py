@@ -1,4 +1,4 @@
-"""Rounds of collecting data and fine-tuning: what imitation and expert iteration share.
+"""Rounds of collecting data and fine-tuning: behaviour cloning and expert iteration.
 
 In each round the policy writes solutions, some of the data is chosen to learn from, the policy is fine-tuned
 on it, and evaluated on held-out problems, which choose the round whose policy is the result. Everything is
@@ -25,11 +25,11 @@ from surefoot.io import JSON, Run, atomic_directory
 from surefoot.models.engine.causal import load_causal
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.transformers import TransformersPolicy
-from surefoot.protocols import Policy, ProblemTrace, TraceChannel
+from surefoot.protocols import RUN_CHANNELS, Policy, ProblemTrace, TraceChannel
 from surefoot.records import Problem, Record, StepScores, Trace, Usage
 from surefoot.rl.audit import audit_policy
 from surefoot.rl.channels import RewardChannels, require_no_leak, reward_channels, trace_canaries
-from surefoot.rl.config import ExpertIterationConfig, RoundsConfig
+from surefoot.rl.config import CloningConfig, ExpertIterationConfig, RoundsConfig
 from surefoot.rl.credit import Need
 from surefoot.rl.log import EvaluationRow, scalars
 from surefoot.rl.rollouts import Task
@@ -64,13 +64,13 @@ class ProblemData(Record):
     dropped: dict[str, int] = Field(default_factory=dict)
     """What is not, by reason."""
     usage: Usage = Usage()
-    """Of the policy; tokens of scorers and experts count as verifier tokens."""
+    """Of the policy; tokens of scorers count as verifier tokens."""
 
 
 Collector = Callable[..., Coroutine[Any, Any, list[ProblemData]]]
 """``await collect(policy, problems, number=..., seed=...)`` lets the policy write solutions, and chooses what
-to learn from: one record per problem, in order. ``number`` counts the rounds that collect data, from 1;
-``seed`` is the seed of the round."""
+to learn from: one record per problem, in order. ``number`` counts the rounds, from 1; ``seed`` is
+the seed of the round."""
 
 
 class RoundRow(BaseModel):
@@ -118,9 +118,8 @@ def _flat(row: RoundRow) -> dict[str, JSON]:
 class Rounds:
     """Rounds from the checkpoint or hub name ``policy``, in the run directory.
 
-    With ``demonstrations``, a first round learns from those alone; they stay part of the data. Without
-    ``collect`` that is the only round. With ``distinct`` a text that several rounds collected is learned
-    once.
+    Without ``collect`` the rounds learn from the ``demonstrations``. With ``distinct`` a text that several
+    rounds collected is learned once.
     """
 
     run: Run
@@ -144,8 +143,7 @@ class Rounds:
         ``TrainingError`` if a round has nothing to learn, saying why.
         """
         rows = [self.start()]
-        count = bool(self.demonstrations) + (self.config.rounds if self.collect else 0)
-        for number in range(1, count + 1):
+        for number in range(1, self.config.rounds + 1):
             rows.append(self.round(number, rows))
             write_rows(self.run.directory / "curves.jsonl", map(_flat, rows))
         best = best_round(rows).round
@@ -154,15 +152,15 @@ class Rounds:
                 shutil.copytree(self._checkpoint(best), new, dirs_exist_ok=True)
             self.run.finish("policy", {"round": best})
         if not self.run.done("channels"):
-            self.run.finish("channels", self._channels(count).model_dump(mode="json"))
+            self.run.finish("channels", self._channels().model_dump(mode="json"))
         return rows
 
-    def _channels(self, rounds: int) -> RewardChannels:
+    def _channels(self) -> RewardChannels:
         channels = reward_channels(self.judges, grade_reasoning=self.task.grade_reasoning)
         texts = {problem.id: problem.text for problem in self.task.problems}
         scanned = hidden = 0
-        if self.judges and not channels.grade_reasoning:
-            for number in range(1 + bool(self.demonstrations), rounds + 1):
+        if self.judges and self.collect and not channels.grade_reasoning:
+            for number in range(1, self.config.rounds + 1):
                 for record in self.run.journal(f"collected-{number}", ProblemData).read():
                     scanned += len(record.traces)
                     hidden += sum(bool(trace_canaries(t, texts[record.problem_id])) for t in record.traces)
@@ -205,12 +203,10 @@ class Rounds:
         return row
 
     def _collect(self, number: int) -> list[ProblemData]:
-        """The round's data, including what an interrupted run collected; none in a round of
-        demonstrations."""
-        turn = number - bool(self.demonstrations)
-        if self.collect is None or not turn:
+        """The round's data, including what an interrupted run collected; none of demonstrations."""
+        if self.collect is None:
             return []
-        problems = self._problems(turn)
+        problems = self._problems(number)
         size = max(1, _SAMPLES_PER_SHARD // self.config.samples)
         parts = [problems[start : start + size] for start in range(0, len(problems), size)]
         journal = self.run.journal(f"collected-{number}", ProblemData)
@@ -221,18 +217,18 @@ class Rounds:
             return list(journal.read())
         policy, seed = self._policy(number - 1), self.config.seed + number * _SEED_STRIDE
         for part in missing:
-            collected = self.collect(policy, parts[part], number=turn, seed=seed)
+            collected = self.collect(policy, parts[part], number=number, seed=seed)
             journal.write(part, asyncio.run(collected))
             self.progress(stage, part + 1, len(parts))
         return list(journal.read())
 
-    def _problems(self, turn: int) -> list[Problem]:
-        """All, or the turn's part of an order that the seed determines; it starts over at its end."""
+    def _problems(self, number: int) -> list[Problem]:
+        """All, or the round's part of an order that the seed determines; it starts over at its end."""
         problems, count = list(self.task.problems), self.config.problems
         if count is None or count >= len(problems):
             return problems
         order = np.random.default_rng(self.config.seed).permutation(len(problems))
-        first = (turn - 1) * count
+        first = (number - 1) * count
         return [problems[order[at % len(problems)]] for at in range(first, first + count)]
 
     def _train(self, number: int) -> None:
@@ -240,7 +236,7 @@ class Rounds:
         rounds = range(1, number + 1) if self.config.data == "all" else (number,)
         data = [record for n in rounds for record in self.run.journal(f"collected-{n}", ProblemData).read()]
         learned = [
-            *(self.demonstrations if 1 in rounds else ()),
+            *self.demonstrations,
             *(demonstration for record in data for demonstration in record.demonstrations),
         ]
         learned = _distinct(learned) if self.distinct else learned
@@ -323,6 +319,30 @@ def _distinct(demonstrations: Sequence[Demonstration]) -> list[Demonstration]:
             (demonstration.trace.problem_id, text, demonstration.steps, demonstration.end), demonstration
         )
     return list(unique.values())
+
+
+def clone(
+    run: Run,
+    policy: str | Path,
+    task: Task,
+    config: CloningConfig,
+    progress: Progress,
+    demonstrations: Sequence[Demonstration],
+    *,
+    labelled: bool = False,
+    loading: Loading = LOADING,
+) -> list[RoundRow]:
+    """Fine-tune on the ``demonstrations`` in one round: behaviour cloning (:class:`Rounds`).
+
+    ``labelled``: labels chose the steps of the demonstrations. Raises ``TrainingError`` if there are none.
+    """
+    if not demonstrations:
+        raise TrainingError("nothing to imitate: the traces hold no step to learn")
+    once = RoundsConfig(**dict(config), rounds=1)
+    judges: dict[str, Collection[TraceChannel]] = {"labels": RUN_CHANNELS} if labelled else {}
+    return Rounds(
+        run, policy, task, once, None, progress, demonstrations, loading=loading, judges=judges
+    ).run_all()
 
 
 def iterate(

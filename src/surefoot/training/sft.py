@@ -4,9 +4,8 @@ Generative verifiers learn critiques, cloned policies chosen steps of traces. Th
 cross-entropy of the tokens at the examples' positions, averaged over an update; other tokens are context.
 
 In step-level behaviour cloning the problem and the other steps are context without loss
-(:class:`Demonstration` says which steps count). So an expert's step can follow a policy's own, wrong ones
-(DAgger), and of a solution that goes wrong its good steps can be learned alone. The result is an ordinary
-checkpoint of transformers, or an adapter of peft.
+(:class:`Demonstration` says which steps count). So of a solution that goes wrong its good steps can be
+learned alone. The result is an ordinary checkpoint of transformers, or an adapter of peft.
 """
 
 from __future__ import annotations
