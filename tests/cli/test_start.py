@@ -64,6 +64,27 @@ def test_what_does_not_exist_is_reported_before_torch_is_imported(tmp_path, monk
     assert not list(Path().iterdir())
 
 
+@pytest.mark.slow
+def test_a_score_imports_a_model_of_transformers_and_nothing_slow_beside():
+    """The import of ``LlamaModel`` takes nearly all CPU time of a first score (docs/results/performance.md)."""
+    program = """
+import sys
+from transformers import LlamaModel
+before = set(sys.modules)
+sys.argv = ["surefoot", "score", "--prm", "lab", "--problem", "Start with 7.", "--solution", "7 = 0"]
+from surefoot.cli import main
+try:
+    main()
+finally:
+    packages = {name.split(".")[0] for name in set(sys.modules) - before}
+    print(*packages - sys.stdlib_module_names, file=sys.stderr)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    light = {"annotated_types", "click", "lazy_loader", "pydantic", "pydantic_core", "surefoot"}
+    with_tokenizers = {"tokenizers", "transformers", "typing_inspection"}
+    assert set(ended.stderr.splitlines()[-1].split()) <= light | with_tokenizers
+
+
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_help_shows_few_options_and_every_required_one(command):
     options = [option for option in options_of(load_settings(command)) if option.names]

@@ -11,8 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.float64]
 
 _STEPS = 100
-_PRECISE = 1e-10
-"""Newton's method ends when no coefficient changes by more than this."""
+_ROUNDING = 1e-15
+"""Newton's method ends when the loss falls by no more than this part of it."""
+_SMALLEST = 1e-10
+"""Smallest part of a step that is tried."""
 _CONSTANT = 1e-10
 """A feature whose deviation is this small a part of its mean is constant but for rounding."""
 
@@ -39,10 +41,10 @@ def logistic_regression(features: ArrayLike, targets: ArrayLike, *, penalty: flo
         hessian = x.T @ (x * (p * (1 - p))[:, None]) + np.diag(ridge)
         step = np.linalg.lstsq(hessian, gradient)[0]
         before, size = loss(beta), 1.0
-        while loss(beta - size * step) > before and size > _PRECISE:
+        while loss(beta - size * step) > before and size > _SMALLEST:
             size /= 2
-        beta -= size * step
-        if np.abs(size * step).max() <= _PRECISE * max(1.0, np.abs(beta).max()):
+        beta = beta - size * step
+        if before - loss(beta) <= _ROUNDING * before:
             return beta
     raise ValueError(f"no coefficients within {_STEPS} steps; give a penalty")
 
