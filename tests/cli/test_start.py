@@ -66,7 +66,7 @@ def test_what_does_not_exist_is_reported_before_torch_is_imported(tmp_path, monk
 
 @pytest.mark.slow
 def test_a_score_imports_a_model_of_transformers_and_nothing_slow_beside():
-    """The import of ``LlamaModel`` takes nearly all CPU time of a first score (docs/results/performance.md)."""
+    """The import of ``LlamaModel`` takes nine tenths of the time of a first score."""
     program = """
 import sys
 from transformers import LlamaModel
