@@ -45,7 +45,7 @@ def logistic_regression(features: ArrayLike, targets: ArrayLike, *, penalty: flo
             size /= 2
         beta = beta - size * step
         if before - loss(beta) <= _ROUNDING * before:
-            return beta
+            return np.asarray(beta)
     raise ValueError(f"no coefficients within {_STEPS} steps; give a penalty")
 
 
