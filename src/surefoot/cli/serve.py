@@ -18,11 +18,10 @@ from surefoot.cli.guard import open_rules
 from surefoot.cli.runs import RecordFiles
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo, note
-from surefoot.errors import RecordError, ScoreError
+from surefoot.errors import RecordError
 from surefoot.io import atomic_file
 from surefoot.io.tables import Seen
 from surefoot.policies.devices import Loading
-from surefoot.rl import engines
 from surefoot.segment import visible_part
 from surefoot.server.gateway.settings import (
     GatewaySettings,
@@ -333,15 +332,17 @@ class Prune(DatabaseCommand):
 
 
 class Sessions(Command):
-    """Write the sessions that a gateway recorded as traces with scores and, for a trainer, as episodes.
+    """Write the sessions that a gateway recorded as traces with scores and, with `--reward`, as episodes.
 
     A session is what requests with the same `X-Session-Id` (or `metadata.session_id`) and key belong to. Its
     turns are put together again: a trace for the conversation, one more for each place where it was continued
-    twice. `episodes.jsonl` has one line a trace, with a reward for every turn.
+    twice. `episodes.jsonl` has one line a trace, with a reward for every turn: the fields of
+    `surefoot.rl.engines.RecordedTurn`, from which `verl_rows`, `skyrl_rows` and `verifiers_trace` make
+    samples.
 
     Example: `surefoot serve sessions --database surefoot.db --out sessions`
 
-    Example: `surefoot serve sessions --trainer verl --reward score --out sessions`
+    Example: `surefoot serve sessions --reward score --out sessions`
     """
 
     database: Annotated[
@@ -350,11 +351,9 @@ class Sessions(Command):
     ] = "surefoot.db"
     out: o.OutDirectory = Field(description="Directory for problems, traces, scores and episodes.")
     session: Annotated[tuple[str, ...], Flag()] = Field(default=(), description="Write these sessions alone.")
-    trainer: Literal["verifiers", "verl", "skyrl"] | None = None
-    """Write episodes in its form: verifiers (and prime-rl), verl's agent loop, or SkyRL."""
-    reward: Literal["score", "guard"] = "score"
-    """Reward of a turn: score, what the strategy or the guard's reward model gave it; guard, 1 if the guard
-    released the first message, else 0."""
+    reward: Literal["score", "guard"] | None = None
+    """Write episodes with this reward of each turn: score, what the strategy or the guard's reward model gave
+    it; guard, 1 if the guard released the first message, else 0."""
     missing: float | None = None
     """Reward of turns that have none; without it they are refused, never taken for 0."""
     grade_reasoning: bool = False
@@ -376,7 +375,7 @@ class Sessions(Command):
             self.out.mkdir(parents=True, exist_ok=True)
             records = files.enter_context(RecordFiles(self.out))
             episodes = None
-            if self.trainer is not None:
+            if self.reward is not None:
                 episodes = files.enter_context(atomic_file(self.out / "episodes.jsonl"))
             seen = files.enter_context(closing(Seen()))
             for name, key_id in names:
@@ -390,8 +389,8 @@ class Sessions(Command):
                     counts["traces"] += 1
                     counts["turns"] += len(line.turns)
                     counts["scored"] += sum(turn.score is not None for turn in line.turns)
-                    if episodes is not None:
-                        episodes.write((json.dumps(self._episode(line)) + "\n").encode())
+                    if episodes is not None and self.reward is not None:
+                        episodes.write((json.dumps(self._episode(line, self.reward)) + "\n").encode())
             if not counts["traces"]:
                 raise RecordError(f"the database has {len(names)} sessions, and none has an answer")
         note(
@@ -399,20 +398,9 @@ class Sessions(Command):
             f"{counts['scored']} of them scored"
         )
 
-    def _episode(self, line: s.Conversation) -> dict[str, Any]:
-        turns = self._rewarded(line)
+    def _episode(self, line: s.Conversation, by: Literal["score", "guard"]) -> dict[str, Any]:
         about = {"session": line.session, "problem_id": line.problem.id, "trace_id": line.trace.id}
-        try:
-            if self.trainer == "verl":
-                return {**about, "samples": engines.verl_rows(turns)}
-            if self.trainer == "skyrl":
-                return {**about, **engines.skyrl_rows(turns)}
-            return {**about, **engines.verifiers_trace(turns, name=line.trace.id, task=line.problem.id)}
-        except ScoreError as error:
-            raise RecordError(f"session {line.session!r}: {error}") from error
-
-    def _rewarded(self, line: s.Conversation) -> list[engines.RecordedTurn]:
-        if self.reward == "score" and not self.grade_reasoning:
+        if by == "score" and not self.grade_reasoning:
             traces = {turn.request_id: turn.candidate.trace for turn in line.turns}
             hidden = [name for name, trace in traces.items() if visible_part(trace).trace is not trace]
             if hidden:
@@ -421,30 +409,30 @@ class Sessions(Command):
                     f"too, first request {hidden[0]}; choose --reward guard, or ask for them with "
                     "--grade-reasoning"
                 )
-        rewards = [s.turn_reward(turn, self.reward) for turn in line.turns]
+        rewards = [s.turn_reward(turn, by) for turn in line.turns]
         if self.missing is None and None in rewards:
             without = line.turns[rewards.index(None)]
             raise RecordError(
                 f"session {line.session!r}: {rewards.count(None)} of {len(rewards)} turns have no "
-                f"{self.reward}, the first of request {without.request_id}; choose another --reward, or set "
+                f"{by}, the first of request {without.request_id}; choose another --reward, or set "
                 "their reward with --missing"
             )
-        return [
-            _recorded(turn, self.missing if reward is None else reward)
+        turns = [
+            _turn(turn, self.missing if reward is None else reward)
             for turn, reward in zip(line.turns, rewards, strict=True)
         ]
+        return {**about, "turns": turns}
 
 
-def _recorded(turn: s.ConversationTurn, reward: float | None) -> engines.RecordedTurn:
+def _turn(turn: s.ConversationTurn, reward: float | None) -> dict[str, Any]:
     from surefoot.policies.openai_requests import openai_message
 
-    assert reward is not None  # noqa: S101 - for the type checker
-    return engines.RecordedTurn(
-        prompt=[openai_message(message) for message in turn.context],
-        completion=openai_message(turn.reply),
-        reward=reward,
-        truncated=turn.candidate.trace.cut_off,
-        prompt_ids=turn.tokens.prompt_ids,
-        completion_ids=turn.tokens.ids,
-        logprobs=turn.tokens.logprobs,
-    )
+    return {
+        "prompt": [openai_message(message) for message in turn.context],
+        "completion": openai_message(turn.reply),
+        "reward": reward,
+        "truncated": turn.candidate.trace.cut_off,
+        "prompt_ids": turn.tokens.prompt_ids,
+        "completion_ids": turn.tokens.ids,
+        "logprobs": turn.tokens.logprobs,
+    }

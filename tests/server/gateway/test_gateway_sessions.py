@@ -19,6 +19,7 @@ from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.protocols import Completion, SampleResult
 from surefoot.records import Problem, StepScores, Trace, Usage
+from surefoot.rl.engines import RecordedTurn, verifiers_trace, verl_rows
 from surefoot.rl.engines.verl import TOKEN_REWARDS
 from surefoot.server import (
     GatewaySettings,
@@ -148,13 +149,13 @@ def test_the_command_writes_traces_and_episodes(recorded, tmp_path):
     [trace] = read_records(out / "traces.jsonl", Trace)
     [problem] = read_records(out / "problems.jsonl", Problem)
     assert (trace.problem_id, len(trace.steps)) == (problem.id, 2)
-    verl = (*base, f"--out={tmp_path / 'verl'}", "--trainer=verl", "--reward=guard")
+    verl = (*base, f"--out={tmp_path / 'verl'}", "--reward=guard")
     why = refused(*verl)
     assert "1 of 2 turns have no guard" in why
     assert "--missing" in why
     good(*verl, "--missing=1")
     [episode] = map(json.loads, (tmp_path / "verl" / "episodes.jsonl").read_text().splitlines())
-    [sample] = episode["samples"]
+    [sample] = verl_rows([RecordedTurn(**turn) for turn in episode["turns"]])
     assert (sample["prompt_ids"], sample["response_ids"]) == ([1, 2], [4, 5, 9, 6, 7])
     assert sample["response_mask"] == [1, 1, 0, 1, 1]
     assert sample["response_logprobs"] == [-0.4, -0.5, 0, -0.6, -0.7]
@@ -181,9 +182,11 @@ def test_scores_of_turns_stand_at_their_steps(tmp_path):
     assert scores.scores == (0.9, 0.9)
     assert scores.trace_id == line.trace.id
     out = tmp_path / "out"
-    good("serve", "sessions", f"--database={tmp_path / 's.db'}", f"--out={out}", "--trainer=verifiers")
+    good("serve", "sessions", f"--database={tmp_path / 's.db'}", f"--out={out}", "--reward=score")
     assert [one.scores for one in read_records(out / "scores.jsonl", StepScores)] == [(0.9, 0.9)]
-    [trace] = map(json.loads, (out / "episodes.jsonl").read_text().splitlines())
+    [episode] = map(json.loads, (out / "episodes.jsonl").read_text().splitlines())
+    turns = [RecordedTurn(**turn) for turn in episode["turns"]]
+    trace = verifiers_trace(turns, name=episode["trace_id"], task=episode["problem_id"])
     assert trace["info"] == {"turn_rewards": [0.9, 0.9]}
     sampled = [node.get("sampled", False) for node in trace["nodes"]]
     assert sampled == [node["message"]["role"] == "assistant" for node in trace["nodes"]]
@@ -195,13 +198,13 @@ def test_scores_of_hidden_reasoning_are_no_reward_unless_asked(tmp_path):
         tmp_path, said("<think>\nbad\n</think>\n\nfine\n"), dialect="openai", scorer=LineScorer()
     ) as (_, client, _, _):
         tell(client, [QUESTION], extra_body={"surefoot": {"strategy": "best-of-n:n=1"}})
-    words = ("serve", "sessions", f"--database={tmp_path / 's.db'}", "--trainer=verifiers")
+    words = ("serve", "sessions", f"--database={tmp_path / 's.db'}", "--reward=score")
     why = refused(*words, f"--out={tmp_path / 'no'}")
     assert "the scores of 1 turns are of hidden reasoning" in why
     assert "--grade-reasoning" in why
     good(*words, f"--out={tmp_path / 'yes'}", "--grade-reasoning")
-    [trace] = map(json.loads, (tmp_path / "yes" / "episodes.jsonl").read_text().splitlines())
-    assert len(trace["info"]["turn_rewards"]) == 1
+    [episode] = map(json.loads, (tmp_path / "yes" / "episodes.jsonl").read_text().splitlines())
+    assert len(episode["turns"]) == 1
 
 
 def test_a_lone_answer_is_cut_as_the_gateway_cut_it(tmp_path):
