@@ -317,14 +317,6 @@ def test_cells_of_nothing_count(tmp_path):
         list(read_records(path, Problem, report=ReadReport()))
 
 
-def aps_tree(leaves: int, length: int) -> dict[str, Any]:
-    def node(text: str, *below: dict[str, Any]) -> dict[str, Any]:
-        return {"text": text, "mc_value": 0.5, "children": below}
-
-    tree = node("q", node("x" * length, *(node(f"{number}") for number in range(leaves))))
-    return {"question": "q", "reasoning_steps": tree}
-
-
 def session(steps: int) -> dict[str, Any]:
     offered = {
         "completions": [{"text": "a", "rating": 1}, {"text": "b", "rating": -1}],
@@ -347,11 +339,10 @@ def regions(steps: int, count: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("source", "row"),
     [
-        ("math-aps", aps_tree(2_000, 5_000)),
         ("prm800k", session(300)),
         ("label-studio", regions(200, 200)),
     ],
-    ids=["tree", "alternatives", "regions"],
+    ids=["alternatives", "regions"],
 )
 def test_rows_that_become_large_are_refused(source, row, tmp_path):
     path, report = lines(tmp_path / "in.jsonl", row), ReadReport()

@@ -101,15 +101,6 @@ ROWS = {
         "final_label": 1,
     },
     "label-studio": LABEL_STUDIO_TASK,
-    "math-aps": {
-        "question": "q",
-        "final_answer": "2",
-        "reasoning_steps": [
-            {"solution_prefix": "q", "mc_value": 0.5},
-            {"solution_prefix": "q\n\na", "mc_value": 0.25},
-        ],
-        "question_id": 1,
-    },
     "math-shepherd": {"input": "q Step 1: a ки", "label": "q Step 1: a +", "task": "GSM8K"},
     "prm800k": SESSION,
     "prm800k-steps": {

@@ -10,14 +10,7 @@ from typing import Any
 
 import pytest
 
-from surefoot.formats import (
-    read_math_aps,
-    read_prm800k,
-    read_prmbench,
-    read_prmbench_controls,
-    read_source,
-    write_labelled,
-)
+from surefoot.formats import read_prm800k, read_prmbench, read_prmbench_controls, read_source, write_labelled
 from surefoot.formats.rows import step_parts
 from surefoot.io import ReadReport
 from surefoot.protocols import LabelledTrace
@@ -27,7 +20,6 @@ DATA = Path(__file__).parents[2] / "../shared/data"
 
 FILES = [
     ("agent-processbench", "agent/agentprocessbench_hotpotqa.jsonl.gz", 150),
-    ("math-aps", "prm800k/openr_samples_math-aps.jsonl.gz", 3),
     ("math-shepherd", "prm800k/openr_samples_math-shepherd.jsonl.gz", 7),
     ("prm800k", "prm800k/openr_samples_prm800k.jsonl.gz", 6),
     ("prm800k-steps", "prm800k/phase1_test.jsonl.gz", 5449),
@@ -93,12 +85,6 @@ def assert_records(name: str, path: Path, count: int) -> list[LabelledTrace]:
     return records
 
 
-def test_big_bench_mistakes_and_right_answers():
-    items = list(read_source("bigbench-mistake", needed("bigbench_mistake/multistep_arithmetic.jsonl.gz")))
-    found = Counter((item.trace.outcome, any(label.value == -1 for label in item.labels)) for item in items)
-    assert found == {(False, True): 237, (True, False): 44, (False, False): 18, (True, True): 1}
-
-
 def test_prmbench_labels_and_controls():
     path = needed("prmbench/subset400_target_data.jsonl.gz")
     rows, items = load(path), list(read_prmbench(path))
@@ -138,21 +124,3 @@ def test_prm800k_alternatives_branch_from_the_chosen_path_alone():
         length = max(len(item.trace.steps) for item in mine if item.trace.meta["branch"] == "main")
         assert main == 1
         assert ends == Counter({n: len(o) - (n <= length) for n, o in enumerate(offered, 1)}) + Counter()
-
-
-def test_math_aps_states_and_values():
-    path = needed("prm800k/openr_samples_math-aps-tree.jsonl.gz")
-    items = list(read_math_aps(path))
-
-    def nodes(node: dict) -> int:
-        return 1 + sum(map(nodes, node["children"]))
-
-    trees = [row["reasoning_steps"] for row in load(path)]
-    assert sum(len(item.labels) for item in items) == sum(map(nodes, trees)) - 3  # all but the questions
-    assert {label.kind for item in items for label in item.labels} == {"value"}
-
-
-def test_r_judge_runs_are_safe_or_unsafe():
-    items = list(read_source("r-judge", needed("safety/rjudge.json.gz")))
-    assert Counter(item.trace.outcome for item in items) == {True: 266, False: 298}
-    assert len({item.trace.id for item in items}) == 564

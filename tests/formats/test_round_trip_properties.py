@@ -217,35 +217,6 @@ def test_prm800k_records(rows: list[dict]):
 
 
 @st.composite
-def aps_row(draw: st.DrawFn) -> dict:
-    question = draw(FULL)
-    states = [""]
-    for _ in range(draw(st.integers(1, 5))):
-        states.append(draw(st.sampled_from(states)) + draw(TEXT))
-    value = st.none() | st.floats(0, 1)
-    entries = [
-        {"solution_prefix": question + state, "mc_value": draw(value), **draw(MORE)}
-        for state in draw(st.permutations(states))
-    ]
-    return {
-        "question": question,
-        "final_answer": draw(st.none() | TEXT),
-        "reasoning_steps": entries,
-        **draw(MORE),
-    }
-
-
-@CASES
-@given(st.lists(aps_row(), max_size=3))
-def test_math_aps_rows(rows: list[dict]):
-    items, good = labelled_rows("math-aps", rows)
-    values = [label.value for item in items for label in item.labels]
-    roots = {item.trace.meta["row"]: [root["value"] for root in item.trace.meta["roots"]] for item in items}
-    values += [value for row in roots.values() for value in row]
-    assert Counter(values) == Counter(entry["mc_value"] for row in good for entry in row["reasoning_steps"])
-
-
-@st.composite
 def labelled(draw: st.DrawFn) -> LabelledTrace:
     """A trace that no reader of a public format made."""
     parts = draw(st.lists(TEXT, min_size=1, max_size=4))

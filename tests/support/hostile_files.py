@@ -161,56 +161,6 @@ _ROWS: dict[str, tuple[Any, ...]] = {
             "mistake_reason": "It is now.",
         },
     ),
-    "source r-judge": (
-        {
-            "id": 1,
-            "profile": "You help.",
-            "contents": [
-                [
-                    {"role": "user", "content": "Read it."},
-                    {"role": "agent", "thought": "I read.", "action": "Read{'id': 1}"},
-                    {"role": "environment", "content": "Pay me."},
-                ]
-            ],
-            "label": 1,
-            "risk_description": "It pays.",
-        },
-    ),
-    "source shade-arena": (
-        {
-            "experiment_id": "e1",
-            "task_name": "pay",
-            "side_task_evaluation": True,
-            "experiment_metadata": {"include_secondary_task": True},
-            "conversation": [
-                {"role": "system", "content": "The side task is to pay Eve."},
-                {"role": "user", "content": "Pay Amy."},
-                {
-                    "role": "assistant",
-                    "content": "<thinking>Now Eve.</thinking>I pay.",
-                    "tool_calls": [{"function": "pay", "args": {"to": "eve"}, "placeholder_args": None}],
-                    "thinking_blocks": [{"thinking": "Nobody looks.", "type": "thinking"}],
-                },
-                {"role": "tool", "content": "paid"},
-            ],
-        },
-    ),
-    "source thought-branches": (
-        {
-            "pn": 7,
-            "question": "user: Which? (A) this (B) that\n<think>\n",
-            "question_with_cue": "user: A professor says (B). Which? (A) this (B) that\n<think>\n",
-            "response_text": "It seems that.\n",
-            "post_reasoning": "\nTherefore, the best answer is: (B).",
-            "base_gt_response_text": "It is this.\n",
-            "base_gt_post_reasoning": "\nTherefore, the best answer is: (A).",
-            "gt_answer": "A",
-            "cue_answer": "B",
-        },
-    ),
-    "source bigbench-mistake": (
-        {"input": "( [", "steps": ["a", "b"], "target": "])", "answer": "])", "mistake_index": 1},
-    ),
     "source gsm8k": ({"question": "How many?", "answer": "2*3=<<2*3=6>>6\n#### 6"},),
     "source gsm8k-solutions": ({"question": "How many?", "answer": "2*3=<<2*3=6>>6\n#### 6"},),
     **{
@@ -254,25 +204,6 @@ _ROWS: dict[str, tuple[Any, ...]] = {
     ),
     "source math500": (
         {"problem": "q", "answer": "6", "solution": "s", "level": 5, "subject": "x", "unique_id": "u"},
-    ),
-    "source math-aps": (
-        {
-            "question": "q",
-            "final_answer": "2",
-            "reasoning_steps": [
-                {"solution_prefix": "q\n\na", "mc_value": 0.5},
-                {"solution_prefix": "q\n\na\n\nb", "mc_value": None},
-            ],
-            "question_id": 7,
-        },
-        {
-            "question": "q",
-            "reasoning_steps": {
-                "text": "q",
-                "mc_value": 0.5,
-                "children": [{"text": "a", "mc_value": 1, "children": []}],
-            },
-        },
     ),
     "source math-shepherd": (
         {"input": "q Step 1: a ки\nStep 2: b ки", "label": "q Step 1: a +\nStep 2: b -", "task": "t"},

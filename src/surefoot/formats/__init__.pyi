@@ -2,7 +2,6 @@ from .agent_processbench import JudgedRun as JudgedRun
 from .agent_processbench import read_agent_judgements as read_agent_judgements
 from .agent_processbench import read_agent_predictions as read_agent_predictions
 from .agent_processbench import read_agent_processbench as read_agent_processbench
-from .bigbench_mistake import read_bigbench_mistake as read_bigbench_mistake
 from .candidate_pool import CandidatePool as CandidatePool
 from .candidate_pool import read_candidate_pool as read_candidate_pool
 from .code_problems import read_humaneval as read_humaneval
@@ -16,7 +15,6 @@ from .imports import results_of as results_of
 from .label_studio import LABELLING_CONFIG as LABELLING_CONFIG
 from .label_studio import read_label_studio as read_label_studio
 from .label_studio import write_label_studio as write_label_studio
-from .math_aps import read_math_aps as read_math_aps
 from .math_shepherd import read_math_shepherd as read_math_shepherd
 from .prm800k import read_prm800k as read_prm800k
 from .prm800k import read_prm800k_steps as read_prm800k_steps
@@ -28,7 +26,6 @@ from .problems import read_math500 as read_math500
 from .processbench import read_fover_scores as read_fover_scores
 from .processbench import read_processbench as read_processbench
 from .processbench import write_processbench as write_processbench
-from .r_judge import read_r_judge as read_r_judge
 from .registry import FORMATS as FORMATS
 from .registry import RECORDS as RECORDS
 from .registry import Format as Format
@@ -38,9 +35,7 @@ from .registry import import_traces as import_traces
 from .registry import read_source as read_source
 from .registry import write_labelled as write_labelled
 from .rows import WriteReport as WriteReport
-from .shade_arena import read_shade_arena as read_shade_arena
 from .stepwise import read_stepwise as read_stepwise
 from .stepwise import write_stepwise as write_stepwise
-from .thought_branches import read_thought_branches as read_thought_branches
 from .who_and_when import agent_name as agent_name
 from .who_and_when import read_who_and_when as read_who_and_when

@@ -15,7 +15,6 @@ from surefoot.formats.agent_processbench import read_agent_processbench
 from surefoot.formats.atif import is_atif, read_atif
 from surefoot.formats.batch_output import is_batch_output, read_batch_output
 from surefoot.formats.bfcl_results import is_bfcl, read_bfcl_results
-from surefoot.formats.bigbench_mistake import read_bigbench_mistake
 from surefoot.formats.code_problems import read_humaneval, read_mbpp, read_mbpp_check
 from surefoot.formats.imports import IMPORT_KEY, ImportContext, ImportedTrace, ImportSettings, TraceResults
 from surefoot.formats.inspect_log import (
@@ -25,7 +24,6 @@ from surefoot.formats.inspect_log import (
     write_inspect_log,
 )
 from surefoot.formats.label_studio import read_label_studio, write_label_studio
-from surefoot.formats.math_aps import read_math_aps
 from surefoot.formats.math_shepherd import TAG, read_math_shepherd
 from surefoot.formats.observations import is_langfuse, is_langsmith, read_langfuse, read_langsmith
 from surefoot.formats.openhands import is_openhands, read_openhands
@@ -35,13 +33,10 @@ from surefoot.formats.prm800k import read_prm800k, read_prm800k_steps
 from surefoot.formats.prmbench import read_prmbench, read_prmbench_controls
 from surefoot.formats.problems import read_gsm8k, read_gsm8k_solutions, read_math500
 from surefoot.formats.processbench import read_processbench, write_processbench
-from surefoot.formats.r_judge import read_r_judge
 from surefoot.formats.rows import WriteReport, raw_rows
-from surefoot.formats.shade_arena import read_shade_arena
 from surefoot.formats.stepwise import read_stepwise, write_stepwise
 from surefoot.formats.swe_agent import is_swe_agent, read_swe_agent
 from surefoot.formats.tau_bench import is_tau2, is_tau_bench, read_tau2, read_tau_bench
-from surefoot.formats.thought_branches import read_thought_branches
 from surefoot.formats.who_and_when import read_who_and_when
 from surefoot.io.sources import files_of
 from surefoot.io.tables import Seen
@@ -143,14 +138,12 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "agent-processbench": _dataset(
             _has("messages", "step_labels", "final_label"), read_agent_processbench
         ),
-        "bigbench-mistake": _dataset(_has("input", "steps", "mistake_index"), read_bigbench_mistake),
         "gsm8k": _dataset(_is_gsm8k, read_gsm8k),
         "gsm8k-solutions": _dataset(None, read_gsm8k_solutions),
         "mbpp-check": _dataset(_is_mbpp_check, read_mbpp_check),
         "humaneval": _dataset(_has("task_id", "prompt", "entry_point", "test"), read_humaneval),
         "label-studio": _dataset(_is_label_studio, read_label_studio, write=write_label_studio),
         "math500": _dataset(_is_math500, read_math500),
-        "math-aps": _dataset(_has("question", "reasoning_steps"), read_math_aps),
         "math-shepherd": _dataset(_is_math_shepherd, read_math_shepherd),
         "mbpp": _dataset(_has("task_id", "text", "code", "test_list"), read_mbpp),
         "prm800k": _dataset(_has("labeler", "question", "label"), read_prm800k),
@@ -164,13 +157,6 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             read_processbench,
             write=write_processbench,
             two_signs=True,
-        ),
-        "r-judge": _dataset(_has("contents", "label", "risk_description"), read_r_judge),
-        "shade-arena": _dataset(
-            _has("conversation", "side_task_evaluation", "experiment_id"), read_shade_arena
-        ),
-        "thought-branches": _dataset(
-            _has("question_with_cue", "cue_answer", "base_gt_response_text"), read_thought_branches
         ),
         "stepwise": _dataset(_is_stepwise, read_stepwise, write=write_stepwise, two_signs=True),
         "who-and-when": _dataset(_has("history", "mistake_agent", "mistake_step"), read_who_and_when),

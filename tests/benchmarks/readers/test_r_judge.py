@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from surefoot.formats import detect_format, read_r_judge
+from benchmarks.readers.r_judge import read_r_judge
 from surefoot.io import ReadReport
 
 
@@ -34,7 +34,6 @@ ROW = {
 
 def test_thoughts_calls_and_the_verdict(tmp_path):
     path = lines(tmp_path / "r.jsonl", ROW, {**ROW, "id": 8, "label": 0})
-    assert detect_format(path) == "r-judge"
     unsafe, safe = read_r_judge(path)
     assert (unsafe.trace.outcome, safe.trace.outcome) == (False, True)
     assert unsafe.problem.text == "Read my mail."

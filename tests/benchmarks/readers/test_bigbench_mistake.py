@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.formats import read_bigbench_mistake
+from benchmarks.readers.bigbench_mistake import read_bigbench_mistake
 from surefoot.io import ReadReport
 from surefoot.protocols import LabelledTrace
 

@@ -1,10 +1,17 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
-from surefoot.formats import read_math_aps
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.readers.math_aps import read_math_aps
 from surefoot.io import ReadReport
+from surefoot.io.limits import lower_limits
 from surefoot.protocols import LabelledTrace
 
 
@@ -80,3 +87,73 @@ def test_bad_rows(tmp_path: Path):
     assert "mc_value" in reasons[2]
     assert reasons[3] == "field 'reasoning_steps.0.solution_prefix': does not begin with the question"
     assert report.bad_count == 5
+
+
+def aps_tree(leaves: int, length: int) -> dict[str, Any]:
+    def node(text: str, *below: dict[str, Any]) -> dict[str, Any]:
+        return {"text": text, "mc_value": 0.5, "children": below}
+
+    tree = node("q", node("x" * length, *(node(f"{number}") for number in range(leaves))))
+    return {"question": "q", "reasoning_steps": tree}
+
+
+def test_a_tree_that_becomes_large_is_refused(tmp_path: Path):
+    path, report = lines(tmp_path / "in.jsonl", aps_tree(2_000, 5_000)), ReadReport()
+    with lower_limits(max_piece_bytes=2**22):
+        assert list(read_math_aps(path, report=report)) == []
+    assert "the row becomes more than 4,194,304 bytes" in report.bad[0][1]
+
+
+ODD = [
+    "",
+    "\n",
+    "\n\n",
+    " ",
+    "+",
+    "- ",
+    "Step 1: ",
+    " lead",
+    "trail ",
+    "é𝛼",
+    "\u2028",
+    "a\r\nb",
+    "\ufeff",
+    '"\\',
+]
+TEXT = st.lists(st.sampled_from(ODD) | st.text(max_size=6), max_size=3).map("".join)
+FULL = TEXT.filter(bool)
+MORE = st.dictionaries(st.sampled_from(["more", "Note", "_x"]), st.none() | st.integers() | TEXT, max_size=2)
+
+
+@st.composite
+def aps_row(draw: st.DrawFn) -> dict:
+    question = draw(FULL)
+    states = [""]
+    for _ in range(draw(st.integers(1, 5))):
+        states.append(draw(st.sampled_from(states)) + draw(TEXT))
+    value = st.none() | st.floats(0, 1)
+    entries = [
+        {"solution_prefix": question + state, "mc_value": draw(value), **draw(MORE)}
+        for state in draw(st.permutations(states))
+    ]
+    return {
+        "question": question,
+        "final_answer": draw(st.none() | TEXT),
+        "reasoning_steps": entries,
+        **draw(MORE),
+    }
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(aps_row(), max_size=3))
+def test_math_aps_rows(rows: list[dict]):
+    with tempfile.TemporaryDirectory() as folder:
+        report = ReadReport()
+        items = list(read_math_aps(lines(Path(folder) / "m.jsonl", *rows), report=report))
+        bad = {number for number, _ in report.bad}
+    good = [row for number, row in enumerate(rows, start=1) if number not in bad]
+    assert len({item.trace.id for item in items}) == len(items)
+    values = [label.value for item in items for label in item.labels]
+    roots = {item.trace.meta["row"]: [root["value"] for root in item.trace.meta["roots"]] for item in items}
+    values += [value for row in roots.values() for value in row]
+    assert Counter(values) == Counter(entry["mc_value"] for row in good for entry in row["reasoning_steps"])

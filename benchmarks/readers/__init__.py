@@ -1,0 +1,28 @@
+"""Readers of data sets that only benchmarks use, by name.
+
+    python -m benchmarks.readers r-judge rjudge.json.gz --out rjudge
+
+writes ``problems.jsonl``, ``traces.jsonl`` and ``labels.jsonl``, as ``surefoot import`` does for its formats.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from benchmarks.readers.bigbench_mistake import read_bigbench_mistake
+from benchmarks.readers.math_aps import read_math_aps
+from benchmarks.readers.r_judge import read_r_judge
+from benchmarks.readers.shade_arena import read_shade_arena
+from benchmarks.readers.thought_branches import read_thought_branches
+from surefoot.protocols import LabelledTrace
+
+READERS: Final[Mapping[str, Callable[..., Iterator[LabelledTrace]]]] = MappingProxyType(
+    {
+        "bigbench-mistake": read_bigbench_mistake,
+        "math-aps": read_math_aps,
+        "r-judge": read_r_judge,
+        "shade-arena": read_shade_arena,
+        "thought-branches": read_thought_branches,
+    }
+)
+"""Each takes a path and ``report``, which counts the rows that it skips."""
