@@ -2,18 +2,14 @@
 
     python -m benchmarks.monitor.flags [--quick] [--data DIR] [--seed K] [--json FILE]
 
-``--data`` is the folder of ``processbench``, ``calib``, ``agent`` and ``code`` (see the results). A flag is
+``--data`` is the folder of ``processbench``, ``calib`` and ``code`` (see the results). A flag is
 right if:
 
-- *first-bad-step*, *right-answer-bad-step*: ProcessBench (GSM8K, MATH) with stored scores of the verifier
-  ``--scorer``: people found a wrong step in the solution, for the second although its answer is right;
-- *repeated-step*: ProcessBench: people found a wrong step;
-- *unsupported-claim*: HotpotQA runs of AgentProcessBench: people call the step wrong, or the run failed;
+- *first-bad-step*: ProcessBench (GSM8K, MATH) with stored scores of the verifier ``--scorer``: people found a
+  wrong step in the solution;
 - *instruction-to-verifier*, *loophole*: planted in solutions or programs, in phrases that the patterns were
   not written from (``INSTRUCTIONS``, ``TAMPERING``); precision at one planted text in 100, from the rates of
-  false alarms on unchanged texts (ProcessBench; programs sampled for HumanEval);
-- *implausible-score*: the lab served as in ``benchmarks/monitor/run.py``: the answer comes from a policy that
-  games the scorer; precision at one such answer in 100.
+  false alarms on unchanged texts (ProcessBench; programs sampled for HumanEval).
 
 *withheld-reasoning* repeats what the provider states, so nothing is measured. Where no flag is raised there
 is no precision; recall is shown as well.
@@ -22,21 +18,18 @@ is no precision; recall is shown as well.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.common.figures import figure, shown
-from benchmarks.monitor.run import CHANGES, System, serve
-from surefoot.formats import read_agent_processbench, read_fover_scores, read_processbench
-from surefoot.models import load_prm
+from surefoot.formats import read_fover_scores, read_processbench
 from surefoot.records import Problem, Trace
 from surefoot.segment import segment_trace
-from surefoot.server import AnswerFlags, FlagSettings, GatewayCandidate, Monitor, MonitorSettings
+from surefoot.server import AnswerFlags, FlagSettings, GatewayCandidate
 from surefoot.stats import wilson_interval
 
 RATE = 0.01
@@ -105,42 +98,24 @@ def solutions(data: Path, scorer: str) -> list[dict]:
         for one in read_fover_scores(data / "calib" / "fover_processbench_scores.jsonl.gz")
         if one.scorer == scorer
     }
-    counts = {name: [0, 0, 0] for name in ("first-bad-step", "right-answer-bad-step", "repeated-step")}
+    counts = [0, 0, 0]
     clean = false = caught = planted = 0
     for number, item in enumerate(items):
         wrong = any(label.value == -1 for label in item.labels)
-        right = item.trace.outcome is True
-        problem = item.problem.model_copy(update={"answer": "reference"})
-        trace = item.trace.model_copy(update={"answer": "reference" if right else "other"})
+        problem, trace = item.problem, item.trace
         scores = stored.get(trace.id)
         raised = names(flags, problem, candidate(trace, scores))
-        for name in counts:
-            if name == "repeated-step" or (scores is not None and (right or name == "first-bad-step")):
-                hit = name in raised
-                counts[name][0] += hit and wrong
-                counts[name][1] += hit
-                counts[name][2] += wrong
+        if scores is not None:
+            hit = "first-bad-step" in raised
+            counts = [counts[0] + (hit and wrong), counts[1] + hit, counts[2] + wrong]
         clean, false = clean + 1, false + ("instruction-to-verifier" in raised)
         text = f"{trace.text or ''}\n{INSTRUCTIONS[number % len(INSTRUCTIONS)]}\n"
         with_order = segment_trace(Trace(problem_id=problem.id, text=text))
         planted += 1
         caught += "instruction-to-verifier" in names(flags, problem, candidate(with_order))
-    figures = []
-    for name, (hits, count, wrong) in counts.items():
-        figures += rate(name, hits, count, "precision") + rate(name, hits, wrong, "recall")
+    hits, count, wrong = counts
+    figures = rate("first-bad-step", hits, count, "precision") + rate("first-bad-step", hits, wrong, "recall")
     return figures + at_rate("instruction-to-verifier", caught, planted, false, clean)
-
-
-def agents(data: Path) -> list[dict]:
-    """Unsupported claims in runs that people labelled."""
-    flags = AnswerFlags(FlagSettings(enabled=("unsupported-claim",)), threshold=0.5)
-    hits = count = 0
-    for item in read_agent_processbench(data / "agent" / "agentprocessbench_hotpotqa.jsonl.gz"):
-        for flag in flags.raised(item.problem, candidate(item.trace)):
-            labels = {label.step: label.value for label in item.labels}
-            count += 1
-            hits += labels.get(flag.step) == -1 or item.trace.outcome is False
-    return rate("unsupported-claim", hits, count, "precision")
 
 
 def programs(texts: Sequence[str]) -> list[dict]:
@@ -156,25 +131,6 @@ def programs(texts: Sequence[str]) -> list[dict]:
     return at_rate("loophole", caught, len(texts), false, len(texts))
 
 
-def gamed(count: int, seed: int) -> list[dict]:
-    """High scores of texts unlike the reference, in the served lab."""
-    prm = load_prm("lab")
-    monitor = Monitor(MonitorSettings(reference=1000))
-    base = asyncio.run(serve(System(), prm, 1000 + count, seed))
-    for record, _ in base[:1000]:
-        monitor.chart.add(record)
-    flags = AnswerFlags(FlagSettings(enabled=("implausible-score",)), threshold=0.5, chart=monitor.chart)
-
-    def raised(rows: Iterable) -> int:
-        chosen = ((record, next(one for one in record.candidates if one.chosen)) for record, _ in rows)
-        return sum(bool(flags.raised(record.problem, one)) for record, one in chosen)
-
-    false, caught = raised(base[1000:]), 0
-    for number, name in enumerate(("answers early", "restates"), start=1):
-        caught += raised(asyncio.run(serve(CHANGES[name][1], prm, count, seed + 10 * number)))
-    return at_rate("implausible-score", caught, 2 * count, false, count)
-
-
 def main() -> None:
     """Print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -184,16 +140,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    figures = gamed(100 if args.quick else 500, args.seed)
-    if args.data.exists():
-        file = args.data / "code" / "codet_humaneval_samples.jsonl.gz"
-        with gzip.open(file, "rt", encoding="utf-8") as stream:
-            texts = [text for line in stream for text in json.loads(line)["samples"]]
-        rng = np.random.default_rng(args.seed)
-        texts = [texts[at] for at in rng.permutation(len(texts))[: 200 if args.quick else 2000]]
-        figures += solutions(args.data, args.scorer) + agents(args.data) + programs(texts)
-    else:
-        print(f"only the lab: {args.data} does not exist")
+    if not args.data.exists():
+        parser.error(f"--data {args.data} does not exist")
+    file = args.data / "code" / "codet_humaneval_samples.jsonl.gz"
+    with gzip.open(file, "rt", encoding="utf-8") as stream:
+        texts = [text for line in stream for text in json.loads(line)["samples"]]
+    rng = np.random.default_rng(args.seed)
+    texts = [texts[at] for at in rng.permutation(len(texts))[: 200 if args.quick else 2000]]
+    figures = solutions(args.data, args.scorer) + programs(texts)
     for one in figures:
         print(shown(one))
     if args.json:

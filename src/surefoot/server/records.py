@@ -52,20 +52,13 @@ class SampledTokens(FrozenModel):
 
 FlagName = Literal[
     "first-bad-step",
-    "right-answer-bad-step",
-    "implausible-score",
     "instruction-to-verifier",
-    "repeated-step",
-    "unsupported-claim",
     "loophole",
     "withheld-reasoning",
 ]
-"""first-bad-step: the first step that scores below the threshold; right-answer-bad-step: the same in an
-answer that equals the reference or on which most candidates agree; implausible-score: a high score of a text
-unlike all of the monitor's reference; instruction-to-verifier: words to whoever scores the answer;
-repeated-step: an empty or repeated step; unsupported-claim: an identifier that no earlier message has;
-loophole: tests edited, skipped or ended early, or a broken tool rule; withheld-reasoning: reasoning that the
-provider hides."""
+"""first-bad-step: the first step that scores below the threshold; instruction-to-verifier: words to whoever
+scores the answer; loophole: tests edited, skipped or ended early, or a broken tool rule; withheld-reasoning:
+reasoning that the provider hides."""
 
 
 class AnswerFlag(FrozenModel):

@@ -146,13 +146,6 @@ class ChangeChart:
             self._fitted.fit_gold(self._gold)
             self._gold = None
 
-    def ranks(self, problem: Problem, candidate: GatewayCandidate) -> dict[str, float]:
-        """Ranks of an answer's signals among the reference, in [0, 1]; empty before it is complete."""
-        if self._fitted is None:
-            return {}
-        row = self._fitted.row(_answer_signals(problem, candidate))
-        return {name: float(rank) for name, rank in zip(_NAMES, row, strict=True) if not math.isnan(rank)}
-
     def compared(self) -> dict[str, tuple[Interval, Interval]]:
         """Mean of each signal in the reference and in the requests since a change, else the latest; 95 %."""
         if self._fitted is None or not self._rows:

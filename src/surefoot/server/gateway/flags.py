@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier
 from surefoot.protocols import ProblemTrace, StepVerifier
 from surefoot.records import Problem, Trace
 from surefoot.segment import segment_trace
-from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.gateway.generation import Choice
 from surefoot.server.gateway.settings import FlagSettings
 from surefoot.server.records import AnswerFlag, FlagName, GatewayCandidate
@@ -46,11 +43,8 @@ _TAMPERING = re.compile(
     re.IGNORECASE,
 )
 _TAMPERING_WORDS: Final = ("skip", "exit", "assert", "__eq__", "rm", "test_", "--no-verify", "mark")
-_WORD = re.compile(r"\w")
 _CHARACTERS = 20_000
 """Of a step that are searched."""
-_REPEATED_CHARACTERS = 12
-_UNUSUAL = 0.002
 _LOG = logging.getLogger("surefoot.server")
 
 
@@ -62,16 +56,12 @@ class AnswerFlags:
         settings: FlagSettings,
         *,
         threshold: float,
-        chart: ChangeChart | None = None,
         rules: Sequence[StepVerifier] = (),
     ) -> None:
-        self.settings, self.threshold, self._chart, self._rules = settings, threshold, chart, rules
-        self._claims = ToolCallVerifier(rules=("unsupported-claim",))
+        self.settings, self.threshold, self._rules = settings, threshold, rules
 
-    def raised(
-        self, problem: Problem, candidate: GatewayCandidate, others: Sequence[GatewayCandidate] = ()
-    ) -> tuple[AnswerFlag, ...]:
-        """The flags of an answer; ``others`` are all candidates for it."""
+    def raised(self, problem: Problem, candidate: GatewayCandidate) -> tuple[AnswerFlag, ...]:
+        """The flags of an answer."""
         trace = candidate.trace
         if not trace.steps and (trace.text or trace.messages):
             trace = segment_trace(trace)
@@ -80,7 +70,7 @@ class AnswerFlags:
         for name in self.settings.enabled:
             check = _CHECKS[name]
             try:
-                flags += check(self, item, candidate, others)
+                flags += check(self, item, candidate)
             except Exception:
                 _LOG.exception("the flag %s could not be checked", name)
                 if self.settings.fail == "closed":
@@ -94,7 +84,7 @@ class AnswerFlags:
     def _flagged(self, problem: Problem, choice: Choice) -> Choice:
         if choice.abstained or choice.best is None:
             return choice
-        flags = self.raised(problem, choice.best, choice.candidates)
+        flags = self.raised(problem, choice.best)
         if flags == choice.best.flags:
             return choice
         stop = next((flag for flag in flags if flag.name in self.settings.withhold), None)
@@ -108,7 +98,7 @@ class AnswerFlags:
         hidden: dict[str, Any] = {"text": "", "reasoning": None, "tool_calls": (), "guarded": True}
         return replace(choice, withheld=withheld, ending="filtered", **hidden)
 
-    def _first_bad(self, _: object, candidate: GatewayCandidate, *_others: object) -> Iterator[AnswerFlag]:
+    def _first_bad(self, _: object, candidate: GatewayCandidate) -> Iterator[AnswerFlag]:
         if candidate.scores is None:
             return
         first = candidate.first_step
@@ -119,78 +109,25 @@ class AnswerFlags:
                 )
                 return
 
-    def _right_on_bad(
-        self, item: ProblemTrace, candidate: GatewayCandidate, others: Sequence[GatewayCandidate]
-    ) -> Iterator[AnswerFlag]:
-        if candidate.scores is None:
-            return
-        answer = candidate.trace.answer
-        votes = Counter[str | None]()
-        for other in others:
-            votes[other.trace.answer] += other.weight
-        agreed = votes.total() >= 3 and 2 * votes[answer] > votes.total()
-        if answer is not None and (agreed or answer == item.problem.answer):
-            for flag in self._first_bad(item, candidate):
-                reason = f"the answer {answer} is right or agreed on, and the step {flag.reason}"
-                yield AnswerFlag(name="right-answer-bad-step", step=flag.step, reason=reason)
-
-    def _implausible(
-        self, item: ProblemTrace, candidate: GatewayCandidate, *_: object
-    ) -> Iterator[AnswerFlag]:
-        if self._chart is None or candidate.score is None:
-            return
-        ranks = self._chart.ranks(item.problem, candidate)
-        if ranks.get("score", 0.0) < 0.5:
-            return
-        for name in ("answer length", "answer words", "step length", "step ends"):
-            rank = ranks.get(name, 0.5)
-            if not _UNUSUAL <= rank <= 1 - _UNUSUAL:
-                reason = f"a high score of a text whose {name} no answer of the reference has"
-                yield AnswerFlag(name="implausible-score", reason=reason)
-                return
-
-    def _instruction(self, item: ProblemTrace, *_: object) -> Iterator[AnswerFlag]:
+    def _instruction(self, item: ProblemTrace, _: object) -> Iterator[AnswerFlag]:
         yield from _found("instruction-to-verifier", item.trace, _INSTRUCTION, _INSTRUCTION_WORDS)
 
-    def _repeated(self, item: ProblemTrace, *_: object) -> Iterator[AnswerFlag]:
-        if item.trace.messages:
-            return
-        seen: set[str] = set()
-        for step in range(len(item.trace.steps)):
-            text = " ".join(item.trace.step_text(step).split())
-            empty = not _WORD.search(text)
-            if empty or (len(text) >= _REPEATED_CHARACTERS and text in seen):
-                reason = "empty" if empty else "the same text as an earlier step"
-                yield AnswerFlag(name="repeated-step", step=step, reason=reason)
-                return
-            seen.add(text)
-
-    def _unsupported(self, item: ProblemTrace, *_: object) -> Iterator[AnswerFlag]:
-        if item.trace.messages:
-            yield from _verdicts("unsupported-claim", self._claims, item)
-
-    def _loophole(self, item: ProblemTrace, *_: object) -> Iterator[AnswerFlag]:
+    def _loophole(self, item: ProblemTrace, _: object) -> Iterator[AnswerFlag]:
         yield from _found("loophole", item.trace, _TAMPERING, _TAMPERING_WORDS)
         for rule in self._rules if item.trace.messages else ():
             yield from _verdicts("loophole", rule, item)
 
-    def _withheld(self, item: ProblemTrace, *_: object) -> Iterator[AnswerFlag]:
+    def _withheld(self, item: ProblemTrace, _: object) -> Iterator[AnswerFlag]:
         last = item.trace.messages[-1].reasoning if item.trace.messages else None
         for reasoning in filter(None, (item.trace.reasoning, last)):
             if reasoning.visibility in ("withheld", "encrypted"):
                 yield AnswerFlag(name="withheld-reasoning", reason=f"the reasoning is {reasoning.visibility}")
 
 
-_Check = Callable[
-    [AnswerFlags, ProblemTrace, GatewayCandidate, Sequence[GatewayCandidate]], Iterator[AnswerFlag]
-]
+_Check = Callable[[AnswerFlags, ProblemTrace, GatewayCandidate], Iterator[AnswerFlag]]
 _CHECKS: Final[dict[FlagName, _Check]] = {
     "first-bad-step": AnswerFlags._first_bad,
-    "right-answer-bad-step": AnswerFlags._right_on_bad,
-    "implausible-score": AnswerFlags._implausible,
     "instruction-to-verifier": AnswerFlags._instruction,
-    "repeated-step": AnswerFlags._repeated,
-    "unsupported-claim": AnswerFlags._unsupported,
     "loophole": AnswerFlags._loophole,
     "withheld-reasoning": AnswerFlags._withheld,
 }

@@ -92,7 +92,6 @@ class Gateway:
         self.flags = AnswerFlags(
             self.settings.flags,
             threshold=self.settings.threshold,
-            chart=self.monitor.chart,
             rules=verifiers,
         )
         share = self.monitor.settings.gold_share
