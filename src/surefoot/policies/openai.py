@@ -227,7 +227,9 @@ class OpenAIPolicy:
 
     async def _call(self, request: SampleRequest, show: Show | None) -> SampleResult:
         body = body_of(request, model=self._model, mode=self._mode, dialect=self._dialect) | self._extra_body
-        return await _Call(self._server, body, request, mode=self._mode, show=show).result()
+        return await _Call(
+            server=self._server, body=body, request=request, mode=self._mode, show=show
+        ).result()
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, SampleResult]]) -> list[SampleResult]:
@@ -295,22 +297,17 @@ class _Server:
             await asyncio.sleep(0)  # lets its transports close
 
 
+@dataclass(kw_only=True, eq=False)
 class _Call:
     """One request, sent until the server answers; ``attempts`` counts the calls."""
 
-    def __init__(
-        self,
-        server: _Server,
-        body: Mapping[str, Any],
-        request: SampleRequest,
-        *,
-        mode: Mode,
-        show: Show | None,
-    ) -> None:
-        self._server = server
-        self._body, self._request, self._mode, self._show = body, request, mode, show
-        self._shown = False
-        self.attempts = 0
+    server: _Server
+    body: Mapping[str, Any]
+    request: SampleRequest
+    mode: Mode
+    show: Show | None
+    shown: bool = False
+    attempts: int = 0
 
     async def result(self) -> SampleResult:
         """The result; a server's failure is its ``error``, which begins with ``server:``."""
@@ -319,14 +316,14 @@ class _Call:
             response = await self._response()
             # The tokens of an unusable response were spent, too.
             counts = response.usage
-            counts.limit(self._body, completion=self._most_tokens)
+            counts.limit(self.body, completion=self._most_tokens)
             spent = Usage(
                 prompt_tokens=counts.prompt_tokens,
                 completion_tokens=counts.completion_tokens,
                 calls=self.attempts,
             )
-            divide = "return_token_ids" not in self._body
-            return read(response, self._request, self._mode, spent, divide_tokens=divide)
+            divide = "return_token_ids" not in self.body
+            return read(response, self.request, self.mode, spent, divide_tokens=divide)
         except (CallError, ResponseError) as error:
             reason = str(error)
         except UnicodeEncodeError as error:
@@ -342,34 +339,34 @@ class _Call:
 
     @property
     def _most_tokens(self) -> int:
-        return self._request.n * self._request.sampling.max_tokens
+        return self.request.n * self.request.sampling.max_tokens
 
     async def _response(self) -> ResponseBody:
         """The server's response, with retries until some text was shown."""
-        client, max_retries = self._server.client, self._server.max_retries
+        client, max_retries = self.server.client, self.server.max_retries
         max_bytes = min(MAX_RESPONSE_BYTES, _SMALL_BYTES + _BYTES_PER_TOKEN * self._most_tokens)
-        async with self._server.window:
+        async with self.server.window:
             while True:
                 self.attempts += 1
                 try:
-                    if self._show is None:
-                        path = PATHS[self._mode]
-                        data = await client.request_once(path, self._body, max_bytes=max_bytes)
+                    if self.show is None:
+                        path = PATHS[self.mode]
+                        data = await client.request_once(path, self.body, max_bytes=max_bytes)
                         return ResponseBody.model_validate_json(data)
-                    return await self._streamed(client, self._show, max_bytes)
+                    return await self._streamed(client, self.show, max_bytes)
                 except CallError as error:
-                    if self._shown or not error.retryable or self.attempts > max_retries:
+                    if self.shown or not error.retryable or self.attempts > max_retries:
                         raise
                     await asyncio.sleep(error.wait_s(self.attempts))
 
     async def _streamed(self, client: HttpClient, show: Show, max_bytes: int) -> ResponseBody:
         def show_piece(number: int, text: str) -> None:
-            self._shown = True
+            self.shown = True
             show(number, text)
 
-        builder = ResponseBuilder(self._request.n, self._mode, show_piece)
-        body = {"stream_options": {"include_usage": True}, **self._body, "stream": True}
-        async with aclosing(client.events(PATHS[self._mode], body, max_bytes=max_bytes)) as events:
+        builder = ResponseBuilder(self.request.n, self.mode, show_piece)
+        body = {"stream_options": {"include_usage": True}, **self.body, "stream": True}
+        async with aclosing(client.events(PATHS[self.mode], body, max_bytes=max_bytes)) as events:
             async for data in events:
                 if isinstance(data, NotStreamed):
                     return ResponseBody.model_validate_json(data.body)
