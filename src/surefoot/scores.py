@@ -89,6 +89,17 @@ def is_scored(scores: Sequence[float | None], how: TraceRule) -> bool:
     return bool(complete_scores(scores))
 
 
+def best_of_k(value: float, k: int) -> float:
+    """Value of a prover that takes the best of ``k`` samples: 1 - (1 - value)^k, in [0, 1].
+
+    It is concave in ``value``, so an estimate from few rollouts is too low on average. Raises ``ValueError``
+    for fewer than one sample.
+    """
+    if k < 1:
+        raise ValueError(f"'best_of' must be at least 1, not {k}")
+    return 1 - (1 - value) ** k
+
+
 def trace_score(scores: Sequence[float | None], how: TraceRule) -> float | None:
     """:func:`aggregate`, or ``None`` for a trace without steps, or with an unscored step.
 

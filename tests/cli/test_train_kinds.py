@@ -16,13 +16,14 @@ from benchmarks.worlds import critic
 from surefoot import load_prm
 from surefoot.io import read_records, write_records
 from surefoot.lab.world import ExactLabeller
-from surefoot.labelling.advantage import best_of_k, start_values
+from surefoot.labelling.advantage import start_values
 from surefoot.models.engine.causal import CACHE
 from surefoot.models.kinds.calibrated import fit_calibration, save_calibration
 from surefoot.models.kinds.effective_reward import EffectiveReward
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.protocols import ProblemTrace, SampleRequest
 from surefoot.records import Evidence, StepLabel, StepScores, Trace
+from surefoot.scores import best_of_k
 from surefoot.training.critiques import TraceCritiques
 
 FORM = VerifierFormat(

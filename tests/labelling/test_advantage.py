@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.errors import LabelError
-from surefoot.labelling.advantage import advantage_labels, best_of_k, progress_labels, start_values
+from surefoot.labelling.advantage import advantage_labels, progress_labels, start_values
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, Problem, Step, StepLabel, Trace
+from surefoot.scores import best_of_k
 
 PROBLEM = Problem(text="p", answer="1")
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from surefoot.errors import ScoreError
 from surefoot.protocols import Candidate, Selector
-from surefoot.search import SELECTORS, BestOfN, ConfidenceVote, Majority, WeightedVote, knockout
+from surefoot.search import SELECTORS, BestOfN, ConfidenceVote, Majority, WeightedVote
 
 ANSWERS = st.sampled_from(["a", "b", "c", None])
 CANDIDATES = st.lists(
@@ -101,64 +101,6 @@ def test_few_confident_traces_outvote_many_others():
     ]
     with pytest.raises(ValueError, match="'keep' must lie in"):
         ConfidenceVote(keep=0)
-
-
-class Recorded:
-    """A judge by a table of who is correct; counts what it is asked."""
-
-    def __init__(self, correct):
-        self.correct, self.asked = correct, []
-
-    def __call__(self, first, second):
-        self.asked.append((first, second))
-        return self.correct[first], self.correct[second]
-
-
-def played(answers, correct, seed=0):
-    """Who is left, and the matches that were played."""
-    judge = Recorded(correct)
-    return knockout(answers, judge, np.random.default_rng(seed)), judge.asked
-
-
-@settings(deadline=None, max_examples=300)
-@given(
-    st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), min_size=1, max_size=24), st.integers(0, 9)
-)
-def test_a_tournament_is_played_as_published(players, seed):
-    answers, correct = [a for a, _ in players], [c for _, c in players]
-    left, matches = played(answers, correct, seed)
-    assert len({answers[at] for at in left}) <= 1  # one answer is left, or none
-    assert len(matches) < len(answers)
-    assert all(answers[first] != answers[second] for first, second in matches)
-    for at in {at for match in matches for at in match}:
-        assert correct[at] or at not in left  # judged wrong: out, whoever the opponent was
-    right = {answer for answer, c in players if c}
-    if len(right) == 1:  # nobody can beat a candidate with this answer
-        assert {answers[at] for at in left} == right
-    # the first round: each meets the next one with another answer that has no opponent yet
-    waiting, expected = list(range(len(answers))), []
-    while waiting:
-        first = waiting.pop(0)
-        rivals = [at for at in waiting if answers[at] != answers[first]]
-        if rivals:
-            expected.append((first, rivals[0]))
-            waiting.remove(rivals[0])
-    assert matches[: len(expected)] == expected
-
-
-def test_a_correct_answer_alone_survives_wrong_ones():
-    assert played("abc", [False, True, False])[0] == [1]
-    assert played("aab", [False, False, True])[0] == [2]
-    assert played("ab", [False, False])[0] == []
-    assert played("aaa", [False, False, False]) == ([0, 1, 2], [])  # no opponents, no matches
-    assert played("", [])[0] == []
-
-
-@pytest.mark.parametrize(("answers", "chance"), [("ab", 1 / 2), ("aab", 3 / 4), ("aaab", 7 / 8)])
-def test_where_both_are_correct_a_fair_coin_decides(answers, chance):
-    """The one b has to win as many matches as there are candidates with a, one a round."""
-    wins = [answers[played(answers, [True] * len(answers), seed)[0][0]] == "a" for seed in range(2000)]
-    assert np.mean(wins) == pytest.approx(chance, abs=4 * math.sqrt(chance * (1 - chance) / 2000))
 
 
 @pytest.mark.parametrize("name", sorted(SELECTORS))

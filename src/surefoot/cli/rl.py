@@ -129,7 +129,7 @@ class RL(TaskCommand):
                 "lora.rank": "--lora",
                 "objective.kl.coefficient": "--kl",
             },
-            common=("credit", "advantage", "updates", "max_tokens", "learning_rate"),
+            common=("credit", "advantage", "updates", "learning_rate"),
             # an unfinished run may be made longer or shorter
             transient=(*NOT_DECISIVE, "updates"),
         ),

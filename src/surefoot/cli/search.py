@@ -9,14 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import ByteSize, Field, field_validator
 
 from surefoot import policies
 from surefoot import search as s
-from surefoot.answers import Grader
 from surefoot.cli import options as o
 from surefoot.cli.runs import input_files, map_pieces, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
@@ -116,20 +115,6 @@ class RunSearch(Command):
             prompt=self.prompt,
         )
 
-    def about(self, policy: Policy, scorer: StepScorer | None, grader: Grader) -> dict[str, Any]:
-        """Arguments of ``run_search``, apart from search, problems and steps."""
-        from surefoot.search.caches import remembering_policy, remembering_scorer
-
-        return {
-            "policy": remembering_policy(policy, self.remember),
-            "scorer": remembering_scorer(scorer, self.remember) if scorer else None,
-            "aggregation": self.judge.aggregate,
-            "grader": grader,
-            "seed": self.seed,
-            "overlap": bool(self.policy.base_url),
-            "concurrency": self.in_flight,
-        }
-
     @contextmanager
     def scorer(self, search: s.SearchMethod) -> Iterator[StepScorer | None]:
         """Open the judge. Raises ``RunError`` without one, or if it reveals hidden tests to a revision."""
@@ -149,6 +134,8 @@ class RunSearch(Command):
         Raises ``PolicyError`` when every request of a piece failed, as when the server is down: finished
         pieces are kept, and the same command resumes.
         """
+        from surefoot.search.caches import remembering_policy, remembering_scorer
+
         search = search_of(self.method)
         problems = read_table(self.problems, Problem)
         input_files(self)  # before torch is imported, which takes seconds: a file may be missing
@@ -174,8 +161,21 @@ class RunSearch(Command):
                     if keep:
                         trees[result.problem_id] = save_tree(space, result)
 
-                about = self.about(policy, scorer, grader)
-                results = asyncio.run(run_search(search, piece, steps=steps, watch=watch, **about))
+                results = asyncio.run(
+                    run_search(
+                        search,
+                        piece,
+                        remembering_policy(policy, self.remember),
+                        remembering_scorer(scorer, self.remember) if scorer else None,
+                        steps=steps,
+                        aggregation=self.judge.aggregate,
+                        grader=grader,
+                        seed=self.seed,
+                        overlap=bool(self.policy.base_url),
+                        concurrency=self.in_flight,
+                        watch=watch,
+                    )
+                )
                 if results and all(result.counts.failed and not result.candidates for result in results):
                     raise PolicyError(
                         f"no problem of this piece has a solution, the last with: {results[-1].error}; fix "

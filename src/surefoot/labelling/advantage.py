@@ -19,17 +19,7 @@ from dataclasses import dataclass
 from surefoot.errors import LabelError
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, LabelKind, StepLabel, Trace, Usage
-
-
-def best_of_k(value: float, k: int) -> float:
-    """Value of a prover that takes the best of ``k`` samples: 1 - (1 - value)^k, in [0, 1].
-
-    It is concave in ``value``, so an estimate from few rollouts is too low on average. Raises ``ValueError``
-    for fewer than one sample.
-    """
-    if k < 1:
-        raise ValueError(f"'best_of' must be at least 1, not {k}")
-    return 1 - (1 - value) ** k
+from surefoot.scores import best_of_k
 
 
 def start_values(traces: Iterable[Trace]) -> dict[str, float]:

@@ -20,6 +20,7 @@ from pydantic import Field, model_validator
 
 from surefoot.errors import ScoreError
 from surefoot.records import FrozenModel
+from surefoot.scores import best_of_k
 
 FloatArray: TypeAlias = NDArray[np.float64]
 
@@ -456,7 +457,7 @@ class Effective(Rule):
         return None if mean is None else self._prover_value(mean)
 
     def _prover_value(self, value: float) -> float:
-        return float(1 - (1 - value) ** self.best_of) if self.best_of > 1 else value
+        return best_of_k(value, self.best_of) if self.best_of > 1 else value
 
 
 def mean_outcome_of_others(group: Sequence[ScoredRollout], index: int) -> float | None:

@@ -28,7 +28,6 @@ from .selection import BestOfN as BestOfN
 from .selection import ConfidenceVote as ConfidenceVote
 from .selection import Majority as Majority
 from .selection import WeightedVote as WeightedVote
-from .selection import knockout as knockout
 from .selection import select_among as select_among
 from .space import Space as Space
 from .space import Steps as Steps

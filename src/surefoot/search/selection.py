@@ -9,8 +9,8 @@ alone.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
@@ -159,36 +159,6 @@ def confidence_threshold(scores: NDArray[np.float64], keep: float) -> NDArray[np
     low, high = ordered[rows, below], ordered[rows, above]
     gap = high - low
     return np.asarray(np.where(part < 0.5, low + gap * part, high - gap * (1 - part)))
-
-
-PairJudge = Callable[[int, int], tuple[bool, bool]]
-"""Whether the first and the second of two candidates, by their indices, are correct."""
-
-
-def knockout(answers: Sequence[Hashable], judge: PairJudge, rng: np.random.Generator) -> list[int]:
-    """Indices of the candidates that are left of a knockout tournament; they share one answer, or are none.
-
-    Liu et al. 2025 (PairJudge RM, arXiv 2501.13007), algorithm 1: in each round every candidate meets one
-    with another answer, here the next one without an opponent, or sits the round out. Of two, the one judged
-    correct advances; if both are, a coin decides; if none is, both are out. It ends when all that are left
-    have one answer. ``judge`` is asked once per match; there are fewer matches than candidates, and a round
-    takes time in proportion to those who play it.
-    """
-    pool = list(range(len(answers)))
-    coins = iter((rng.random(len(answers)) < 0.5).tolist())
-    while len({answers[at] for at in pool}) > 1:
-        advancing: list[int] = []
-        waiting: deque[int] = deque()  # all with one answer
-        for second in pool:
-            if not waiting or answers[waiting[0]] == answers[second]:
-                waiting.append(second)
-                continue
-            first = waiting.popleft()
-            right, other = judge(first, second)
-            if right or other:
-                advancing.append(first if (next(coins) if right and other else right) else second)
-        pool = [*advancing, *waiting]
-    return pool
 
 
 SELECTORS: Mapping[str, Selector] = MappingProxyType(

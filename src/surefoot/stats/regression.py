@@ -19,6 +19,11 @@ _CONSTANT = 1e-10
 """A feature whose deviation is this small a part of its mean is constant but for rounding."""
 
 
+def sigmoid(x: ArrayLike) -> FloatArray:
+    """1 / (1 + exp(-x)), same shape, without overflow."""
+    return np.asarray((1 + np.tanh(np.asarray(x, dtype=float) / 2)) / 2)
+
+
 def logistic_regression(features: ArrayLike, targets: ArrayLike, *, penalty: float = 0.0) -> FloatArray:
     """Intercept and coefficients ``[1 + F]`` that minimise cross-entropy + penalty/2 · Σ coefficient².
 
@@ -36,7 +41,7 @@ def logistic_regression(features: ArrayLike, targets: ArrayLike, *, penalty: flo
 
     beta = np.zeros(x.shape[1])
     for _ in range(_STEPS):
-        p = (1 + np.tanh(x @ beta / 2)) / 2
+        p = sigmoid(x @ beta)
         gradient = x.T @ (p - y) + ridge * beta
         hessian = x.T @ (x * (p * (1 - p))[:, None]) + np.diag(ridge)
         step = np.linalg.lstsq(hessian, gradient)[0]

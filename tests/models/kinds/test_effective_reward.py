@@ -4,10 +4,10 @@ import pytest
 from fixed_scorer import FixedScorer, one_character_steps
 
 from surefoot.errors import ScoreError
-from surefoot.labelling.advantage import best_of_k
 from surefoot.models.kinds.effective_reward import EffectiveReward
 from surefoot.protocols import StepScorer
 from surefoot.records import Problem
+from surefoot.scores import best_of_k
 
 
 def effective(base, text="ab", **options):

@@ -26,7 +26,7 @@ from surefoot.models.scorer import CheckpointScorer
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import FrozenModel, StepScores, content_id
 from surefoot.stats.calibration import Binning, MapKind, expected_calibration_error
-from surefoot.stats.regression import isotonic_regression, logistic_regression
+from surefoot.stats.regression import isotonic_regression, logistic_regression, sigmoid
 from surefoot.stats.roc import roc_auc
 
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -48,7 +48,7 @@ class TemperatureMap(FrozenModel):
         score = np.asarray(scores, dtype=float)
         with np.errstate(divide="ignore"):
             odds = (np.log(score) - np.log1p(-score)) / self.temperature
-        return np.asarray((1 + np.tanh(odds / 2)) / 2)
+        return sigmoid(odds)
 
 
 class PlattMap(FrozenModel):
@@ -61,7 +61,7 @@ class PlattMap(FrozenModel):
     def apply(self, scores: ArrayLike) -> FloatArray:
         """Mapped scores, same shape; those nearer than 1e-7 to 0 or 1 count as this near, as in the fit."""
         odds = self.slope * _log_odds(np.asarray(scores, dtype=float)) + self.intercept
-        return np.asarray((1 + np.tanh(odds / 2)) / 2)
+        return sigmoid(odds)
 
 
 class IsotonicMap(FrozenModel):
@@ -191,7 +191,7 @@ def _fit_temperature(score: FloatArray, fact: FloatArray) -> TemperatureMap:
     odds = _log_odds(score)
 
     def slope(factor: float) -> float:
-        return float((odds * ((1 + np.tanh(factor * odds / 2)) / 2 - fact)).sum())
+        return float((odds * (sigmoid(factor * odds) - fact)).sum())
 
     low, high = 1 / _STEEPEST, _STEEPEST
     if slope(low) >= 0:

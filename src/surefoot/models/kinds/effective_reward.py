@@ -13,7 +13,7 @@ from typing import TypeAlias
 from surefoot.errors import ScoreError
 from surefoot.protocols import ALL_CHANNELS, ProblemTrace, StepScorer
 from surefoot.records import StepScores
-from surefoot.scores import checked_scores
+from surefoot.scores import best_of_k, checked_scores
 
 Start: TypeAlias = "float | Mapping[str, float]"
 """A prover's success rate before the first step: one for all problems, or by problem id."""
@@ -102,7 +102,7 @@ class EffectiveReward:
         if self.advantage is not None:
             return [None if score is None else 2 * score - 1 for score in scores]
         start = self.start.get(problem) if isinstance(self.start, Mapping) else self.start
-        values = [None if value is None else 1 - (1 - value) ** self.best_of for value in (start, *scores)]
+        values = [None if value is None else best_of_k(value, self.best_of) for value in (start, *scores)]
         return [
             None if previous is None or value is None else value - previous
             for previous, value in pairwise(values)
