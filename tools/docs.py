@@ -22,13 +22,11 @@ ROOT = Path(__file__).resolve().parents[1]
 STAGED = ROOT / "build/docs"
 CONTENTS = {
     "Tutorial": "tutorial/* notebooks/*",
-    "Data and labels": "how-to/install how-to/bring-your-own-data how-to/label how-to/annotate how-to/code "
-    "how-to/proofs how-to/sandbox",
-    "Reward models and search": "how-to/train how-to/other-reward-models how-to/search "
-    "how-to/curves-and-calibration how-to/gpu how-to/scale",
+    "Data and labels": "how-to/install how-to/bring-your-own-data how-to/label how-to/annotate how-to/code",
+    "Reward models and search": "how-to/train how-to/other-reward-models how-to/search how-to/evaluate",
     "Agents and serving": "how-to/agents how-to/guard how-to/serve",
     "Training policies": "how-to/reinforcement-learning how-to/rl-servers-and-trainers how-to/imitate",
-    "Trust": "how-to/read-a-report how-to/* security cards/*/README",
+    "Trust": "how-to/audit how-to/cards security cards/*/README how-to/*",
     "Reference": "reference/command-line commands/index api/index reference/*",
     "Measured results": "results/* LOG",
     "Project": "CHANGELOG CONTRIBUTING SECURITY",

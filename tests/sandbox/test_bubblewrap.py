@@ -132,7 +132,7 @@ def test_where_namespaces_are_refused_it_refuses(monkeypatch, tmp_path):
 
 
 def test_the_guide_says_how_every_limit_is_enforced():
-    guide = (Path(__file__).parents[2] / "docs/how-to/sandbox.md").read_text()
+    guide = (Path(__file__).parents[2] / "docs/how-to/code.md").read_text()
     assert [name for name in Limits.model_fields if f"| `{name}` |" not in guide] == []
 
 

@@ -18,7 +18,7 @@ _MIB = 1 << 20
 
 
 class Limits(FrozenModel):
-    """Limits of one program; docs/how-to/sandbox.md says how each is enforced."""
+    """Limits of one program; docs/how-to/code.md says how each is enforced."""
 
     wall_s: float = Field(default=10.0, gt=0, le=3600, description="Seconds from start to end.")
     cpu_s: int = Field(default=10, ge=1, le=3600, description="Seconds of CPU time of one process.")
