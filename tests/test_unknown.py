@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scored_rollouts import scored
 
 from surefoot.answers import AnswerChecker, Grader, Solution
-from surefoot.labelling import SameFirstError, Unanimous, Weighted
+from surefoot.labelling import ConsensusSettings
 from surefoot.labels import BinaryLabel
 from surefoot.protocols import Candidate
 from surefoot.records import StepScores
@@ -37,7 +37,7 @@ CONSUMERS = {
     "labelling/rollouts.py": "test_an_answer_that_breaks_its_comparison_is_wrong",
     "labelling/verifiers/execution_trace.py": "test_a_candidate_that_breaks_its_tests_has_failed",
     "labelling/verifiers/programs.py": "test_a_candidate_that_breaks_its_tests_has_failed",
-    "policies/traces.py": "test_an_answer_that_breaks_its_comparison_is_wrong",
+    "policies/episodes.py": "test_an_answer_that_breaks_its_comparison_is_wrong",
     "rl/credit.py": "test_no_reward_is_no_better_than_failing",
     "rl/engines/rewards.py": "test_no_reward_is_no_better_than_failing",
     "rl/loop.py": "test_an_unjudged_rollout_is_wrong_in_the_share_of_its_group",
@@ -190,9 +190,13 @@ def test_an_unjudged_rollout_is_wrong_in_the_share_of_its_group():
 
 
 VOTES = st.lists(st.sampled_from([True, False, None]), min_size=2, max_size=4)
+RULES = [
+    *(ConsensusSettings(rule=rule) for rule in ("first-error", "unanimous", "weighted")),
+    ConsensusSettings(rule="weighted", margin=0.5),
+]
 
 
-@pytest.mark.parametrize("rule", [SameFirstError(), Unanimous(), Weighted(), Weighted(margin=0.5)], ids=str)
+@pytest.mark.parametrize("rule", RULES, ids=str)
 @given(votes=VOTES, data=st.data())
 def test_an_abstention_is_never_a_vote_for_a_step(rule, votes, data):
     def decided(row):
@@ -207,7 +211,7 @@ def test_an_abstention_is_never_a_vote_for_a_step(rule, votes, data):
     if decided(silent):
         assert any(silent)
         assert decided([True if k == at else vote for k, vote in enumerate(votes)])
-    if rule in (SameFirstError(), Unanimous()):
+    if rule.rule != "weighted":
         assert decided(silent) is not True, "they decide nothing that a source abstains from"
 
 

@@ -13,12 +13,13 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from surefoot.cli.label.command import Label
 from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError, SurefootError
 from surefoot.io import read_records, write_records
-from surefoot.labelling.consensus import Consensus, SameFirstError, Unanimous, Weighted
+from surefoot.labelling.consensus import Consensus, ConsensusSettings
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, Usage
 
@@ -48,8 +49,16 @@ def row(labelled, values, kind="correctness", tokens=0):
     ]
 
 
-def combine(items, rows, **settings):
-    consensus = Consensus(rows, **settings)
+FIRST = ConsensusSettings()
+UNANIMOUS = ConsensusSettings(rule="unanimous")
+
+
+def weighted(margin=0.0, **weights):
+    return ConsensusSettings(rule="weighted", weights=weights, margin=margin)
+
+
+def combine(items, rows, rule):
+    consensus = Consensus(rows, rule)
     labels = [
         consensus.combine(one, {name: rows[name][number] for name in rows})
         for number, one in enumerate(items)
@@ -65,7 +74,7 @@ def combined(rule, *, good_above=0.0, neutral="drop", **sources):
         name: [row(one, values, "value" if name == "mc" else "correctness")]
         for name, values in sources.items()
     }
-    return combine([one], rows, rule=rule, good_above=good_above, neutral=neutral)
+    return combine([one], rows, rule.model_copy(update={"good_above": good_above, "neutral": neutral}))
 
 
 def values(result):
@@ -92,7 +101,7 @@ ERRORS = [None, 0, 1, 2, 3, 4]
 @pytest.mark.parametrize("judge", ERRORS)
 def test_the_published_filter_keeps_a_trace_only_if_both_find_the_same_first_error(mc, judge):
     hard = [max(value or 0.0, 0.0) for value in with_error(5, mc)]  # Monte Carlo goes on after an error
-    result = combined(SameFirstError(), mc=hard, judge=with_error(5, judge))
+    result = combined(FIRST, mc=hard, judge=with_error(5, judge))
     if mc == judge:
         assert values(result) == with_error(5, mc)
         assert set(reasons(result)) <= {None, AFTER}
@@ -104,7 +113,7 @@ def test_the_published_filter_keeps_a_trace_only_if_both_find_the_same_first_err
 
 
 def test_monte_carlo_without_an_error_and_a_judge_with_one_drops_the_trace():
-    result = combined(SameFirstError(), mc=[0.5] * 6, judge=with_error(6, 4))
+    result = combined(FIRST, mc=[0.5] * 6, judge=with_error(6, 4))
     assert result.report.dropped_traces == {"an error for judge, none for mc": 1}
     assert result.report.unlabelled_steps == {"an error for judge, none for mc": 6}
     assert {label.evidence.message for label in result.labels[0]} == {"first error: judge 5, mc none"}
@@ -118,20 +127,20 @@ def test_the_reasons_say_how_the_sources_differ():
         ({"a": [-1, 1, 1], "b": [1, 1, 1], "c": [-1, 1, 1]}, "an error for a, c, none for b"),
     ]
     for sources, reason in drops:
-        assert combined(SameFirstError(), **sources).report.dropped_traces == {reason: 1}
+        assert combined(FIRST, **sources).report.dropped_traces == {reason: 1}
 
 
 def test_what_counts_as_good_is_said_in_the_call():
     sources = {"mc": [0.3, 0.0], "judge": [1, 0]}
-    assert values(combined(SameFirstError(), neutral="bad", **sources)) == [1, -1]
-    assert values(combined(SameFirstError(), neutral="good", **sources)) == [None, None]
-    assert values(combined(SameFirstError(), neutral="bad", good_above=0.5, **sources)) == [None, None]
-    silent = combined(Unanimous(), good_above=None, **sources)
+    assert values(combined(FIRST, neutral="bad", **sources)) == [1, -1]
+    assert values(combined(FIRST, neutral="good", **sources)) == [None, None]
+    assert values(combined(FIRST, neutral="bad", good_above=0.5, **sources)) == [None, None]
+    silent = combined(UNANIMOUS, good_above=None, **sources)
     assert reasons(silent)[0] == "no vote of mc (label of kind 'value')"
 
 
 def test_unanimous_steps_need_every_source():
-    result = combined(Unanimous(), a=[1, -1, 1, None], b=[1, -1, -1, 1], c=[1, -1, 1, 1])
+    result = combined(UNANIMOUS, a=[1, -1, 1, None], b=[1, -1, -1, 1], c=[1, -1, 1, 1])
     assert values(result) == [1, -1, None, None]
     assert reasons(result)[2:] == ["sources disagree", "no vote of a (label without a value)"]
     agreed, _, split, _ = result.labels[0]
@@ -144,10 +153,10 @@ def test_unanimous_steps_need_every_source():
 
 def test_weights_decide_and_ties_do_not():
     votes = {"a": [1, 1, 1, None], "b": [-1, 1, None, None], "c": [-1, -1, -1, None]}
-    assert values(combined(Weighted(), **votes)) == [-1, 1, None, None]
-    assert reasons(combined(Weighted(), **votes))[2:] == ["tie", "no source has a label for the step"]
-    assert values(combined(Weighted(weights={"a": 3}), **votes)) == [1, 1, 1, None]
-    far = combined(Weighted(weights={"a": 3}, margin=0.5), **votes)
+    assert values(combined(weighted(), **votes)) == [-1, 1, None, None]
+    assert reasons(combined(weighted(), **votes))[2:] == ["tie", "no source has a label for the step"]
+    assert values(combined(weighted(a=3), **votes)) == [1, 1, 1, None]
+    far = combined(weighted(0.5, a=3), **votes)
     assert values(far) == [None, 1, None, None]  # leads: 1/5, 3/5, 2/5
     assert reasons(far)[0] == "lead below the margin"
     assert far.labels[0][1].evidence.message == "good: a, b; bad: c"
@@ -157,11 +166,11 @@ def test_weights_decide_and_ties_do_not():
 @pytest.mark.parametrize("order", list(permutations("abc")))
 def test_a_tie_of_decimal_weights_is_a_tie_in_any_order(order):
     votes = {"a": [1], "b": [1], "c": [-1]}
-    rule = Weighted(weights={"a": 0.1, "b": 0.2, "c": 0.3})
+    rule = weighted(a=0.1, b=0.2, c=0.3)
     assert reasons(combined(rule, **{name: votes[name] for name in order})) == ["tie"]
 
 
-RULES = [SameFirstError(), Unanimous(), Weighted(), Weighted(margin=0.4), Weighted(margin=1.0)]
+RULES = [FIRST, UNANIMOUS, weighted(), weighted(margin=0.4), weighted(margin=1.0)]
 VALUE = st.sampled_from([1.0, -1.0, 0.0, None])
 SOURCES = st.integers(1, 6).flatmap(
     lambda steps: st.lists(st.lists(VALUE, min_size=steps, max_size=steps), min_size=2, max_size=4)
@@ -172,7 +181,7 @@ def plain(result):
     return [[label.model_dump(exclude={"created"}) for label in labels] for labels in result.labels]
 
 
-RULE = st.sampled_from([*RULES, Weighted(weights={"source0": 2, "source1": 0.5})])
+RULE = st.sampled_from([*RULES, weighted(source0=2, source1=0.5)])
 
 
 @settings(deadline=None)
@@ -190,7 +199,7 @@ def test_the_order_of_the_sources_changes_nothing(rows, rule, order):
 def test_what_was_combined_agrees_with_itself_and_with_its_sources(rows, rule):
     once = values(combined(rule, **{f"source{at}": row for at, row in enumerate(rows)}))
     assert values(combined(rule, a=once, b=once)) == once
-    if isinstance(rule, SameFirstError) and any(value is not None for value in once):
+    if rule == FIRST and any(value is not None for value in once):
         again = {"kept": once} | {f"source{at}": row for at, row in enumerate(rows)}
         assert values(combined(rule, **again)) == once
 
@@ -199,10 +208,10 @@ def test_what_was_combined_agrees_with_itself_and_with_its_sources(rows, rule):
 @given(rows=SOURCES)
 def test_unanimous_steps_are_those_that_lead_by_everything(rows):
     sources = {f"source{at}": row for at, row in enumerate(rows)}
-    unanimous, weighted = (values(combined(rule, **sources)) for rule in (Unanimous(), Weighted()))
-    assert all(a in (None, b) for a, b in zip(unanimous, weighted, strict=True))
-    assert values(combined(Weighted(margin=1.0), **sources)) == unanimous
-    first = values(combined(SameFirstError(), **sources))
+    unanimous, leading = (values(combined(rule, **sources)) for rule in (UNANIMOUS, weighted()))
+    assert all(a in (None, b) for a, b in zip(unanimous, leading, strict=True))
+    assert values(combined(weighted(margin=1.0), **sources)) == unanimous
+    first = values(combined(FIRST, **sources))
     assert all(a in (None, b) for a, b in zip(first, unanimous, strict=True))
 
 
@@ -226,7 +235,7 @@ def test_the_summary_lists_the_frequent_reasons_and_counts_the_others():
         name: [row(one, [1 if n > at else -1]) for n, one in enumerate(items)]
         for at, name in enumerate(names)
     }
-    report = combine(items, rows, rule=SameFirstError(), good_above=0, neutral="drop").report
+    report = combine(items, rows, FIRST).report
     lines = report.summary().splitlines()
     assert lines[0] == (
         "first-error of s0, s1, s2, s3, s4, s5, s6, s7: 2 of 9 traces kept; of 9 steps 1 good, 1 bad, "
@@ -237,28 +246,27 @@ def test_the_summary_lists_the_frequent_reasons_and_counts_the_others():
 
 
 def test_a_trace_without_steps_is_dropped():
-    report = combine([item(0)], {"a": [[]], "b": [[]]}, rule=Unanimous(), good_above=0, neutral="drop").report
+    report = combine([item(0)], {"a": [[]], "b": [[]]}, UNANIMOUS).report
     assert (report.kept_traces, report.dropped_traces) == (0, {"no steps": 1})
 
 
 def test_what_does_not_fit_is_refused():
     one, other = item(2), item(2, sample=1)
     good = [row(one, [1, 1])]
-    settings = {"rule": Unanimous(), "good_above": 0, "neutral": "drop"}
     with pytest.raises(LabelError, match="at least two sources, not 1"):
-        combine([one], {"a": good}, **settings)
+        combine([one], {"a": good}, UNANIMOUS)
     with pytest.raises(LabelError, match=f"source 'b': .* given for trace {one.trace.id}"):
-        combine([one], {"a": good, "b": [row(other, [1])]}, **settings)
+        combine([one], {"a": good, "b": [row(other, [1])]}, UNANIMOUS)
     with pytest.raises(LabelError, match="label of step 3 of"):
-        combine([one], {"a": good, "b": [row(one, [1, 1, 1])]}, **settings)
+        combine([one], {"a": good, "b": [row(one, [1, 1, 1])]}, UNANIMOUS)
     with pytest.raises(LabelError, match="a weight is given for 'c', which is none of a, b"):
-        combined(Weighted(weights={"c": 1}), a=[1], b=[1])
+        combined(weighted(c=1), a=[1], b=[1])
     for weight in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(LabelError, match="the weight of 'a' is"):
-            Weighted(weights={"a": weight})
+        with pytest.raises(ValidationError, match="the weight of 'a' is"):
+            weighted(a=weight)
     for margin in (-0.1, 1.1, float("nan")):
-        with pytest.raises(LabelError, match="margin is"):
-            Weighted(margin=margin)
+        with pytest.raises(ValidationError, match="margin"):
+            weighted(margin=margin)
 
 
 def test_traces_are_combined_one_after_another_with_the_same_report():
@@ -267,9 +275,8 @@ def test_traces_are_combined_one_after_another_with_the_same_report():
         name: [row(one, [1, -1 if (number + at) % shift else 1]) for number, one in enumerate(items)]
         for at, (name, shift) in enumerate((("a", 2), ("b", 3)))
     }
-    settings = {"rule": Unanimous(), "good_above": 0, "neutral": "drop"}
-    whole = combine(items, rows, **settings)
-    combiner = Consensus(["b", "a"], **settings)
+    whole = combine(items, rows, UNANIMOUS)
+    combiner = Consensus(["b", "a"], UNANIMOUS)
     before = []
     for number, one in enumerate(items):
         labels = combiner.combine(one, {name: rows[name][number] for name in rows})
@@ -381,11 +388,11 @@ def test_judges_that_agree_are_right_more_often():
 
     def agreed(names, rule):
         sources = {name: rows[name] for name in names}
-        return accuracy(combine(items, sources, rule=rule, good_above=0, neutral="drop").labels)
+        return accuracy(combine(items, sources, rule).labels)
 
     single = accuracy(rows[judges[0]])
-    two, three = agreed(judges[:2], Unanimous()), agreed(judges, Unanimous())
+    two, three = agreed(judges[:2], UNANIMOUS), agreed(judges, UNANIMOUS)
     assert [round(share, 3) for share, _ in (single, two, three)] == [0.845, 0.917, 0.931]
     assert [number for _, number in (single, two, three)] == [3309, 2553, 2269]
-    assert agreed(judges, Weighted()) == pytest.approx((0.870, 3656), abs=5e-4)
-    assert agreed(judges, SameFirstError()) == pytest.approx((0.966, 324), abs=5e-4)
+    assert agreed(judges, weighted()) == pytest.approx((0.870, 3656), abs=5e-4)
+    assert agreed(judges, FIRST) == pytest.approx((0.966, 324), abs=5e-4)

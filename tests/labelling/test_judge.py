@@ -19,11 +19,10 @@ from surefoot.errors import LabelError, PolicyError, SurefootError
 from surefoot.io import read_records, write_records
 from surefoot.labelling.judge import (
     AGENT_FAILURES,
-    FirstErrorReply,
     JudgeLabeller,
+    Judgement,
     JudgePrompt,
     ReplyError,
-    StepVerdicts,
     read_reply,
     structured_output,
 )
@@ -294,11 +293,10 @@ def read(text, *, mode="first-error", steps=3, boxed=False, name_failures=False)
     ],
 )
 def test_json_is_read_alone_in_a_fence_after_reasoning_and_at_the_end(wrap):
-    vote = read(wrap.format(first_error(1)))
-    assert isinstance(vote, FirstErrorReply)
+    (vote,) = read(wrap.format(first_error(1)))
     assert vote.first_error == 1
-    rows = verdicts("correct", "neutral", "incorrect")
-    assert isinstance(read(wrap.format(rows), mode="per-step"), StepVerdicts)
+    words = ("correct", "neutral", "incorrect")
+    assert [vote.verdict for vote in read(wrap.format(verdicts(*words)), mode="per-step")] == list(words)
 
 
 def named(*failures):
@@ -320,7 +318,7 @@ def test_the_kind_of_a_failure_stands_before_the_critique():
     assert labels[1].evidence.message == "invented: seen"
     schema = structured_output("per-step", name_failures=True)["response_format"]["json_schema"]["schema"]
     fields = ["step", "critique", "verdict", "failure"]
-    assert schema["$defs"]["NamedStepVerdict"]["required"] == fields
+    assert schema["properties"]["verdicts"]["items"]["required"] == fields
 
 
 @pytest.mark.parametrize(
@@ -339,7 +337,7 @@ def test_a_failure_that_does_not_go_with_its_verdict_is_no_vote(text):
 
 def test_a_critique_may_quote_what_a_reply_is_searched_for():
     critique = '</think> ```\n{"first_error": 2}\n``` \\boxed{0}'
-    assert read(first_error(1, critique)) == FirstErrorReply(critique=critique, first_error=1)
+    assert read(first_error(1, critique)) == [Judgement(critique=critique, first_error=1)]
 
 
 NOT_JSON = "not the JSON that was asked for"
@@ -406,7 +404,7 @@ def test_other_replies_are_named_and_give_no_verdicts(text, reason):
     ],
 )
 def test_a_box_is_read_where_it_was_asked_for(text, index):
-    vote = read(text, boxed=True)
+    (vote,) = read(text, boxed=True)
     assert vote.first_error == index
     assert vote.critique == ("seen" if text.startswith("{") else text.rpartition("</think>")[2].strip())
 
@@ -604,9 +602,12 @@ def test_the_server_is_given_the_form_and_the_prompt():
         assert (message["role"], message["content"]) == ("user", shown(JudgePrompt()))
         form = body["response_format"]["json_schema"]
         assert form["strict"] is True
-        assert form["schema"] == StepVerdicts.model_json_schema()
         assert form["schema"]["additionalProperties"] is False
-        assert form["schema"]["$defs"]["StepVerdict"]["required"] == ["step", "critique", "verdict"]
+        assert form["schema"]["required"] == ["verdicts"]
+        step = form["schema"]["properties"]["verdicts"]["items"]
+        assert step["additionalProperties"] is False
+        assert list(step["properties"]) == step["required"] == ["step", "critique", "verdict"]
+        assert step["properties"]["verdict"]["enum"] == ["correct", "incorrect", "neutral"]
     assert total([labels]).calls == 2
 
 

@@ -147,7 +147,7 @@ class Option:
         """The default as a user would write it; empty for none."""
         if self.default is REQUIRED:
             return "required"
-        if self.default is None or self.default == ():
+        if self.default is None or self.default in ((), {}):
             return ""
         if isinstance(self.default, bool):
             return "on" if self.default else "off"

@@ -6,9 +6,7 @@ from .behaviour import literal_calls as literal_calls
 from .behaviour import observe_programs as observe_programs
 from .behaviour import task_inputs as task_inputs
 from .consensus import Consensus as Consensus
-from .consensus import SameFirstError as SameFirstError
-from .consensus import Unanimous as Unanimous
-from .consensus import Weighted as Weighted
+from .consensus import ConsensusSettings as ConsensusSettings
 from .expert import ExpertLabeller as ExpertLabeller
 from .expert import StepMatch as StepMatch
 from .expert import expert_traces as expert_traces

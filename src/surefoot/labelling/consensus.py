@@ -1,8 +1,8 @@
 """Combine the labels of several labellers, and report which were dropped.
 
 The published filter (Zhang et al., "Lessons of developing PRMs", arXiv 2501.07301) keeps a trace if Monte
-Carlo and a judge agree on the first error. :class:`SameFirstError` is that rule; two other rules decide each
-step separately.
+Carlo and a judge agree on the first error (the rule ``first-error``); two other rules decide each step
+separately.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
 
 from surefoot.errors import LabelError
 from surefoot.labels import (
@@ -26,7 +28,7 @@ from surefoot.labels import (
     up_to_first_error,
 )
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Evidence, StepLabel
+from surefoot.records import Evidence, FrozenModel, StepLabel
 
 SOURCE = "consensus"
 
@@ -75,22 +77,77 @@ def _list_reasons(what: str, reasons: Mapping[str, int]) -> list[str]:
     return lines
 
 
+class ConsensusSettings(FrozenModel):
+    """When several sources agree.
+
+    - ``first-error`` keeps a trace only if all sources have the same first error, or none of them has an
+      error. Kept traces: steps before the first error are +1, the error is -1, later steps are unknown.
+      Dropped traces: all steps are unknown. A source with an unknown step before its first error agrees with
+      nothing.
+    - ``unanimous``: a step has the label that every source gives it; it is unknown if a source abstains or
+      differs.
+    - ``weighted``: W₊ and W₋ are the weights of the sources that call the step good and bad, W the weight of
+      all sources. The step is labelled if W₊ ≠ W₋ and ``|W₊ - W₋| / W ≥ margin``. A source that abstains
+      counts in W, so it makes agreement harder. With ``margin`` 1 the labels are those of ``unanimous``; with
+      0 any lead decides. A tie is unknown.
+    """
+
+    rule: Literal["first-error", "unanimous", "weighted"] = "first-error"
+    """first-error keeps or drops whole traces; unanimous and weighted decide on each step."""
+    weights: Mapping[str, float] = Field(default_factory=dict)
+    """`NAME=NUMBER` for rule=weighted, joined by `+`; 1 if not given."""
+    margin: float = Field(default=0.0, ge=0, le=1)
+    """Least lead for rule=weighted, as a share of all weights; 0 = any."""
+    good_above: float | None = 0.0
+    """A value label above this is good; 0 = any rollout succeeded. `None`: value labels abstain."""
+    neutral: Neutral = "drop"
+    """How to read a label of 0: good, bad, or abstain (`drop`)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.rule != "weighted" and (self.weights or self.margin):
+            raise ValueError(f"weights and margin belong to rule=weighted, not to rule={self.rule}")
+        for source, weight in self.weights.items():
+            if not (math.isfinite(weight) and weight > 0):
+                raise ValueError(f"the weight of '{source}' is {weight}; give a positive number")
+        return self
+
+    def decide(self, sources: SourceLabels) -> list[Decision]:
+        """One decision per step. Raises ``LabelError`` for a weight of a source that is not there."""
+        if unknown := sorted(self.weights.keys() - sources.keys()):
+            raise LabelError(f"a weight is given for '{unknown[0]}', which is none of {', '.join(sources)}")
+        if self.rule == "first-error":
+            return _same_first_error(sources)
+        if self.rule == "unanimous":
+            return _by_step(sources, _unanimous)
+        # Fractions of the decimals as written: 0.1 + 0.2 against 0.3 is a tie in any order.
+        weights = {source: Fraction(str(self.weights.get(source, 1.0))) for source in sources}
+        margin = Fraction(str(self.margin)) * sum(weights.values())
+
+        def leading(good: list[str], bad: list[str], _silent: dict[str, str]) -> bool | str:
+            lead = Fraction(sum(weights[source] for source in good) - sum(weights[source] for source in bad))
+            if not (good or bad):
+                return "no source has a label for the step"
+            if lead == 0:
+                return "tie"
+            return "lead below the margin" if abs(lead) < margin else lead > 0
+
+        return _by_step(sources, leading)
+
+
 class Consensus:
     """Combines the labels of several labellers, one trace at a time; memory does not grow with the traces.
 
-    A value label is good if it is above ``good_above`` (0 in the published filter: any rollout succeeded),
-    and abstains if that is ``None``; ``neutral`` says how to read a correctness label of 0. Contradicting
-    labels of one labeller abstain. The result does not depend on the order of the labellers.
+    Contradicting labels of one labeller abstain. The result does not depend on the order of the labellers.
     """
 
-    def __init__(
-        self, sources: Iterable[str], *, rule: ConsensusRule, good_above: float | None, neutral: Neutral
-    ) -> None:
+    def __init__(self, sources: Iterable[str], settings: ConsensusSettings) -> None:
         """Raises ``LabelError`` for fewer than two sources."""
         self._sources = tuple(sorted(sources))
         if len(self._sources) < 2:
             raise LabelError(f"consensus needs at least two sources, not {len(self._sources)}")
-        self._rule, self._reading = rule, LabelRule(neutral=neutral, good_above=good_above)
+        self._settings = settings
+        self._reading = LabelRule(neutral=settings.neutral, good_above=settings.good_above)
         self._traces = 0
         self._dropped: Counter[str] = Counter()
         self._unlabelled: Counter[str] = Counter()
@@ -109,7 +166,7 @@ class Consensus:
                         f"source '{name}': a label of step {label.step + 1} of trace {label.trace_id} is "
                         f"given for trace {item.trace.id}, which has {steps} steps"
                     )
-        decisions = self._rule.decide(
+        decisions = self._settings.decide(
             {name: binary_labels(labels[name], steps, self._reading) for name in self._sources}
         )
         self._traces += 1
@@ -124,7 +181,7 @@ class Consensus:
     def report(self) -> ConsensusReport:
         """Report on the traces so far."""
         return ConsensusReport(
-            rule=self._rule.name,
+            rule=self._settings.rule,
             sources=self._sources,
             traces=self._traces,
             kept_traces=self._traces - self._dropped.total(),
@@ -173,43 +230,24 @@ class Decision:
     """Each source and its vote."""
 
 
-class ConsensusRule(Protocol):
-    """Turns the labels of several sources into one decision per step."""
-
-    @property
-    def name(self) -> str: ...
-
-    def decide(self, sources: SourceLabels) -> list[Decision]: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class SameFirstError:
-    """Keep a trace only if all sources have the same first error, or none of them has an error.
-
-    Kept traces: steps before the first error are +1, the error is -1, later steps are unknown. Dropped
-    traces: all steps are unknown. A source with an unknown step before its first error agrees with nothing.
-    """
-
-    name: str = "first-error"
-
-    def decide(self, sources: SourceLabels) -> list[Decision]:
-        errors = {source: first_error([label.good for label in labels]) for source, labels in sources.items()}
-        message = "first error: " + ", ".join(
-            f"{source} {'unknown' if error is None else 'none' if error == NO_ERROR else error + 1}"
-            for source, error in errors.items()
-        )
-        count = len(next(iter(sources.values())))
-        voting = sum(error is not None for error in errors.values())
-        reason = _first_errors_differ(sources, errors)
-        error = next(iter(errors.values()))
-        if reason or error is None:
-            return [Decision(good=None, reason=reason, voting=voting, message=message)] * count
-        return [
-            Decision(good=None, reason=AFTER_FIRST_ERROR, voting=voting, message=message)
-            if value is None
-            else Decision(good=value > 0, agreeing=voting, voting=voting, message=message)
-            for value in up_to_first_error(error, count)
-        ]
+def _same_first_error(sources: SourceLabels) -> list[Decision]:
+    errors = {source: first_error([label.good for label in labels]) for source, labels in sources.items()}
+    message = "first error: " + ", ".join(
+        f"{source} {'unknown' if error is None else 'none' if error == NO_ERROR else error + 1}"
+        for source, error in errors.items()
+    )
+    count = len(next(iter(sources.values())))
+    voting = sum(error is not None for error in errors.values())
+    reason = _first_errors_differ(sources, errors)
+    error = next(iter(errors.values()))
+    if reason or error is None:
+        return [Decision(good=None, reason=reason, voting=voting, message=message)] * count
+    return [
+        Decision(good=None, reason=AFTER_FIRST_ERROR, voting=voting, message=message)
+        if value is None
+        else Decision(good=value > 0, agreeing=voting, voting=voting, message=message)
+        for value in up_to_first_error(error, count)
+    ]
 
 
 def _first_errors_differ(sources: SourceLabels, errors: Mapping[str, int | None]) -> str:
@@ -257,58 +295,9 @@ def _by_step(
     return decisions
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unanimous:
-    """A step has the label that every source gives it; it is unknown if a source abstains or differs."""
-
-    name: str = "unanimous"
-
-    def decide(self, sources: SourceLabels) -> list[Decision]:
-        return _by_step(sources, self._decide)
-
-    def _decide(self, good: list[str], bad: list[str], silent: dict[str, str]) -> bool | str:
-        if good and bad:
-            return "sources disagree"
-        if silent:
-            return f"no vote of {', '.join(f'{source} ({reason})' for source, reason in silent.items())}"
-        return bool(good)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Weighted:
-    """A step has the label with more weight behind it, if it leads by enough.
-
-    W₊ and W₋ are the weights of the sources that call the step good and bad, W the weight of all sources. The
-    step is labelled if W₊ ≠ W₋ and ``|W₊ - W₋| / W ≥ margin``. A source that abstains counts in W, so it
-    makes agreement harder. ``margin`` 1 is :class:`Unanimous`; with 0 any lead decides. A tie is unknown.
-    """
-
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """By the name of the source; the default weight is 1."""
-    margin: float = 0.0
-    name: str = "weighted"
-
-    def __post_init__(self) -> None:
-        """Raises ``LabelError`` for a weight that is not positive or a margin outside [0, 1]."""
-        for source, weight in self.weights.items():
-            if not (math.isfinite(weight) and weight > 0):
-                raise LabelError(f"the weight of '{source}' is {weight}; give a positive number")
-        if not 0 <= self.margin <= 1:
-            raise LabelError(f"margin is {self.margin}; give a share of the total weight, 0 to 1")
-
-    def decide(self, sources: SourceLabels) -> list[Decision]:
-        if unknown := sorted(self.weights.keys() - sources.keys()):
-            raise LabelError(f"a weight is given for '{unknown[0]}', which is none of {', '.join(sources)}")
-        # Fractions of the decimals as written: 0.1 + 0.2 against 0.3 is a tie in any order.
-        weights = {source: Fraction(str(self.weights.get(source, 1.0))) for source in sources}
-        total = sum(weights.values())
-
-        def decide(good: list[str], bad: list[str], _silent: dict[str, str]) -> bool | str:
-            lead = Fraction(sum(weights[source] for source in good) - sum(weights[source] for source in bad))
-            if not (good or bad):
-                return "no source has a label for the step"
-            if lead == 0:
-                return "tie"
-            return "lead below the margin" if abs(lead) < Fraction(str(self.margin)) * total else lead > 0
-
-        return _by_step(sources, decide)
+def _unanimous(good: list[str], bad: list[str], silent: dict[str, str]) -> bool | str:
+    if good and bad:
+        return "sources disagree"
+    if silent:
+        return f"no vote of {', '.join(f'{source} ({reason})' for source, reason in silent.items())}"
+    return bool(good)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -323,7 +323,7 @@ class JudgeLabeller:
 
     def _read(self, result: SampleResult, steps: int) -> tuple[int, list[_Outcome]]:
         """The number of valid votes in the replies to one request, and their result for each step."""
-        votes: list[Vote] = []
+        votes: list[list[Judgement]] = []
         failed: Counter[str] = Counter()
         for completion in result.completions:
             try:
@@ -334,26 +334,26 @@ class JudgeLabeller:
             failed["request failed"] += missing
         self.failures.update(failed)
         if votes:
-            if self.lowest:
-                replies = [vote.verdicts for vote in votes if isinstance(vote, StepVerdicts)]
-                return len(votes), [
-                    _lowest([of[step] for of in replies], self.votes) for step in range(steps)
-                ]
-            return len(votes), _count(votes, steps)
+            if self.prompt.mode == "first-error":
+                return len(votes), _up_to_first_error([vote for (vote,) in votes], steps)
+            by_step = [list(of_step) for of_step in zip(*votes, strict=True)]
+            return len(votes), [
+                _lowest(of_step, self.votes) if self.lowest else _step(of_step) for of_step in by_step
+            ]
         reasons = ", ".join(f"{count} {reason}" for reason, count in failed.most_common())
         reason = f"no vote: {reasons}" + (f" ({result.error})" if result.error else "")
         return 0, [_Outcome(value=None, votes=0, reason=reason)] * steps
 
-    def _vote(self, completion: Completion, steps: int) -> Vote:
+    def _vote(self, completion: Completion, steps: int) -> list[Judgement]:
         if completion.ending == "truncated":
             raise ReplyError("cut off at max_tokens")
         if completion.ending == "filtered":
             raise ReplyError("refused")
         vote = read_reply(completion.text, prompt=self.prompt, steps=steps)
-        if self.prompt.specification and isinstance(vote, ClauseStepVerdicts):
-            ids = {clause.id for clause in self.prompt.specification.clauses}
-            return StepVerdicts(verdicts=[verdict.checked(ids) for verdict in vote.verdicts])
-        return vote
+        if self.prompt.specification is None:
+            return vote
+        ids = {clause.id for clause in self.prompt.specification.clauses}
+        return [judgement.checked(ids) for judgement in vote]
 
     def _labels(
         self, item: ProblemTrace, trials: int, outcomes: list[_Outcome], usage: Usage
@@ -390,17 +390,9 @@ class _Outcome:
     clause: str | None = None
 
 
-def _count(votes: list[Vote], steps: int) -> list[_Outcome]:
-    """The result of the votes for each step."""
-    if firsts := [vote for vote in votes if isinstance(vote, FirstErrorReply)]:
-        return _up_to_first_error(firsts, steps)
-    verdicts = [vote.verdicts for vote in votes if isinstance(vote, StepVerdicts)]
-    return [_step([reply[step] for reply in verdicts]) for step in range(steps)]
-
-
-def _step(votes: list[StepVerdict]) -> _Outcome:
+def _step(votes: list[Judgement]) -> _Outcome:
     """The verdict on one step that has the most votes."""
-    leading, most = _leaders([vote.verdict for vote in votes])
+    leading, most = _leaders([str(vote.verdict) for vote in votes])
     if len(leading) > 1:
         return _Outcome(value=None, votes=most, reason=f"votes tied: {', '.join(sorted(leading))}")
     (verdict,) = leading
@@ -408,22 +400,22 @@ def _step(votes: list[StepVerdict]) -> _Outcome:
     return _Outcome(value=_VALUES[verdict], votes=most, critique=first.evidence, clause=first.cited)
 
 
-def _lowest(votes: list[StepVerdict], asked: int) -> _Outcome:
+def _lowest(votes: list[Judgement], asked: int) -> _Outcome:
     """The lowest verdict on one step."""
-    lowest = min(votes, key=lambda vote: _VALUES[vote.verdict])  # the first of equal ones
+    lowest = min(votes, key=lambda vote: _VALUES[str(vote.verdict)])  # the first of equal ones
     count = sum(vote.verdict == lowest.verdict for vote in votes)
     reason = None
     if not lowest.wrong and len(votes) < asked:
         reason = f"{asked - len(votes)} of {asked} votes are missing"
     elif not lowest.wrong and len({vote.cited for vote in votes}) > 1:
         reason = "votes name different clauses"
-    value = None if reason else _VALUES[lowest.verdict]
+    value = None if reason else _VALUES[str(lowest.verdict)]
     return _Outcome(value=value, votes=count, reason=reason, critique=lowest.evidence, clause=lowest.cited)
 
 
-def _up_to_first_error(votes: list[FirstErrorReply], steps: int) -> list[_Outcome]:
+def _up_to_first_error(votes: list[Judgement], steps: int) -> list[_Outcome]:
     """All steps by the index that has the most votes."""
-    leading, most = _leaders([vote.first_error for vote in votes])
+    leading, most = _leaders([vote.first_error for vote in votes if vote.first_error is not None])
     if len(leading) > 1:
         names = ["no error" if index == -1 else f"step {index + 1}" for index in sorted(leading)]
         return [_Outcome(value=None, votes=most, reason=f"votes tied: {', '.join(names)}")] * steps
@@ -472,109 +464,73 @@ def _writable(text: str) -> str:
 Critique = Annotated[str, AfterValidator(_writable)]
 
 
-class _Reply(BaseModel):
+class Judgement(BaseModel):
+    """What a reply says of one step, or of the first error; it has the fields that were asked for.
+
+    Raises ``ValidationError`` unless exactly the wrong steps name a failure, if that was asked for.
+    """
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+    step: int | None = None
+    critique: Critique
+    verdict: Literal["correct", "incorrect", "neutral"] | None = None
+    first_error: int | None = None
+    """-1 = no step is wrong."""
+    failure: Literal[AgentFailure, "none"] | None = None
+    clause: Annotated[str, Field(max_length=100), AfterValidator(_writable)] | None = None
+    """Id of the clause that the step cites, or ``none``."""
 
-class _Critique(_Reply):
-    """The critique comes first, so that the model reasons before its verdict."""
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.failure is not None and self.wrong != (self.failure != "none"):
+            raise ValueError("exactly the wrong steps have a failure")
+        return self
 
     @property
     def wrong(self) -> bool:
-        raise NotImplementedError
+        """Whether it finds an error."""
+        return self.verdict == "incorrect" or self.first_error not in (None, -1)
 
     @property
     def evidence(self) -> str:
         """The message in a label's evidence."""
-        critique, failure = getattr(self, "critique"), getattr(self, "failure", None)  # noqa: B009
-        return f"{failure}: {critique}" if failure and self.wrong else str(critique)
-
-
-class StepVerdict(_Critique):
-    """One step."""
-
-    step: int
-    critique: Critique
-    verdict: Literal["correct", "incorrect", "neutral"]
-
-    @property
-    def wrong(self) -> bool:
-        return self.verdict == "incorrect"
+        return f"{self.failure}: {self.critique}" if self.failure and self.wrong else self.critique
 
     @property
     def cited(self) -> str | None:
         """Id of the clause that the step cites, if it was asked for and there is one."""
-        clause = getattr(self, "clause", "none")
-        return None if clause == "none" else clause
+        return None if self.clause == "none" else self.clause
 
-
-class StepVerdicts(_Reply):
-    """Reply in mode ``per-step``."""
-
-    verdicts: Sequence[StepVerdict]
-
-
-class FirstErrorReply(_Critique):
-    """Reply in mode ``first-error``; −1 = no step is wrong."""
-
-    critique: Critique
-    first_error: int
-
-    @property
-    def wrong(self) -> bool:
-        return self.first_error != -1
-
-
-class _NamesFailure(_Critique):
-    """The kind of failure, or ``none``."""
-
-    failure: Literal[AgentFailure, "none"]
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.wrong != (self.failure != "none"):
-            raise ValueError("exactly the wrong steps have a failure")
-        return self
-
-
-class NamedStepVerdict(_NamesFailure, StepVerdict):
-    """One step, with the kind of its failure."""
-
-
-class NamedStepVerdicts(StepVerdicts):
-    """Reply in mode ``per-step`` that names failures."""
-
-    verdicts: Sequence[NamedStepVerdict]
-
-
-class NamedFirstErrorReply(_NamesFailure, FirstErrorReply):
-    """Reply in mode ``first-error`` that names the failure."""
-
-
-class ClauseStepVerdict(StepVerdict):
-    """One step, with the clause that it cites, or ``none``."""
-
-    clause: Annotated[str, Field(max_length=100), AfterValidator(_writable)]
-
-    def checked(self, ids: set[str]) -> ClauseStepVerdict:
+    def checked(self, ids: set[str]) -> Judgement:
         """A wrong verdict if the clause does not exist."""
-        if self.cited is None or self.clause in ids:
+        if self.cited is None or self.cited in ids:
             return self
         update = {"verdict": "incorrect", "critique": f"clause {self.clause} does not exist"}
         return self.model_copy(update=update)
 
 
-class ClauseStepVerdicts(StepVerdicts):
-    """Reply in mode ``per-step`` to a prompt with a specification."""
-
-    verdicts: Sequence[ClauseStepVerdict]
-
-
-Vote: TypeAlias = StepVerdicts | FirstErrorReply
-
-
 class ReplyError(Exception):
     """An invalid reply; the message is the reason under which it is counted."""
+
+
+_SCHEMAS: Mapping[str, Any] = MappingProxyType(
+    {
+        "step": {"type": "integer"},
+        "critique": {"type": "string"},
+        "verdict": {"enum": ["correct", "incorrect", "neutral"], "type": "string"},
+        "first_error": {"type": "integer"},
+        "failure": {"enum": [*AGENT_FAILURES, "none"], "type": "string"},
+        "clause": {"maxLength": 100, "type": "string"},
+    }
+)
+"""JSON schemas of the fields of a reply."""
+
+
+def _fields(mode: JudgeMode, *, failure: bool, clause: bool) -> tuple[str, ...]:
+    """Fields of a judgement in the order of a reply: the model reasons before its verdict."""
+    main = ("step", "critique", "verdict") if mode == "per-step" else ("critique", "first_error")
+    return main + ("failure",) * failure + ("clause",) * clause
 
 
 def structured_output(
@@ -585,19 +541,21 @@ def structured_output(
     It is OpenAI's ``response_format`` ``json_schema``, which vLLM, SGLang and llama.cpp support too. A server
     may refuse or ignore it; replies are parsed equally strictly either way.
     """
-    form = ClauseStepVerdicts if name_clauses else _form(mode, name_failures=name_failures)
-    schema = {"name": mode.replace("-", "_"), "strict": True, "schema": form.model_json_schema()}
+    fields = _fields(mode, failure=name_failures, clause=name_clauses)
+    form = _object({name: _SCHEMAS[name] for name in fields})
+    if mode == "per-step":
+        form = _object({"verdicts": {"items": form, "type": "array"}})
+    schema = {"name": mode.replace("-", "_"), "strict": True, "schema": form}
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
-def _form(mode: JudgeMode, *, name_failures: bool) -> type[Vote]:
-    if mode == "per-step":
-        return NamedStepVerdicts if name_failures else StepVerdicts
-    return NamedFirstErrorReply if name_failures else FirstErrorReply
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    closed = {"additionalProperties": False, "required": list(properties)}
+    return {"type": "object", "properties": properties, **closed}
 
 
-def read_reply(text: str, *, prompt: JudgePrompt, steps: int) -> Vote:
-    """The vote in a judge's reply on a trace of ``steps`` steps.
+def read_reply(text: str, *, prompt: JudgePrompt, steps: int) -> list[Judgement]:
+    """The judge's reply on a trace of ``steps`` steps: one judgement of each, or one of the first error.
 
     The JSON object may be the whole reply, or its end, in a code fence or not; reasoning up to ``</think>``
     is skipped. An object followed by words is invalid: it may be quoted from a step. If the prompt asks for
@@ -605,9 +563,11 @@ def read_reply(text: str, *, prompt: JudgePrompt, steps: int) -> Vote:
     invalid even if a schema forced a verdict onto it. Raises :class:`ReplyError`.
     """
     answer = _after_reasoning(text)
-    form = _form(prompt.mode, name_failures=prompt.name_failures)
-    form = ClauseStepVerdicts if prompt.specification else form
-    reply = next((vote for part in _candidates(text, answer, form) if (vote := _parsed(part, form))), None)
+    by_step = prompt.mode == "per-step"
+    fields = _fields(prompt.mode, failure=prompt.name_failures, clause=prompt.specification is not None)
+    candidates = _candidates(text, answer, ("verdicts",) if by_step else fields)
+    votes = (_parsed(part, fields, by_step=by_step) for part in candidates)
+    reply = next((vote for vote in votes if vote is not None), None)
     if reply is None and prompt.boxed:
         reply = _boxed(answer)
     if reply is None:
@@ -616,7 +576,7 @@ def read_reply(text: str, *, prompt: JudgePrompt, steps: int) -> Vote:
         if _REFUSAL.match(answer):
             raise ReplyError("refused")
         raise ReplyError("no box with a step number" if prompt.boxed else "not the JSON that was asked for")
-    _check(reply, steps)
+    _check(reply, steps, by_step=by_step)
     return reply
 
 
@@ -626,20 +586,29 @@ def _after_reasoning(text: str) -> str:
     return "" if answer.startswith("<think>") else answer
 
 
-def _candidates(text: str, answer: str, form: type[Vote]) -> Iterator[str]:
+def _candidates(text: str, answer: str, names: tuple[str, ...]) -> Iterator[str]:
     yield text
     yield answer
     if fenced := _FENCED.search(answer):
         yield fenced[1]
     # The object at the end of the reply begins at the last match: inside its strings the quotes are escaped.
-    for opening in list(re.finditer(rf'\{{\s*"(?:{"|".join(form.model_fields)})"', answer))[-1:]:
+    for opening in list(re.finditer(rf'\{{\s*"(?:{"|".join(names)})"', answer))[-1:]:
         yield answer[opening.start() :]
 
 
-def _parsed(text: str, form: type[Vote]) -> Vote | None:
+def _parsed(text: str, fields: tuple[str, ...], *, by_step: bool) -> list[Judgement] | None:
     try:
-        return form.model_validate(json.loads(text, object_pairs_hook=_distinct))
-    except (ValueError, RecursionError):  # ValidationError is a ValueError
+        data = json.loads(text, object_pairs_hook=_distinct)
+    except (ValueError, RecursionError):
+        return None
+    rows = data.get("verdicts") if by_step and isinstance(data, dict) and len(data) == 1 else [data]
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        return None
+    if any(row.keys() != set(fields) or None in row.values() for row in rows):
+        return None
+    try:
+        return [Judgement.model_validate(row) for row in rows]
+    except ValueError:  # ValidationError is a ValueError
         return None
 
 
@@ -650,25 +619,23 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _boxed(answer: str) -> FirstErrorReply | None:
+def _boxed(answer: str) -> list[Judgement] | None:
     boxes = _BOXED.findall(answer)
     if not boxes or not _INDEX.fullmatch(boxes[-1].strip()):
         return None
     try:
-        return FirstErrorReply(critique=answer, first_error=int(boxes[-1].strip().replace("−", "-")))
+        return [Judgement(critique=answer, first_error=int(boxes[-1].strip().replace("−", "-")))]
     except ValidationError:
         return None
 
 
-def _check(vote: Vote, steps: int) -> None:
-    critics = [vote] if isinstance(vote, FirstErrorReply) else vote.verdicts
-    if any(_REFUSAL.match(part.critique) for part in critics):
+def _check(vote: list[Judgement], steps: int, *, by_step: bool) -> None:
+    if any(_REFUSAL.match(judgement.critique) for judgement in vote):
         raise ReplyError("refused")
-    if isinstance(vote, FirstErrorReply):
-        if not -1 <= vote.first_error < steps:
-            raise ReplyError("step number out of range")
-        return
-    if len(vote.verdicts) != steps:
-        raise ReplyError("wrong number of verdicts")
-    if [verdict.step for verdict in vote.verdicts] != list(range(steps)):
-        raise ReplyError("verdicts misnumbered")
+    if by_step:
+        if len(vote) != steps:
+            raise ReplyError("wrong number of verdicts")
+        if [judgement.step for judgement in vote] != list(range(steps)):
+            raise ReplyError("verdicts misnumbered")
+    elif any(not -1 <= (judgement.first_error or 0) < steps for judgement in vote):
+        raise ReplyError("step number out of range")

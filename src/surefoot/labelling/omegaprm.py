@@ -6,7 +6,7 @@ rollouts from the good prefixes are solutions too: the wrong ones join the pool.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
@@ -131,9 +131,7 @@ class OmegaPRMLabeller:
             settings=self.settings,
             estimate=self.estimate,
         )
-        rule = RolloutRule(rollouts=self.settings.rollouts)
-        for tally in search.run(seeds, await rollouts.outcomes(seeds)):
-            await rollouts.settle([tally], rule)
+        await search.run(seeds, await rollouts.outcomes(seeds))
         return search.tree
 
     def labelled_traces(self, tree: ProblemTree) -> list[LabelledTrace]:
@@ -247,13 +245,8 @@ class TreeSearch:
     settings: TreeSettings
     estimate: Literal["soft", "hard"]
 
-    def run(
-        self, seeds: Sequence[Trace], outcomes: Sequence[bool | None]
-    ) -> Generator[PrefixRollouts, None, None]:
-        """Yield each tally that needs rollouts and resume when they are complete (algorithm 1 of the paper).
-
-        ``seeds`` are existing solutions, ``outcomes`` theirs.
-        """
+    async def run(self, seeds: Sequence[Trace], outcomes: Sequence[bool | None]) -> None:
+        """Search (algorithm 1 of the paper). ``seeds`` are existing solutions, ``outcomes`` theirs."""
         tree, rollouts = self.tree, self.rollouts
         root = tree.tree.root
         tally = root.data.tally = rollouts.tally("")
@@ -262,7 +255,8 @@ class TreeSearch:
         tally.start = max((trace.sample + 1 for trace in same_policy), default=0)
         for outcome in outcomes:
             tally.borrow(outcome, "all")
-        yield tally
+        rule = RolloutRule(rollouts=self.settings.rollouts)
+        await rollouts.settle([tally], rule)
         for trace, outcome in zip(seeds, outcomes, strict=True):
             tokens = trace.usage.completion_tokens or len((trace.text or "").split())
             ended = not trace.cut_off
@@ -278,7 +272,7 @@ class TreeSearch:
             candidate = self._select()
             while (node := self._probe(candidate)) is not None:
                 node.data.tally = rollouts.tally(node.prefix)
-                yield node.data.tally
+                await rollouts.settle([node.data.tally], rule)
                 self._absorb(node)
 
     def _select(self) -> WrongSolution:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from surefoot import labelling as lb
 from surefoot import policies
@@ -20,10 +20,9 @@ from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError
 from surefoot.io import write_json, write_records
 from surefoot.io.joins import LabelledTraces
-from surefoot.labelling.consensus import ConsensusRule
+from surefoot.labelling.consensus import ConsensusSettings
 from surefoot.labelling.expert import Disagreement, MatchRule
 from surefoot.labelling.verifiers.tool_calls import TOOL_RULES, ToolRule
-from surefoot.labels import Neutral
 from surefoot.protocols import LabelledTrace, StepVerifier
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.sandbox import open_sandbox
@@ -107,7 +106,11 @@ class ExpertLabels(Method):
         yield work_of(lb.ExpertLabeller(experts=experts, match=match, disagreement=self.disagreement))
 
 
-class ConsensusLabels(Method):
+def _weights(value: Any) -> Any:
+    return named_numbers("weights", value.split("+")) if isinstance(value, str) else value
+
+
+class ConsensusLabels(ConsensusSettings, Method):
     """By agreement of several labellers, whose labels are given; the other labels are dropped and counted.
 
     The default is the published filter (arXiv 2501.07301): a trace is kept if all sources have the same
@@ -116,32 +119,16 @@ class ConsensusLabels(Method):
 
     needs = ("problems", "labels")
     uses = ("report",)
-    rule: Literal["first-error", "unanimous", "weighted"] = "first-error"
-    """first-error keeps or drops whole traces; unanimous and weighted decide on each step."""
-    weights: tuple[str, ...] = ()
-    """`NAME=NUMBER` for rule=weighted, joined by `+`; 1 if not given."""
-    margin: float | None = None
-    """Least lead for rule=weighted, as a share of all weights; 0 = any."""
-    good_above: float = 0.0
-    """A value label above this is good; 0 = any rollout succeeded."""
-    neutral: Neutral = "drop"
-    """How to read a label of 0: good, bad, or abstain (`drop`)."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.rule != "weighted" and (self.weights or self.margin is not None):
-            raise ValueError(f"weights and margin belong to rule=weighted, not to rule={self.rule}")
-        named_numbers("weights", self.weights)
-        return self
+    weights: Annotated[Mapping[str, float], BeforeValidator(_weights)] = Field(default_factory=dict)
 
     def outputs(self, label: Label) -> list[Path]:
         """The labels and the report."""
         return super().outputs(label) + ([label.report] if label.report else [])
 
     def run(self, label: Label) -> None:
-        rule, items = self._rule(), self.items(label)
+        items = self.items(label)
         tables = {name: read_table(path, StepLabel) for name, path in named(label.labels).items()}
-        combined = lb.Consensus(tables, rule=rule, good_above=self.good_above, neutral=self.neutral)
+        combined = lb.Consensus(tables, self)
         strays = {name: len(table) for name, table in tables.items()}
 
         def consensus() -> Iterator[StepLabel]:
@@ -168,12 +155,6 @@ class ConsensusLabels(Method):
             raise LabelError(
                 "the sources agree on no trace; rule=unanimous or rule=weighted decides step by step"
             )
-
-    def _rule(self) -> ConsensusRule:
-        if self.rule == "weighted":
-            weights = named_numbers("weights", self.weights)
-            return lb.Weighted(weights=weights, margin=self.margin or 0.0)
-        return lb.SameFirstError() if self.rule == "first-error" else lb.Unanimous()
 
 
 class ValueMethod(Method):
