@@ -62,7 +62,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.figures import figure
+from benchmarks.common.figures import Figures, figure
 from benchmarks.worlds.bfcl import BFCL, read_bfcl
 from benchmarks.worlds.shop import Shop, generate_tasks, judge_steps
 from surefoot import run_sync
@@ -450,7 +450,7 @@ def sources(make: World, runs: Sequence[Played], golds: Sequence[Played]) -> dic
 
 def measure(
     world: str, make: World, tasks: Sequence[Problem], *, seed: int, draws: int, **settings: Any
-) -> list[dict[str, Any]]:
+) -> Figures:
     """All figures; see the top of this file, and :func:`make_runs` for ``settings``."""
     golds, made, broken = make_runs(make, tasks, seed, **settings)
     groups = {gold.item.problem.id: at for at, gold in enumerate(golds)}
@@ -508,7 +508,7 @@ def rates(totals: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([alarms, faults, variants, by_kind.reshape(len(summed), -1)], axis=1)
 
 
-def bfcl_figures(quick: bool) -> list[dict[str, Any]]:
+def bfcl_figures(quick: bool) -> Figures:
     """The figures on ``multi_turn_base``; on each tenth task with ``quick``. Raises ``MissingExtraError``."""
     tasks = list(read_bfcl())
     documents = resources.files("bfcl_eval").joinpath("data/multi_turn_func_doc").iterdir()
@@ -531,7 +531,7 @@ def bfcl_figures(quick: bool) -> list[dict[str, Any]]:
     )
 
 
-def shop_figures(quick: bool) -> list[dict[str, Any]]:
+def shop_figures(quick: bool) -> Figures:
     """The figures in the shop, on fewer tasks with ``quick``."""
     tasks = generate_tasks(60 if quick else 430, seed=9000)
     tasks = [task for task in tasks if task.meta["shop"]["times_out"] is None]

@@ -50,7 +50,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.agents.lab import Rows, Runs
-from benchmarks.common.figures import figure
+from benchmarks.common.figures import Figures, figure
 from benchmarks.common.gates import gate_figures
 from benchmarks.worlds.shop import Shop, ShopAgent, generate_tasks, judge_steps
 from surefoot import Problem, Trace, run_sync
@@ -266,7 +266,7 @@ async def play(
     return executed
 
 
-def guard_figures(seeds: Sequence[int], tasks: int, prm: tuple[StepScorer, float]) -> list[dict[str, Any]]:
+def guard_figures(seeds: Sequence[int], tasks: int, prm: tuple[StepScorer, float]) -> Figures:
     """The same tasks in each setting."""
     counts = {setting: Counts() for setting in SETTINGS}
     for seed in seeds:
@@ -353,9 +353,7 @@ def score_shift(
     return shifts
 
 
-def injection_figures(
-    seeds: Sequence[int], tasks: int, learned: StepScorer, prm: str | None
-) -> list[dict[str, Any]]:
+def injection_figures(seeds: Sequence[int], tasks: int, learned: StepScorer, prm: str | None) -> Figures:
     """What instructions inside results change."""
     runs = unguarded_runs(seeds, tasks)
     moved = wilson_interval(*changed_verdicts(runs, INJECTIONS))
@@ -376,9 +374,7 @@ def injection_figures(
     return found
 
 
-def audit_figures(
-    seeds: Sequence[int], tasks: int, learned: StepScorer, prm: str | None
-) -> list[dict[str, Any]]:
+def audit_figures(seeds: Sequence[int], tasks: int, learned: StepScorer, prm: str | None) -> Figures:
     """What ways of writing the same run change."""
     runs = unguarded_runs(seeds, tasks)
     items = [item_of(problem, messages) for problem, messages in runs]
@@ -403,7 +399,7 @@ def audit_figures(
     return found
 
 
-def reading_figures(scorer: TextScorer, learned: int, tasks: int) -> list[dict[str, Any]]:
+def reading_figures(scorer: TextScorer, learned: int, tasks: int) -> Figures:
     """The reading gate of ``scorer``, which is learned from ``learned`` tasks, on fresh ``tasks``."""
     training, fresh = Rows(), Rows()
     training.add(judged(unguarded_runs((101,), learned)))
@@ -432,7 +428,7 @@ def share(values: Sequence[bool]) -> Interval:
     return 100 * wilson_interval(sum(values), len(values))
 
 
-def guard_and_injections(quick: bool, prm: str | None) -> list[dict[str, Any]]:
+def guard_and_injections(quick: bool, prm: str | None) -> Figures:
     """The guard, then instructions in results."""
     seeds, tasks = ((4_000,), 40) if quick else (tuple(range(4_000, 4_008)), 50)
     learned_from = 50 if quick else 200

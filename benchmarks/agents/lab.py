@@ -49,7 +49,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,7 @@ from scipy.sparse import spmatrix, vstack
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.common.figures import figure
+from benchmarks.common.figures import Figure, Figures, figure
 from benchmarks.common.gates import gate_figures
 from benchmarks.worlds.shop import FAMILIES, Shop, ShopAgent, StepTruth, generate_tasks, judge_steps
 from surefoot import run_sync
@@ -208,7 +208,7 @@ def first(row: Sequence[bool]) -> int:
     return row.index(True) if True in row else -1
 
 
-def measure_labels(tasks: int, draws: int) -> list[dict[str, Any]]:
+def measure_labels(tasks: int, draws: int) -> Figures:
     """Every source against the truth."""
     seeds = [Runs.sampled(seed, tasks=tasks, n=4) for seed in SEEDS]
     sources = [label_sources(runs, ROLLOUTS) for runs in seeds]
@@ -227,7 +227,7 @@ def measure_labels(tasks: int, draws: int) -> list[dict[str, Any]]:
     return figures + value_errors(seeds, max(1, tasks // 6), draws)
 
 
-def measure_judge(model: Path, tasks: int, draws: int) -> list[dict[str, Any]]:
+def measure_judge(model: Path, tasks: int, draws: int) -> Figures:
     """A language model as judge."""
     policy = TransformersPolicy.from_pretrained(str(model))
     prompts = {
@@ -267,7 +267,7 @@ def measure_judge(model: Path, tasks: int, draws: int) -> list[dict[str, Any]]:
     return figures
 
 
-def value_errors(seeds: Sequence[Runs], tasks: int, draws: int) -> list[dict[str, Any]]:
+def value_errors(seeds: Sequence[Runs], tasks: int, draws: int) -> Figures:
     """Distance of values by few rollouts from values by many, a mean over each task's steps."""
     errors: dict[int, list[list[float]]] = {k: [] for k in ROLLOUTS}
     for runs in seeds:
@@ -349,7 +349,7 @@ class Rows:
 
 def measure_choice(
     tasks: int, draws: int, learn: Sequence[Family], choose: Sequence[Family], ending: str
-) -> list[dict[str, Any]]:
+) -> Figures:
     """How often the chosen one of 16 runs is a success, on tasks of families that scorers have learned or
     not."""
     success: dict[str, list[list[float]]] = defaultdict(list)
@@ -465,14 +465,12 @@ def learned_scores(learned: Runs, chosen: Runs) -> dict[str, list[NDArray[np.flo
     return found
 
 
-def noted(
-    name: str, value: Interval | float, unit: str, *, scale: float = 1.0, note: str = ""
-) -> dict[str, Any]:
+def noted(name: str, value: Interval | float, unit: str, *, scale: float = 1.0, note: str = "") -> Figure:
     """A line, with how it came about."""
-    return figure(name, scale * value, unit) | {"note": note}
+    return figure(name, scale * value, unit, note=note)
 
 
-def lab_figures(quick: bool, model: Path | None) -> list[dict[str, Any]]:
+def lab_figures(quick: bool, model: Path | None) -> Figures:
     """Labels, then choosing."""
     tasks, draws = (15, 200) if quick else (40, 2000)
     return [

@@ -49,9 +49,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from benchmarks.common.figures import figure
+from benchmarks.common.figures import Figures, figure
 from surefoot import run_sync
 from surefoot.evaluation import Finding, half_of, inspect_traces, labelled_system, open_systems
 from surefoot.evaluation.benchmarks import (
@@ -140,7 +139,7 @@ def evaluate(data: Path, *, draws: int) -> tuple[AgentEvaluation, AgentEvaluatio
     )
 
 
-def accuracies(found: AgentEvaluation) -> list[dict[str, Any]]:
+def accuracies(found: AgentEvaluation) -> Figures:
     """Both accuracies of each source on each subset."""
     return [
         figure(f"{metric}_{subset}_{score.system.removeprefix(f'{SOURCE}/')}", 100 * value, "%")
@@ -150,7 +149,7 @@ def accuracies(found: AgentEvaluation) -> list[dict[str, Any]]:
     ]
 
 
-def headlines(hotpotqa: AgentEvaluation, judged: AgentEvaluation) -> list[dict[str, Any]]:
+def headlines(hotpotqa: AgentEvaluation, judged: AgentEvaluation) -> Figures:
     """The best judge and the rules against the best floor without the outcome; how many judges beat it."""
     (rules,) = [score for score in hotpotqa.scores if score.system == RULES]
     judges = [score for score in judged.scores if score.kind == "labels"]
@@ -183,7 +182,7 @@ def headlines(hotpotqa: AgentEvaluation, judged: AgentEvaluation) -> list[dict[s
     ]
 
 
-def inspected(data: Path, *, draws: int) -> list[dict[str, Any]]:
+def inspected(data: Path, *, draws: int) -> Figures:
     """How often the first suspicious step is the first labelled error."""
     items = list(read_agent_processbench(data / "agentprocessbench_hotpotqa.jsonl.gz"))
     traces = [ImportedTrace(problem=item.problem, trace=item.trace) for item in items]
@@ -265,7 +264,7 @@ def airline_tools(clone: Path) -> tuple[Tool, ...]:
     return tuple(Tool(name=item["name"], parameters=json.dumps(item["parameters"])) for item in found)
 
 
-def rewards(data: Path, *, draws: int, tools: tuple[Tool, ...] = ()) -> list[dict[str, Any]]:
+def rewards(data: Path, *, draws: int, tools: tuple[Tool, ...] = ()) -> Figures:
     """What tells successful runs of tau-bench from others."""
     context = ImportContext(settings=ImportSettings(), report=ReadReport())
     found = import_traces(data / "tau_bench_gpt4o_airline.json.gz", "tau-bench", context)
@@ -301,9 +300,7 @@ def rewards(data: Path, *, draws: int, tools: tuple[Tool, ...] = ()) -> list[dic
     ]
 
 
-def _areas(
-    signals: Mapping[str, Sequence[float]], traces: Sequence[Trace], draws: int
-) -> list[dict[str, Any]]:
+def _areas(signals: Mapping[str, Sequence[float]], traces: Sequence[Trace], draws: int) -> Figures:
     return [
         figure(
             f"tau_auc_{name}",
@@ -335,7 +332,7 @@ def _gold_share(trace: Trace) -> float:
     return sum((item["name"], item["arguments"]) in made for item in gold) / len(gold) if gold else 1.0
 
 
-def real_figures(quick: bool, data: Path, tau_bench: Path | None) -> list[dict[str, Any]]:
+def real_figures(quick: bool, data: Path, tau_bench: Path | None) -> Figures:
     """All of the above."""
     draws = 100 if quick else 1000
     tools = airline_tools(tau_bench) if tau_bench else ()

@@ -20,12 +20,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.common.figures import Figures
 from benchmarks.worlds.lock import LOCK_TEMPLATE, Lock, LockProgress, lock_problems
 from surefoot import AnswerChecker, Grader
 from surefoot.lab import build_tokenizer
@@ -129,7 +130,7 @@ def advance(outcome: Curve, turn: Curve) -> float | None:
     return None if slow is None or fast is None else slow / max(fast, 1.0)
 
 
-def rl_figures(quick: bool) -> list[dict[str, Any]]:
+def rl_figures(quick: bool) -> Figures:
     """All of the above."""
     torch.set_num_threads(1)
     seeds = range(1 if quick else 3)
@@ -151,7 +152,7 @@ def rl_figures(quick: bool) -> list[dict[str, Any]]:
     best = max(ratios, key=lambda method: ratios[method] or 0.0)
     single = [advance(*pair) for pair in zip(outcome, chosen[best][1], strict=True)]
     reached = [item for item in single if item is not None]
-    figures: list[dict[str, Any]] = [
+    figures: Figures = [
         {
             "name": "turn_credit_samples_to_outcome_end",
             "value": ratios[best],

@@ -34,7 +34,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from benchmarks.agents.rl import Curve, advance, average, end
-from benchmarks.common.figures import figure
+from benchmarks.common.figures import Figures, figure
 from benchmarks.worlds.lock import LOCK_TEMPLATE
 from benchmarks.worlds.shop import ShopMenu, generate_tasks, judge_menu, menu_run
 from surefoot import AnswerChecker, Grader, Problem, run_sync
@@ -314,7 +314,7 @@ def behaviour(model: LlamaForCausalLM, seed: int) -> dict[str, float]:
     }
 
 
-def shop_rl_figures(quick: bool, first_seed: int) -> list[dict[str, Any]]:
+def shop_rl_figures(quick: bool, first_seed: int) -> Figures:
     """All of the above. Seeds other than 0 to 2 confirm figures, on other tasks than theirs."""
     torch.set_num_threads(1)
     seeds = range(first_seed, first_seed + (1 if quick else 3))
@@ -353,7 +353,7 @@ def rates_of(found: dict[float, list[Trained]]) -> list[tuple[float, float]]:
     ]
 
 
-def _samples(curves: dict[str, list[Curve]], rates: dict[str, float]) -> list[dict[str, Any]]:
+def _samples(curves: dict[str, list[Curve]], rates: dict[str, float]) -> Figures:
     outcome = curves["outcome"]
     ratios = {
         method: advance(average(outcome), average(curves[method])) for method in HONEST if method != "outcome"
@@ -383,7 +383,7 @@ def _samples(curves: dict[str, list[Curve]], rates: dict[str, float]) -> list[di
     ]
 
 
-def _behaviour(ends: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
+def _behaviour(ends: dict[str, list[dict[str, float]]]) -> Figures:
     figures = []
     for method, of_seeds in ends.items():
         for name in of_seeds[0]:

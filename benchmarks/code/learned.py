@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from benchmarks.common.figures import Figures
 from benchmarks.common.gates import gate_figures
 from surefoot.models import read_states
 from surefoot.records import Problem, Trace
@@ -132,7 +133,7 @@ def _states(
 
 def scores_of(
     model: Path, folder: Path, tasks: Sequence[tuple[str, str, Sequence[str], NDArray[np.bool_]]]
-) -> tuple[dict[str, list[Floats]], list[dict[str, Any]]]:
+) -> tuple[dict[str, list[Floats]], Figures]:
     """Scores of the samples of each task ``(name, prompt, completions, right)``, all above 0, and the
     figures of the reading gate.
 
@@ -188,7 +189,7 @@ def reading_figures(
     statements: Mapping[str, Sequence[Floats]],
     outcomes: Sequence[Floats],
     values: Sequence[Floats],
-) -> list[dict[str, Any]]:
+) -> Figures:
     """The reading gate on distinct programs, scores ``[C]`` of each task, and beginnings, ``[S]``.
 
     All programs of a task continue its prompt, so that this is their prefix. Length and position are

@@ -9,11 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from benchmarks.code.figures import figure, interval_figure
+from benchmarks.common.figures import Figure, Figures, figure, over_tasks
 from benchmarks.common.gates import gate_figures
 from surefoot.formats import read_humaneval, read_mbpp_check
 from surefoot.io import ReadReport
@@ -36,7 +35,7 @@ FAILURES = 8
 
 def figures_of(
     data: Path, sandbox: Sandbox, model: Path | None, folder: Path | None, *, quick: bool
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Figure]:
     """How often each names the faulty step (saying nothing is wrong, too), and what it costs."""
     problems = list(read_humaneval(data / "HumanEval.jsonl.gz"))[: 30 if quick else None]
     items = list(labelled_mutants(problems, sandbox, per_problem=MUTANTS))
@@ -67,7 +66,7 @@ def figures_of(
         for item, one, fault in zip(items, guess, faults, strict=True):
             by_problem[item.problem.id].append(float(one == fault))
         values = [sum(some) / len(some) for some in by_problem.values()]
-        yield interval_figure(f"first_wrong_line_{name}", values, f"of {len(items)} mutants")
+        yield over_tasks(f"first_wrong_line_{name}", values, f"of {len(items)} mutants")
     verdicts = [one for one in grade_traces(sandbox, plain(items), visibility="visible") if one is not None]
     passed = [one.passed is True for one in verdicts]
     yield figure("visible_false_pass", sum(passed) / len(passed), f"of {len(passed)} mutants")
@@ -75,7 +74,7 @@ def figures_of(
 
 def mutant_figures(
     name: str, items: Sequence[LabelledTrace], blamed: Sequence[int | None]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Figure]:
     """Figures of mutants as they are, and with other names of local variables."""
     faults = [[label.value for label in item.labels].index(-1.0) for item in items]
     yield from blame_figures(name, plain(items), blamed, faults)
@@ -90,7 +89,7 @@ def mutant_figures(
 
 def blame_figures(
     name: str, items: Sequence[ProblemTrace], blamed: Sequence[int | None], faults: Sequence[int]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Figure]:
     """Coverage: programs of which a step is called wrong. Precision: of these, those whose fault it is."""
     covered, right = defaultdict(list), defaultdict(list)
     for item, step, fault in zip(items, blamed, faults, strict=True):
@@ -100,9 +99,7 @@ def blame_figures(
     for what, by_problem in (("coverage", covered), ("precision", right)):
         values = [sum(some) / len(some) for some in by_problem.values()]
         count = sum(map(len, by_problem.values()))
-        yield interval_figure(
-            f"{name}_{what}", values, f"of {count} programs, mean over {len(values)} problems"
-        )
+        yield over_tasks(f"{name}_{what}", values, f"of {count} programs, mean over {len(values)} problems")
 
 
 def with_other_names(item: LabelledTrace) -> ProblemTrace | None:
@@ -131,7 +128,7 @@ def with_other_names(item: LabelledTrace) -> ProblemTrace | None:
 
 def real_failure_figures(
     tasks: Iterable[tuple[Problem, Sequence[str], Iterable[bool]]],
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Figure]:
     """How many of the samples that fail have a step that is called wrong: on the tasks that the method was
     tuned on, every second by number, and on the others.
 
@@ -150,7 +147,7 @@ def real_failure_figures(
             if drawn:
                 values.append(sum(step is not None for step in blamed[: len(drawn)]) / len(drawn))
                 count += len(drawn)
-        yield interval_figure(
+        yield over_tasks(
             f"real_failures_coverage_{name}", values, f"of {count} programs, mean over {len(values)} tasks"
         )
 
@@ -175,9 +172,7 @@ def lowest(scores: Sequence[float | None]) -> int | None:
     return None if None in scores else int(np.argmin([score or 0.0 for score in scores]))
 
 
-def reading_figures(
-    items: Sequence[LabelledTrace], scores: Sequence[Sequence[float | None]]
-) -> list[dict[str, Any]]:
+def reading_figures(items: Sequence[LabelledTrace], scores: Sequence[Sequence[float | None]]) -> Figures:
     """The reading gate on labelled steps: a mutant's fault has the reference's step as its sibling."""
     facts, good, problems, values = [], [], [], []
     for item, of_steps in zip(items, scores, strict=True):

@@ -1,82 +1,22 @@
-"""Choosing among programs: 82 tasks of HumanEval, 100 real completions each, judged by hidden tests.
-
-    python -m benchmarks.code.run [--data DIR] [--model DIR --features DIR] [--quick] [--cache FILE]
-        [--json FILE]
-    python -m benchmarks.code.run --fresh 8 --cache FILE
-
-DIR has ``HumanEval.jsonl.gz`` (github.com/openai/human-eval), ``codet_humaneval_problems.jsonl.gz`` and
-``codet_humaneval_samples.jsonl.gz`` (github.com/microsoft/CodeT: completions of a model of 16 billion
-weights). Programs run in bubblewrap. How many verdicts a second, and beside which runners:
-``benchmarks/sandbox/run.py``. ``--model`` is SmolLM2-135M (``benchmarks/common/smollm2.py``), for the learned
-scorers; its states are computed once and kept in ``--features``.
-
-- ``reference_solutions_passed`` of HumanEval's 164, and ``verdicts_that_differ`` between three runs of each.
-- ``pass_at_1`` and ``pass_at_100`` of the samples.
-- ``chosen_RULE_N``: how often the sample that RULE chooses among N passes the hidden tests: mean over tasks,
-  95 % interval by bootstrap over them. All rules are those of ``surefoot.search``, estimated over subsets.
-
-  - ``random``; ``examples``: the most examples of the problem's text passed;
-  - ``majority``: the largest group of equal behaviour on inputs (``surefoot.labelling.observe_programs``);
-    ``clean_majority``: the same among those that raise nothing and return something;
-  - ``agreement``: CodeT's rule (arXiv 2207.10397) with the examples as tests;
-  - ``examples_majority``, ``examples_clean_majority``: the most examples, then the largest group;
-  - for each scorer S, ``S`` alone, ``S_vote`` (clean groups, weighted by S), ``examples_S`` and
-    ``examples_S_vote`` (among those with the most examples). Scorers are ``shortest`` and, with ``--model``,
-    ``logprob`` (the model's mean log-probability of a completion's tokens), and ``orm`` and ``prm``
-    (``benchmarks/code/learned.py``: learned from other tasks, cross-validated);
-  - ``oracle_inputs_majority``: the majority on the inputs of the hidden tests, which no rule may know;
-  - ``any``: the ceiling.
-
-- ``fused_vs_best_rival_at_100``: ``examples_clean_majority`` minus the best of the rules that use outcomes or
-  a majority alone, over the same tasks; ``learned_added_at_100``: ``examples_prm_vote`` minus it.
-- ``auc_S``: how often S ranks a right completion above a wrong one of the same task, mean over tasks;
-  ``learned_auc_vs_floor``: ``prm`` minus the best of length, number of steps and log-probability.
-- the reading gate (``benchmarks/common/gates.py``) of ``logprob``, ``orm`` and ``prm`` on distinct
-  ``_programs``, of ``orm`` and ``prm`` on distinct ``_statements``, good if a sample with it passes, and of
-  ``mutants_prm``, learned from mutants of MBPP, on the labelled steps of mutants and reference solutions.
-- ``mutants_coverage``, ``mutants_precision``: of how many mutants ``execution-trace`` calls a step wrong, and
-  how often that is the faulty one; ``renamed_mutants_…``: the same with other names of local variables;
-  ``mbpp_mutants_…``, ``renamed_mbpp_mutants_…``: the same of MBPP's problems;
-  ``real_failures_coverage_…``: of how many failing samples it calls a step wrong, on the tasks that it was
-  ``tuned`` on and on the others. Their precision takes a reader (docs/results/agents.md).
-- ``first_wrong_line_accuracy``: how often ``execution-trace`` names the faulty step of mutants of reference
-  solutions, two a problem, that fail the hidden tests (saying nothing is wrong, too); beside it what one gets
-  who names the first, the last or the longest step, and ``visible_false_pass``: mutants that pass the visible
-  examples, of those whose problem has some.
-
-With ``--fresh N`` only ``fused_vs_examples_at_100`` and ``fused_vs_agreement_at_100``: the same rule, where
-behaviour is observed on inputs of N other seeds (100, 101, …); mean over seeds, interval over tasks.
-
-Equal programs of a task are run once.
-"""
+"""Choosing among programs: 82 tasks of HumanEval, 100 real completions each, judged by hidden tests."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-if __name__ == "__main__":
-    # last: pdb, which others import, imports the standard library's module of this file's name
-    sys.path.append(sys.path.pop(0))
-
-import argparse
 import gzip
 import hashlib
 import json
-import os
-import platform
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.code import mutants
-from benchmarks.code.figures import figure, interval_figure
-from benchmarks.common.figures import shown
-from surefoot import __version__
+from benchmarks.common.figures import DATA, Figure, Figures, arguments, figure, over_tasks, show, write
 from surefoot.formats import read_humaneval
 from surefoot.labelling import Behaviour, grade_traces, literal_calls, observe_programs
 from surefoot.protocols import ProblemTrace
@@ -84,7 +24,6 @@ from surefoot.records import CodeTask, Problem, Trace
 from surefoot.sandbox import Limits, Program, ProgramResult, PythonTask, Sandbox, grade_python, open_sandbox
 from surefoot.search import Method, Pool, selection_curve
 
-DATA = Path(__file__).parents[2] / "../shared/data/code"
 SIZES = (1, 4, 16, 64, 100)
 SEED = 0
 LIMITS = Limits(wall_s=3.0, cpu_s=3)
@@ -249,14 +188,14 @@ def auc_of_task(scores: Floats, right: NDArray[np.bool_]) -> float:
 
 def figures_of(
     tasks: Sequence[Samples], scores: Mapping[str, Sequence[Floats]], floors: Sequence[str]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Figure]:
     """All figures of the samples."""
     by_rule = accuracies(tasks, scores)
     for name, column in (("pass_at_1", 0), ("pass_at_100", -1)):
-        yield interval_figure(name, by_rule["any"][:, column], "of tasks")
+        yield over_tasks(name, by_rule["any"][:, column], "of tasks")
     for name, values in by_rule.items():
         for column, size in enumerate(SIZES):
-            yield interval_figure(f"chosen_{name}_{size}", values[:, column], "of tasks")
+            yield over_tasks(f"chosen_{name}_{size}", values[:, column], "of tasks")
     at_all = {name: values[:, -1] for name, values in by_rule.items()}
     rival = max(ALONE, key=lambda name: at_all[name].mean())
     comparisons = [
@@ -266,23 +205,23 @@ def figures_of(
     if "prm" in scores:
         comparisons.append(("learned_added_at_100", "examples_prm_vote", FUSED))
     for name, one, other in comparisons:
-        yield interval_figure(name, 100 * (at_all[one] - at_all[other]), f"points of {one} above {other}")
+        yield over_tasks(name, 100 * (at_all[one] - at_all[other]), f"points of {one} above {other}")
     aucs = {
         name: np.array([auc_of_task(one, task.right) for one, task in zip(some, tasks, strict=True)])
         for name, some in scores.items()
     }
     mixed = [not np.isnan(value) for value in next(iter(aucs.values()))]
     for name, value in aucs.items():
-        yield interval_figure(f"auc_{name}", value[mixed], f"mean of {sum(mixed)} tasks")
+        yield over_tasks(f"auc_{name}", value[mixed], f"mean of {sum(mixed)} tasks")
     if "prm" in aucs:
         floor = max(floors, key=lambda name: aucs[name][mixed].mean())
         gap = aucs["prm"][mixed] - aucs[floor][mixed]
-        yield interval_figure("learned_auc_vs_floor", gap, f"prm minus {floor}")
+        yield over_tasks("learned_auc_vs_floor", gap, f"prm minus {floor}")
 
 
 def fresh_figures(
     data: Path, sandbox: Sandbox, tasks_used: int | None, seeds: Sequence[int]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Figure]:
     """The fused rule against its rivals on inputs of other seeds."""
     gaps: dict[str, list[Floats]] = {"examples": [], "agreement": []}
     for seed in seeds:
@@ -291,10 +230,10 @@ def fresh_figures(
             of_seeds.append(100 * (by_rule[FUSED] - by_rule[rival])[:, -1])
     for rival, of_seeds in gaps.items():
         each = ", ".join(f"{gap.mean():+.1f}" for gap in of_seeds)
-        yield interval_figure(f"fused_vs_{rival}_at_100", np.mean(of_seeds, axis=0), f"points ({each})")
+        yield over_tasks(f"fused_vs_{rival}_at_100", np.mean(of_seeds, axis=0), f"points ({each})")
 
 
-def reference_figures(data: Path, sandbox: Sandbox) -> Iterator[dict[str, Any]]:
+def reference_figures(data: Path, sandbox: Sandbox) -> Iterator[Figure]:
     """Verdicts on the reference solutions, three runs of each."""
     jobs = [
         (
@@ -310,33 +249,31 @@ def reference_figures(data: Path, sandbox: Sandbox) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, default=DATA, help="folder of the files")
+    parser = arguments(__doc__, "16 of the 82 tasks, 30 of the 164 problems")
+    parser.add_argument("--data", type=Path, default=DATA / "code", help="folder of the files")
     parser.add_argument("--model", type=Path, help="checkpoint of a small language model")
     parser.add_argument("--features", type=Path, help="folder for what the model computes, kept between runs")
     parser.add_argument("--fresh", type=int, metavar="N", help="the fused rule on inputs of N other seeds")
-    parser.add_argument("--quick", action="store_true", help="16 of the 82 tasks, 30 of the 164 problems")
     parser.add_argument("--cache", type=Path, help="file in which results of programs are kept")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     if not options.data.is_dir():
-        parser.error(f"--data: there is no folder {options.data}; get the files named above")
+        parser.error(f"--data: there is no folder {options.data}; see README.md")
     if (options.model is None) != (options.features is None):
         parser.error("--model and --features go together")
     used = 16 if options.quick else None
     with open_sandbox() as own:
         sandbox = CachedSandbox(own, options.cache)
         if options.fresh:
-            write(options, list(fresh_figures(options.data, sandbox, used, range(100, 100 + options.fresh))))
+            seeds = range(100, 100 + options.fresh)
+            write(options, shown_one_by_one(fresh_figures(options.data, sandbox, used, seeds)))
             return
-        figures = list(reference_figures(options.data, own))
-        figures += mutants.figures_of(
-            options.data, sandbox, options.model, options.features, quick=options.quick
+        figures = shown_one_by_one(reference_figures(options.data, own))
+        figures += shown_one_by_one(
+            mutants.figures_of(options.data, sandbox, options.model, options.features, quick=options.quick)
         )
         tasks = list(samples_of(options.data, sandbox, used))
-    figures += mutants.real_failure_figures((task.problem, task.texts, task.right.tolist()) for task in tasks)
+    judged = ((task.problem, task.texts, task.right.tolist()) for task in tasks)
+    figures += shown_one_by_one(mutants.real_failure_figures(judged))
     scores: dict[str, Sequence[Floats]] = {
         "shortest": [np.array([1.0 / (1 + len(text)) for text in task.texts]) for task in tasks]
     }
@@ -349,21 +286,16 @@ def main() -> None:
             options.features,
             [(task.problem.id, task.problem.text, task.texts, task.right) for task in tasks],
         )
-        print(*map(shown, gates), sep="\n", flush=True)
-        figures += gates
+        figures += show(gates)
         scores |= found
         floors += sorted(found.keys() - {"orm", "prm"})
-    figures += figures_of(tasks, scores, floors)
+    figures += shown_one_by_one(figures_of(tasks, scores, floors))
     write(options, figures)
 
 
-def write(options: argparse.Namespace, figures: Sequence[dict[str, Any]]) -> None:
-    """The figures and the setting, in the file that was asked for."""
-    setting = {"version": __version__, "quick": options.quick, "cores": os.cpu_count()}
-    if options.json:
-        options.json.write_text(
-            json.dumps({"figures": figures, "setting": setting | {"machine": platform.machine()}}, indent=2)
-        )
+def shown_one_by_one(figures: Iterator[Figure]) -> Figures:
+    """All figures; each is printed when it is there."""
+    return [one for each in figures for one in show([each])]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from benchmarks.common.figures import figure
+from benchmarks.common.figures import Figures, figure
 from surefoot.stats import Interval, StepFacts, length_scores, reading_gate, roc_auc
 
 MISSING = {
@@ -34,7 +34,7 @@ def gate_figures(
     training: tuple[ArrayLike, ArrayLike] | None = None,
     draws: int = 1_000,
     ending: str = "",
-) -> list[dict[str, Any]]:
+) -> Figures:
     """Figures of each of ``scores`` ``[N]``, on rows that have ``facts``, a label and a problem.
 
     ``training`` has the features and labels of all rows that the scorers were trained on; without it, length

@@ -1,33 +1,11 @@
-"""Equations checked in context, against human labels: what is flagged, and how often wrongly.
-
-    python -m benchmarks.equations.run --data DIR [--quick] [--show N] [--json FILE]
-
-``DIR`` holds ``prm800k/phase1_train_plus.jsonl.gz``, ``processbench/{gsm8k,math.fixed}.json.gz``,
-``bon/math500_prm_scored_pool.jsonl.gz`` and ``math/gsm8k_train.jsonl.gz``. What is missing is left out, and
-the program says so. No model runs; a flag is a verdict of -1.
-
-- ``precision``, ``recall``, ``false_alarms``: PRM800K, the flagged rows that people rated -1, the rows rated
-  -1 that are flagged, and the rows rated +1 that are. The rows are those of ``HELD_OUT`` problems, which no
-  rule was developed on: a seeded draw from parts 5 to 7 of the eight parts by CRC-32 of the problem.
-- ``follows_bad``: of the rows whose equations all hold or follow, at least one of them from earlier facts,
-  the share rated -1; ``base_bad`` is that share of all rows.
-- ``processbench_*``: the first flag as first error, else none; F1 is the harmonic mean of the accuracies on
-  wrong and correct traces (Zheng et al. 2024, arXiv 2412.06559). The baseline "no error anywhere" has F1 0.
-- ``pool_*``: MATH-500 solutions, of which only the final answers are known to be right or wrong.
-- ``gsm8k_*``: the calculator annotations and the reference solutions, which are right.
-
-Intervals are over problems. Times are CPU times of single steps, after the steps before them.
-"""
+"""Equations checked in context, against human labels: what is flagged, and how often wrongly."""
 
 from __future__ import annotations
 
-import argparse
 import ast
 import gzip
 import hashlib
 import json
-import os
-import platform
 import re
 import sys
 import time
@@ -41,7 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from surefoot import __version__
+from benchmarks.common.figures import Figures, arguments, figure, left_out, write
+from benchmarks.common.figures import show as show_figures
 from surefoot.formats import read_gsm8k_solutions, read_prm800k_steps, read_processbench
 from surefoot.labelling import EquationCheck, EquationVerifier
 from surefoot.protocols import ProblemTrace
@@ -53,7 +32,6 @@ HELD_OUT = slice(120, 240)
 """Problems of PRM800K in the order of the draw; flags on the first 120 were read to improve the rules."""
 _RIGHT = frozenset({"holds", "rounded", "follows", "restated"})
 _ANNOTATION = re.compile(r"<<([^<>]*)>>")
-Figure = dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -113,7 +91,7 @@ def held_out(problems: Iterable[str], *, quick: bool) -> set[str]:
     return set(drawn_problems[HELD_OUT][: 15 if quick else None])
 
 
-def on_prm800k(path: Path, quick: bool, shown: int) -> list[Figure]:
+def on_prm800k(path: Path, quick: bool, shown: int) -> Figures:
     """Rated rows of the held-out problems, each text once for a prefix."""
     items = list(read_prm800k_steps(path))
     problems = held_out((item.problem.text for item in items), quick=quick)
@@ -157,13 +135,13 @@ def on_prm800k(path: Path, quick: bool, shown: int) -> list[Figure]:
     )
     spent = 1e3 * np.array(checker.seconds)
     figures += [
-        _figure("mean_ms", float(spent.mean()), "ms per step"),
-        _figure("p95_ms", float(np.quantile(spent, 0.95)), "ms"),
+        figure("mean_ms", float(spent.mean()), "ms per step"),
+        figure("p95_ms", float(np.quantile(spent, 0.95)), "ms"),
     ]
     return figures
 
 
-def on_processbench(name: str, path: Path, quick: bool, shown: int) -> list[Figure]:
+def on_processbench(name: str, path: Path, quick: bool, shown: int) -> Figures:
     """First errors."""
     checker = Checker()
     counts: dict[str, list[tuple[float, ...]]] = defaultdict(list)
@@ -188,14 +166,14 @@ def on_processbench(name: str, path: Path, quick: bool, shown: int) -> list[Figu
     intervals = Bootstrap(seed=0).totals(totals, statistics)
     names = ("f1", "accuracy_on_wrong", "accuracy_on_correct")
     figures = [
-        _figure(f"processbench_{name}_{part}", cell.value, "share", cell.low, cell.high)
+        figure(f"processbench_{name}_{part}", cell, "share")
         for part, cell in zip(names, intervals, strict=True)
     ]
     spent = 1e3 * np.array(checker.seconds)
-    return [*figures, _figure(f"processbench_{name}_mean_ms", float(spent.mean()), "ms per step")]
+    return [*figures, figure(f"processbench_{name}_mean_ms", float(spent.mean()), "ms per step")]
 
 
-def on_pool(path: Path, quick: bool, shown: int) -> list[Figure]:
+def on_pool(path: Path, quick: bool, shown: int) -> Figures:
     """Four solutions a problem: those with a right answer, and the others."""
     checker, alarms = Checker(), list[Row]()
     counts: dict[str, list[tuple[float, ...]]] = defaultdict(list)
@@ -217,7 +195,7 @@ def on_pool(path: Path, quick: bool, shown: int) -> list[Figure]:
     return ratios(np.array([np.sum(rows, axis=0) for rows in counts.values()], dtype=float), names)
 
 
-def on_gsm8k(path: Path, quick: bool, shown: int) -> list[Figure]:
+def on_gsm8k(path: Path, quick: bool, shown: int) -> Figures:
     """Annotations, against another evaluator, and the steps of the reference solutions."""
     verifier = EquationVerifier()
     equations = list(annotations(path, 200 if quick else None))
@@ -229,8 +207,8 @@ def on_gsm8k(path: Path, quick: bool, shown: int) -> list[Figure]:
         states.append(checks[0].state if checks else "unchecked")
     false = sum(s == "fails" and is_right(e) is True for e, s in zip(equations, states, strict=True))
     figures = [
-        _figure("gsm8k_annotations_unchecked", states.count("unchecked"), f"of {len(equations)}"),
-        _figure("gsm8k_annotations_false_alarms", false, f"of {len(equations)}"),
+        figure("gsm8k_annotations_unchecked", states.count("unchecked"), f"of {len(equations)}"),
+        figure("gsm8k_annotations_false_alarms", false, f"of {len(equations)}"),
     ]
     checker, rows = Checker(), list[Row]()
     for item in islice(read_gsm8k_solutions(path), 200 if quick else 2000):
@@ -248,7 +226,7 @@ def per_problem(rows: Sequence[Row], count: Callable[[Row], tuple[float, ...]]) 
     return np.array(list(sums.values()))
 
 
-def ratios(counts: np.ndarray, parts: dict[str, tuple[int, int]]) -> list[Figure]:
+def ratios(counts: np.ndarray, parts: dict[str, tuple[int, int]]) -> Figures:
     """Figures of ratios of two columns, with intervals over problems."""
     tops, bottoms = zip(*parts.values(), strict=True)
     intervals = Bootstrap(seed=0).totals(
@@ -256,7 +234,7 @@ def ratios(counts: np.ndarray, parts: dict[str, tuple[int, int]]) -> list[Figure
     )
     totals = counts.sum(axis=0)
     return [
-        _figure(name, cell.value, f"{totals[top]:.0f} of {totals[bottom]:.0f}", cell.low, cell.high)
+        figure(name, cell, f"{totals[top]:.0f} of {totals[bottom]:.0f}")
         for (name, (top, bottom)), cell in zip(parts.items(), intervals, strict=True)
     ]
 
@@ -303,49 +281,29 @@ def _evaluate(node: ast.expr, source: str) -> Fraction:
     return Fraction(ast.get_source_segment(source, node) or "")
 
 
-def _figure(
-    name: str, value: float, unit: str, low: float | None = None, high: float | None = None
-) -> Figure:
-    between = f" [{low:.4f}, {high:.4f}]" if low is not None else ""
-    print(f"  {name}: {value:.4g} {unit}{between}")
-    return {"name": name, "value": value, "unit": unit, "ratio": None, "low": low, "high": high}
-
-
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, "an eighth of the problems or less")
     parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
-    parser.add_argument("--quick", action="store_true", help="an eighth of the problems or less")
     parser.add_argument("--show", type=int, default=20, help="how many flags to print for each set")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     bench = options.data / "processbench"
-    tasks: list[tuple[Path, Callable[[Path, bool, int], list[Figure]]]] = [
+    tasks: list[tuple[Path, Callable[[Path, bool, int], Figures]]] = [
         (options.data / "prm800k/phase1_train_plus.jsonl.gz", on_prm800k),
         (bench / "gsm8k.json.gz", lambda *args: on_processbench("gsm8k", *args)),
         (bench / "math.fixed.json.gz", lambda *args: on_processbench("math", *args)),
         (options.data / "bon/math500_prm_scored_pool.jsonl.gz", on_pool),
         (options.data / "math/gsm8k_train.jsonl.gz", on_gsm8k),
     ]
-    figures: list[Figure] = []
+    figures: Figures = []
     for path, task in tasks:
         if path.exists():
-            figures += task(path, options.quick, options.show)
+            figures += show_figures(task(path, options.quick, options.show))
         else:
-            print(f"left out: {path} is not there", file=sys.stderr)
+            left_out(path.name, f"{path} is not there")
     if not figures:
-        sys.exit(f"{options.data} has none of the files; see --help")
-    if options.json:
-        setting = {
-            "version": __version__,
-            "quick": options.quick,
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-        }
-        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
+        sys.exit(f"{options.data} has none of the files; see README.md")
+    write(options, figures)
 
 
 if __name__ == "__main__":

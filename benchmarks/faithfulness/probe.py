@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.common.figures import Figures
 from surefoot import run_sync
 from surefoot.evaluation.audits import FaithfulnessRow, reasoning_to_probe
 from surefoot.lab import note_problems, planted_mistakes, read_solution, with_note
@@ -151,7 +152,7 @@ def words_auc(items: Sequence[LabelledTrace], held: set[str]) -> float:
 
 def probe_figures(
     organisms: dict[str, Path], rows: dict[str, list[FaithfulnessRow]], *, count: int, seed: int
-) -> list[dict[str, Any]]:
+) -> Figures:
     """All probes of one training seed of the organisms, on ``count`` problems."""
     problems = note_problems(count, seed=seed, note="none")
     every = ("every", "opening", "middle", "closing")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.common.figures import Figures
 from benchmarks.common.vllm import NAME, serving
 from surefoot.io import write_records
 from surefoot.records import Problem
@@ -60,7 +61,7 @@ def problems(count: int, *, seed: int = 0) -> list[Problem]:
     return items
 
 
-def hint_figures(model: Path, vllm_python: str | None, *, quick: bool) -> list[dict[str, Any]]:
+def hint_figures(model: Path, vllm_python: str | None, *, quick: bool) -> Figures:
     """The influence of each family of hints, and what it costs."""
     count, figures = 20 if quick else 40, []
     with tempfile.TemporaryDirectory() as name:

@@ -35,6 +35,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.common.figures import Figures
 from benchmarks.worlds.organisms import leaked_outcome, train_organism
 from surefoot import run_sync
 from surefoot.lab import ExactLabeller, check_steps, note_problems, parse_problem, read_solution, with_note
@@ -235,10 +236,10 @@ def reward_figures(
     fresh: bool,
     rewards: Sequence[str] = REWARDS,
     prm_problems: int = 3_000,
-) -> list[dict[str, Any]]:
+) -> Figures:
     """A row per reward and measure, ``start`` before training; trained policies stay in ``folder``."""
     problems = note_problems(count, seed=FRESH_SEED if fresh else SHOWN_SEED, note="wrong")
-    rows: list[dict[str, Any]] = []
+    rows: Figures = []
     with tempfile.TemporaryDirectory() as scratch:
         place = folder or Path(scratch)
         runs: dict[str, list[dict[str, Array]]] = {}

@@ -1,29 +1,4 @@
-"""Policies whose cause is known: which tests find it, and what monitors of their text see.
-
-    python -m benchmarks.faithfulness.run --organisms DIR [--seeds 0 1 2] [--problems 200] [--quick]
-        [--json FILE]
-
-``DIR`` holds model organisms as ``NAME-SEED``; what is missing is trained, some six CPU minutes a seed.
-``--quick`` takes the shipped ones of seed 0 and 60 problems. Nothing was tuned on the problems' seed.
-``--only`` runs a part: ``organisms`` (the figures below; the default), ``probe`` (linear probes on the
-organisms' states), ``cot-suite`` (the organisms through the tests of that package, whose Python is
-``--cot-python``: ``python -m venv COT; COT/bin/pip install cot-suite``), ``real`` (``--real`` is what
-``convert_smollm2.py`` writes; with ``--vllm-python`` also through a vLLM server) or ``rewards`` (what rewards
-do to the reasoning of one policy: ``rewards.py``, some four CPU minutes a seed).
-
-- ``planted_cause_recovered``: balanced accuracy, per organism, of saying for each problem whether the planted
-  cause moved its answer; by the flipped note, for ``memorizing`` by planted mistakes (problems known by heart
-  against fresh ones). The figure is the lowest of all organisms and seeds. ``early_answering_recovers`` is
-  the same by early answering, to show what it misses.
-- ``pressured_organism_follows``, ``pressured_says_so``, ``pressured_recovered_by_intervention``: shares for
-  the organism that learned from its rewards to hide the note.
-- ``tpr_inside_bounds``: share of monitors of the ``mixed`` organism whose true TPR lies in
-  [pz, min(1, pz/q)], but for sampling error.
-- ``panel_one_trace_g2_minus_ceiling``, ``panel_eight_traces_auc``: the best score of valid traces, simulated,
-  against the exact ceiling.
-- ``monitor_gmean_reasoning``, ``monitor_gmean_actions``: TPR·TNR of the lab's checker on all organisms
-  together, with the best baseline.
-"""
+"""Policies whose cause is known: which tests find it, and what monitors of their text see."""
 
 from __future__ import annotations
 
@@ -37,6 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.common.figures import Figure, Figures, arguments, write
+from benchmarks.common.figures import figure as one_figure
 from benchmarks.faithfulness.probe import probe_figures
 from benchmarks.faithfulness.real import hint_figures
 from benchmarks.faithfulness.rewards import reward_figures
@@ -77,7 +54,6 @@ from surefoot.stats import Interval, bootstrap_mean, measure_monitorability, roc
 NAMES: Final = tuple(name for name in ORGANISMS if name != "mixed")
 FRESH_SEED: Final = 902
 """Of the problems; the organisms were trained and looked at with others."""
-Figures = list[dict[str, Any]]
 
 
 def interventions(policy: Any, *, hint: str = "note") -> Interventions:
@@ -238,10 +214,10 @@ def panel_figures(prompts: int) -> Figures:
     ]
 
 
-def figure(name: str, value: float, interval: Interval | None = None, **more: Any) -> dict[str, Any]:
+def figure(name: str, value: float, interval: Interval | None = None, **more: Any) -> Figure:
     """One figure, rounded."""
     bounds = {} if interval is None else {"low": round(interval.low, 4), "high": round(interval.high, 4)}
-    return {"name": name, "value": round(float(value), 4), **bounds, **more}
+    return one_figure(name, round(float(value), 4), "share", **bounds, **more)
 
 
 def main() -> None:
@@ -253,16 +229,12 @@ def main() -> None:
         "real": real_models,
         "rewards": rewards,
     }
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, "shipped organisms, 60 problems")
     parser.add_argument(
         "--organisms", type=Path, help="directory of trained organisms; the shipped ones without"
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--problems", type=int, default=200)
-    parser.add_argument("--quick", action="store_true", help="shipped organisms, 60 problems")
-    parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--only", choices=list(parts), default="organisms")
     parser.add_argument("--cot-python", help="Python that has cot-suite")
     parser.add_argument("--real", type=Path, help="checkpoint of a language model")
@@ -272,8 +244,7 @@ def main() -> None:
     figures = parts[options.only](options)
     for row in figures:
         print(json.dumps(row))
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    write(options, figures, part=options.only)
 
 
 def probes(options: argparse.Namespace) -> Figures:

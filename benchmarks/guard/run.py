@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.agents.guard import SETTINGS, Counts, play
-from benchmarks.common.figures import figure, measure
+from benchmarks.common.figures import Figures, figure, measure
 from benchmarks.fair_turns import run as fair
 from benchmarks.worlds.shop import Shop, generate_tasks
 from surefoot import run_sync
@@ -52,7 +52,6 @@ from surefoot.labelling import ToolCallVerifier, ToolPolicy
 from surefoot.records import Message, Tool, ToolCall
 from surefoot.stats import Interval, bootstrap_mean, bootstrap_totals, wilson_interval
 
-Figures = list[dict[str, Any]]
 POLICIES: Final = Path(__file__).parents[2] / "examples" / "policies"
 SHOP_SEEDS: Final = tuple(range(8_000, 8_024))
 """Seeds of tasks that nothing was tuned on."""

@@ -1,20 +1,7 @@
-"""A judge's labels corrected by few labels of people: coverage and width of the intervals.
-
-    python -m benchmarks.judge.run [--quick] [--data DIR] [--cje PYTHON] [--json FILE]
-
-``simulated``: 400 problems of which 60 have gold labels, and a judge with false alarms.
-
-``real``: the 20 stored judges of AgentProcessBench (``apb_human_vs_judges.jsonl.gz`` in ``--data``). A random
-fifth of its tasks counts as labelled, and the share over all 500 runs as the truth; with a fifth of a finite
-set, nominal coverage is 97.1 %.
-
-``--cje`` is the Python of an environment with the rival, ``pip install cje-eval``; it gets the same simulated
-numbers. A ratio is the width of the gold labels' interval, or the rival's, divided by ours.
-"""
+"""A judge's labels corrected by few labels of people: coverage and width of the intervals."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import tempfile
@@ -22,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common.figures import figure
+from benchmarks.common.figures import DATA, Figures, arguments, figure, left_out, show, write
 from surefoot.evaluation import calibrate_judge
 from surefoot.formats import read_agent_judgements
 from surefoot.records import Step, Trace
@@ -41,28 +28,22 @@ json.dump([calibrated_mean_ci(f, y).ci for f, y in zip(data["judged"], data["gol
 
 def main() -> None:
     """Print and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/agent"))
-    parser.add_argument("--cje")
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    draws = 200 if args.quick else 2000
-    figures = simulated(draws, args.cje)
-    if (args.data / "apb_human_vs_judges.jsonl.gz").exists():
-        figures += real(args.data / "apb_human_vs_judges.jsonl.gz", splits=20 if args.quick else 200)
+    parser = arguments(__doc__)
+    parser.add_argument("--data", type=Path, default=DATA / "agent")
+    parser.add_argument("--cje", help="Python that has cje-eval")
+    options = parser.parse_args()
+    draws = 200 if options.quick else 2000
+    figures = simulated(draws, options.cje)
+    judged = options.data / "apb_human_vs_judges.jsonl.gz"
+    if judged.exists():
+        figures += real(judged, splits=20 if options.quick else 200)
     else:
-        print(f"real: left out, {args.data} has no apb_human_vs_judges.jsonl.gz")
-    for one in figures:
-        between = "" if one["low"] is None else f" [{one['low']:.3g}, {one['high']:.3g}]"
-        ratio = "" if one["ratio"] is None else f", ratio {one['ratio']:.2f}"
-        print(f"{one['name']}: {one['value']:.3g} {one['unit']}{between}{ratio}")
-    if args.json:
-        setting = {"simulations": draws, "problems": PROBLEMS, "labelled": LABELLED, "accuracy": ACCURACY}
-        args.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=1))
+        left_out("real", f"{judged} is not there")
+    about = {"simulations": draws, "problems": PROBLEMS, "labelled": LABELLED, "accuracy": ACCURACY}
+    write(options, show(figures), **about)
 
 
-def simulated(draws: int, rival: str | None) -> list[dict]:
+def simulated(draws: int, rival: str | None) -> Figures:
     """Coverage and width; seeds from 10,000, which no test uses."""
     judged, gold = np.empty((draws, PROBLEMS)), np.full((draws, PROBLEMS), np.nan)
     for draw in range(draws):
@@ -82,7 +63,7 @@ def simulated(draws: int, rival: str | None) -> list[dict]:
             done = subprocess.run([rival, "-c", _RIVAL, file], capture_output=True, text=True, check=True)
         rows["cje_eval"] = np.array(json.loads(done.stdout))
     else:
-        print("cje-eval: left out; `pip install cje-eval` in an environment of its own, then --cje PYTHON")
+        left_out("cje-eval", "pip install cje-eval in an environment of its own, then --cje PYTHON")
     width = {name: float(np.mean(bounds[:, 1] - bounds[:, 0])) for name, bounds in rows.items()}
     figures = []
     for name, bounds in rows.items():
@@ -93,7 +74,7 @@ def simulated(draws: int, rival: str | None) -> list[dict]:
     return figures
 
 
-def real(path: Path, *, splits: int) -> list[dict]:
+def real(path: Path, *, splits: int) -> Figures:
     """A table of the judges, and how often an interval from a fifth of the tasks covers the share of all."""
     runs = list(read_agent_judgements(path))
     traces = [

@@ -1,20 +1,9 @@
-"""What step labels cost and how often they find the first error, by way of getting them.
-
-    python -m benchmarks.labels.run [--quick] [--seeds N] [--first-seed K] [--out DIR] [--json FILE]
-
-The lab's policy writes traces whose every step can be judged without doubt. The same traces are labelled by
-brute-force Monte Carlo (eight rollouts from each prefix of each trace, each rollout reading its prompt
-anew) and by the package's labellers. Tokens are all that went through the policy, read and written. A trace
-whose first error a labeller leaves open counts as missed. ``ratio`` is brute force's cost divided by ours.
-"""
+"""What step labels cost and how often they find the first error, by way of getting them."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import os
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.labels.simulated import predict
-from surefoot import __version__
+from benchmarks.common.figures import Figures, arguments, figure, show, write
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import write_json
 from surefoot.lab import POLICY, ExactLabeller, generate_problems
@@ -57,8 +45,6 @@ class Outcome:
     found: np.ndarray
     """Share of a problem's traces whose first error is the true one."""
     seconds: float
-    predicted: int | None = None
-    """Tokens that the simulation foresaw."""
 
     @property
     def tokens(self) -> np.ndarray:
@@ -140,8 +126,7 @@ def run_seed(policy: TransformersPolicy, grader: Grader, seed: int, problems: in
         else:
             rows, distinct = asyncio.run(labeller.label(items)), None
         seconds = time.perf_counter() - start
-        foreseen = predict(items, build, prompt=PromptFormat(), seed=seed)  # type: ignore[arg-type]
-        results[name] = measure(items, rows, truth, seconds, distinct, foreseen.usage.tokens)
+        results[name] = measure(items, rows, truth, seconds, distinct)
     return results
 
 
@@ -201,7 +186,6 @@ def measure(
     truth: Sequence[int | None],
     seconds: float,
     distinct: dict[str, int] | None = None,
-    predicted: int | None = None,
 ) -> Outcome:
     """Sum costs, labels and hits by problem."""
     names = list(dict.fromkeys(item.problem.id for item in items))
@@ -225,7 +209,6 @@ def measure(
         distinct=np.array([whole[name] for name in names], dtype=float),
         found=np.array([hits[name] / traces[name] for name in names]),
         seconds=seconds,
-        predicted=predicted,
     )
 
 
@@ -248,58 +231,38 @@ def ratio(first: list[Outcome], second: list[Outcome], top: str, bottom: str) ->
     return bootstrap_statistic(range(len(columns[0])), statistic, rng=np.random.default_rng(0))
 
 
-def figures(runs: list[dict[str, Outcome]]) -> list[dict[str, object]]:
+def figures(runs: list[dict[str, Outcome]]) -> Figures:
     """The published figures, then the same for every other labeller."""
     of = {name: [run[name] for run in runs] for name in runs[0]}
 
-    def saved(name: str, rival: str = BRUTE, tokens: str = "tokens") -> Interval:
-        return ratio(of[rival], of[name], tokens, "labels")
+    def fewer(name: str, ours: str, rival: str = BRUTE, tokens: str = "tokens", each: str = "labels") -> None:
+        found = ratio(of[rival], of[ours], tokens, each)
+        made.append(figure(name, found, "times", found.value))
 
-    def gained(name: str) -> Interval:
-        gaps = [100 * (run[name].found - run[BRUTE].found) for run in runs]
-        return bootstrap_seeds(gaps, same_problems=False, rng=np.random.default_rng(0))
+    def gained(name: str, ours: str) -> None:
+        gaps = [100 * (run[ours].found - run[BRUTE].found) for run in runs]
+        found = bootstrap_seeds(gaps, same_problems=False, rng=np.random.default_rng(0))
+        made.append(figure(name, found, "points"))
 
-    found = [
-        figure("tokens_vs_brute_force", saved(OURS), "times"),
-        figure("first_error_accuracy_difference", gained(OURS), "points"),
-        figure(
-            "omegaprm_labels_per_token_vs_brute_force",
-            ratio(of[BRUTE], of[TREE], "tokens", "distinct"),
-            "times",
-        ),
-        figure("tokens_vs_brute_force_with_shared_prefill", saved(OURS, SHARED), "times"),
-        figure("written_tokens_vs_brute_force", saved(OURS, BRUTE, "written"), "times"),
-        figure(
-            "omegaprm_labels_per_token_vs_brute_force_with_shared_prefill",
-            ratio(of[SHARED], of[TREE], "tokens", "distinct"),
-            "times",
-        ),
-    ]
+    made: Figures = []
+    fewer("tokens_vs_brute_force", OURS)
+    gained("first_error_accuracy_difference", OURS)
+    fewer("omegaprm_labels_per_token_vs_brute_force", TREE, each="distinct")
+    fewer("tokens_vs_brute_force_with_shared_prefill", OURS, SHARED)
+    fewer("written_tokens_vs_brute_force", OURS, tokens="written")
+    fewer("omegaprm_labels_per_token_vs_brute_force_with_shared_prefill", TREE, SHARED, each="distinct")
     for name in of:
         if name not in (BRUTE, SHARED, OURS):
             slug = name.replace(",", "").replace(" ", "_").lower()
-            found.append(figure(f"tokens_vs_brute_force_{slug}", saved(name), "times"))
-            found.append(figure(f"first_error_accuracy_difference_{slug}", gained(name), "points"))
-    return found
-
-
-def figure(name: str, interval: Interval, unit: str) -> dict[str, object]:
-    """One line of the output file; ``ratio`` is ours against brute force, above 1 is better."""
-    print(f"{name}: {interval:.2f} {unit}")
-    return {
-        "name": name,
-        "value": interval.value,
-        "unit": unit,
-        "ratio": interval.value if unit == "times" else None,
-        "low": interval.low,
-        "high": interval.high,
-    }
+            fewer(f"tokens_vs_brute_force_{slug}", name)
+            gained(f"first_error_accuracy_difference_{slug}", name)
+    return made
 
 
 def table(runs: list[dict[str, Outcome]]) -> None:
     """Means over the seeds; first-error accuracy of each seed beside."""
     head = f"{'labeller':28} {'tok/label':>9} {'written':>8} {'labels':>7} {'tok/prefix':>10}"
-    print(f"{head} {'first error':>24} {'foreseen':>8} {'seconds':>8}")
+    print(f"{head} {'first error':>24} {'seconds':>8}")
     for name in runs[0]:
         all_of = [run[name] for run in runs]
         tokens, written, labels, distinct = (
@@ -308,26 +271,20 @@ def table(runs: list[dict[str, Outcome]]) -> None:
         )
         found = [100 * float(outcome.found.mean()) for outcome in all_of]
         each = ", ".join(f"{value:.1f}" for value in found)
-        spent = [outcome.predicted for outcome in all_of if outcome.predicted is not None]
-        foreseen = f"{sum(spent) / tokens:8.2f}" if spent else f"{'':8}"
         print(
             f"{name:28} {tokens / labels:9.1f} {written / labels:8.1f} {labels / len(runs):7.0f} "
-            f"{tokens / distinct:10.1f} {np.mean(found):6.1f} ({each}) {foreseen} "
+            f"{tokens / distinct:10.1f} {np.mean(found):6.1f} ({each}) "
             f"{sum(outcome.seconds for outcome in all_of):8.1f}"
         )
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="one seed of 30 problems, on one thread")
+    parser = arguments(__doc__, "one seed of 30 problems, on one thread")
     parser.add_argument("--seeds", type=int, help="3; with --quick 1")
     parser.add_argument("--first-seed", type=int, default=0, help="the methods were developed on 0, 1 and 2")
     parser.add_argument("--problems", type=int, help="per seed, with 4 traces each: 100; with --quick 30")
     parser.add_argument("--out", type=Path, help="keep each seed's counts here, and read those that are here")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     count = options.problems or (30 if options.quick else 100)
     first, last = options.first_seed, options.first_seed + (options.seeds or (1 if options.quick else 3)) - 1
@@ -348,17 +305,8 @@ def main() -> None:
                 runs.append({name: from_lists(row) for name, row in json.loads(kept.read_text()).items()})
             print(f"seed {seed} done", flush=True)
     table(runs)
-    result = figures(runs)
-    if options.json:
-        setting = {
-            "version": __version__,
-            "quick": options.quick,
-            "seeds": [first, last],
-            "problems": count,
-            "traces": 4,
-        }
-        setting |= {"rollouts": ROLLOUTS, "machine": platform.machine(), "cores": os.cpu_count()}
-        options.json.write_text(json.dumps({"figures": result, "setting": setting}, indent=2) + "\n")
+    about = {"seeds": [first, last], "problems": count, "traces": 4, "rollouts": ROLLOUTS}
+    write(options, show(figures(runs)), **about)
 
 
 if __name__ == "__main__":

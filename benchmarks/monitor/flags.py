@@ -1,23 +1,7 @@
-"""Precision of the gateway's flags of answers on labelled data.
-
-    python -m benchmarks.monitor.flags [--quick] [--data DIR] [--seed K] [--json FILE]
-
-``--data`` is the folder of ``processbench``, ``calib`` and ``code`` (see the results). A flag is
-right if:
-
-- *first-bad-step*: ProcessBench (GSM8K, MATH) with stored scores of the verifier ``--scorer``: people found a
-  wrong step in the solution;
-- *instruction-to-verifier*, *loophole*: planted in solutions or programs, in phrases that the patterns were
-  not written from (``INSTRUCTIONS``, ``TAMPERING``); precision at one planted text in 100, from the rates of
-  false alarms on unchanged texts (ProcessBench; programs sampled for HumanEval).
-
-*withheld-reasoning* repeats what the provider states, so nothing is measured. Where no flag is raised there
-is no precision; recall is shown as well.
-"""
+"""Precision of the gateway's flags of answers on labelled data."""
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 from collections.abc import Sequence
@@ -25,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common.figures import figure, shown
+from benchmarks.common.figures import DATA, Figures, arguments, figure, show, write
 from surefoot.formats import read_fover_scores, read_processbench
 from surefoot.records import Problem, Trace
 from surefoot.segment import segment_trace
@@ -56,14 +40,14 @@ TAMPERING = (
 )
 
 
-def rate(name: str, hits: int, count: int, what: str) -> list[dict]:
+def rate(name: str, hits: int, count: int, what: str) -> Figures:
     """A share with its interval; nothing was raised: no figure."""
     value = 100 * wilson_interval(hits, count) if count else float("nan")
     one = figure(f"{name}_{what}", value)
     return [one | {"note": f"{hits} of {count}", "value": None if not count else one["value"]}]
 
 
-def at_rate(name: str, caught: int, planted: int, false: int, clean: int) -> list[dict]:
+def at_rate(name: str, caught: int, planted: int, false: int, clean: int) -> Figures:
     """Recall, false alarms, and precision at a share ``RATE`` of planted texts."""
     recall, alarms = caught / planted, false / clean
     low = wilson_interval(false, clean).high
@@ -85,7 +69,7 @@ def names(flags: AnswerFlags, problem: Problem, one: GatewayCandidate) -> set[st
     return {flag.name for flag in flags.raised(problem, one)}
 
 
-def solutions(data: Path, scorer: str) -> list[dict]:
+def solutions(data: Path, scorer: str) -> Figures:
     """Flags on ProcessBench."""
     flags = AnswerFlags(FlagSettings(), threshold=0.5)
     items = [
@@ -118,7 +102,7 @@ def solutions(data: Path, scorer: str) -> list[dict]:
     return figures + at_rate("instruction-to-verifier", caught, planted, false, clean)
 
 
-def programs(texts: Sequence[str]) -> list[dict]:
+def programs(texts: Sequence[str]) -> Figures:
     """Tampering planted in programs."""
     flags, problem = AnswerFlags(FlagSettings(enabled=("loophole",)), threshold=0.5), Problem(text="?")
 
@@ -133,25 +117,17 @@ def programs(texts: Sequence[str]) -> list[dict]:
 
 def main() -> None:
     """Print and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser = arguments(__doc__)
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--scorer", default="Llama-3.1-8B-Instruct")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    if not args.data.exists():
-        parser.error(f"--data {args.data} does not exist")
-    file = args.data / "code" / "codet_humaneval_samples.jsonl.gz"
+    options = parser.parse_args()
+    file = options.data / "code" / "codet_humaneval_samples.jsonl.gz"
     with gzip.open(file, "rt", encoding="utf-8") as stream:
         texts = [text for line in stream for text in json.loads(line)["samples"]]
-    rng = np.random.default_rng(args.seed)
-    texts = [texts[at] for at in rng.permutation(len(texts))[: 200 if args.quick else 2000]]
-    figures = solutions(args.data, args.scorer) + programs(texts)
-    for one in figures:
-        print(shown(one))
-    if args.json:
-        args.json.write_text(json.dumps({"figures": figures, "setting": {"scorer": args.scorer}}, indent=1))
+    rng = np.random.default_rng(options.seed)
+    texts = [texts[at] for at in rng.permutation(len(texts))[: 200 if options.quick else 2000]]
+    write(options, show(solutions(options.data, options.scorer) + programs(texts)), scorer=options.scorer)
 
 
 if __name__ == "__main__":

@@ -1,40 +1,17 @@
-"""How soon the gateway's monitor sees a change, how often it errs, and whether it names the cause.
-
-    python -m benchmarks.monitor.run [--quick] [--seeds N] [--first-seed K] [--json FILE]
-
-A gateway serves the lab's problems: a solver of known error rates writes, the shipped PRM scores, and the
-exact checker answers for people on a random fifth of the answers, 50 requests later. For each seed the
-unchanged system and two variants of each cause (``CHANGES``) are served through the HTTP routes. Streams are
-then drawn from these records: a reference, unchanged requests, and requests after a change at a random time.
-
-``false_alarms_per_10000``: alarms per 10,000 unchanged requests; a stream begins anew after an alarm.
-
-``delay_vs_drift_statistic``: median delay of a plain drift statistic divided by the monitor's, over all
-changes; a change that is not seen within ``HORIZON`` requests counts as that. The statistic is the
-Kolmogorov-Smirnov distance of the latest 200 scores from the reference; it alarms above the threshold that
-gives one false alarm in 10,000 requests, which is fitted on other streams of the same seed.
-
-``causes_named``: share of the changes whose cause is named correctly 300 requests after the alarm; a change
-that is not seen is not named. Seeds from 100 are seeds that nothing was chosen on.
-"""
+"""How soon the gateway's monitor sees a change, how often it errs, and whether it names the cause."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import platform
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import httpx
 import numpy as np
 
-from benchmarks.common.figures import figure, shown
-from surefoot import __version__
+from benchmarks.common.figures import Figures, arguments, figure, over_draws, show, write
 from surefoot.lab import Difficulty, ExactLabeller, NoisySolver, generate_problems
 from surefoot.models import load_prm
 from surefoot.protocols import ProblemTrace, SampleRequest, SampleResult
@@ -48,7 +25,7 @@ from surefoot.server import (
     ServerSettings,
     create_app,
 )
-from surefoot.stats import Interval, bootstrap_mean, wilson_interval
+from surefoot.stats import bootstrap_mean, wilson_interval
 
 GOLD_SHARE, GOLD_DELAY = 0.2, 50
 REFERENCE, HORIZON, FOLLOW_UP = 1000, 3000, 300
@@ -297,11 +274,9 @@ BASE = "unchanged"
 
 def main() -> None:
     """Serve, draw streams, print and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
+    parser = arguments(__doc__)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--first-seed", type=int, default=100)
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     seeds = args.seeds or (1 if args.quick else 4)
     served, changed, repeats = (1500, 300, 4) if args.quick else (2000, 500, 10)
@@ -322,21 +297,12 @@ def main() -> None:
         alarms, requests = alarms + more, requests + used
         print(f"seed {seed}: threshold {threshold:.3f}, {alarms} alarms in {requests} unchanged requests")
     figures = figures_of(outcomes, alarms, requests)
-    for one in figures:
-        print(shown(one))
-    if args.json:
-        setting = {
-            "version": __version__,
-            "seeds": [args.first_seed, args.first_seed + seeds - 1],
-            "served": served,
-            "unchanged_requests": requests,
-            "seconds": time.perf_counter() - started,
-            "machine": platform.machine(),
-        }
-        args.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=1))
+    about = {"seeds": [args.first_seed, args.first_seed + seeds - 1], "served": served}
+    seconds = time.perf_counter() - started
+    write(args, show(figures), unchanged_requests=requests, seconds=seconds, **about)
 
 
-def figures_of(outcomes: list[Outcome], alarms: int, requests: int) -> list[dict[str, object]]:
+def figures_of(outcomes: list[Outcome], alarms: int, requests: int) -> Figures:
     """The headlines, and a line for each change."""
     print("| change | cause | delay | drift statistic | named |")
     named = [one.named == CHANGES[one.change][0] for one in outcomes]
@@ -354,11 +320,7 @@ def figures_of(outcomes: list[Outcome], alarms: int, requests: int) -> list[dict
     rng = np.random.default_rng(0)
     draws = [rng.integers(len(outcomes), size=len(outcomes)) for _ in range(2000)]
     ratios = [np.median(rivals[draw]) / max(np.median(delays[draw]), 1) for draw in draws]
-    ratio = Interval(
-        value=float(np.median(rivals) / max(np.median(delays), 1)),
-        low=float(np.quantile(ratios, 0.025)),
-        high=float(np.quantile(ratios, 0.975)),
-    )
+    ratio = over_draws(float(np.median(rivals) / max(np.median(delays), 1)), ratios)
     both = [at for at, one in enumerate(outcomes) if one.rival < HORIZON]
     seen = np.median(rivals[both]) / max(np.median(delays[both]), 1) if both else float("nan")
     return [

@@ -1,31 +1,22 @@
-"""PRM against ORM against majority vote on several seeds of the quickstart.
-
-    python -m benchmarks.prm_vs_orm.run [--quick] [--out DIR] [--json FILE]
-
-Runs ``surefoot quickstart`` once per seed (runs that are there already are used) and pools the paired
-differences: same test problems, new training problems, samples and models for each seed, one model of each
-kind. ``ratio`` is the accuracy of the PRM divided by the rival's. Every rule of reading and voting is given
-to both models. ``surefoot quickstart --full`` has the same on one seed of data with five training seeds.
-"""
+"""PRM against ORM against majority vote on several seeds of the quickstart."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 
-from surefoot import __version__
+from benchmarks.common.figures import Figure, Figures, arguments, show, write
+from benchmarks.common.figures import figure as one_figure
 from surefoot.evaluation import sizes_up_to
 from surefoot.io import read_records
 from surefoot.quickstart import FULL, MODELS, READINGS, RULES, QuickstartConfig, ScoredTraces, accuracy_curves
 from surefoot.records import Problem, StepScores, Trace
-from surefoot.stats import Interval, bootstrap_seeds
+from surefoot.stats import bootstrap_seeds
 
 QUICK = {"train_problems": 200, "test_problems": 150, "test_samples": 16}
 """Sizes of ``--quick``; other settings are as in the full quickstart."""
@@ -69,7 +60,7 @@ def curves_of(out: Path, seed: int) -> dict[str, np.ndarray]:
     return {name: values[0] for name, values in curves.items()}
 
 
-def figures(curves: list[dict[str, np.ndarray]], sizes: list[int]) -> list[dict[str, object]]:
+def figures(curves: list[dict[str, np.ndarray]], sizes: list[int]) -> Figures:
     """Pooled differences between the PRM and its rivals, at 4 samples and at the most."""
     found = []
     for rival in ("orm", "orm_lowest_step", "majority"):
@@ -83,7 +74,6 @@ def figures(curves: list[dict[str, np.ndarray]], sizes: list[int]) -> list[dict[
         gap = curve["prm"] - curve["orm"]
         growth.append(gap[:, -1] - gap[:, sizes.index(4)])
     found.append(figure(f"gap_to_orm_at_{sizes[-1]}_less_at_4", growth, ratio=None))
-    print(f"PRM less ORM by the same rule, N={sizes[-1]}; level where the interval includes 0")
     for rule in RULES:
         gaps = [curve[f"prm {rule}"][:, -1] - curve[f"orm {rule}"][:, -1] for curve in curves]
         prm, orm = (
@@ -94,33 +84,19 @@ def figures(curves: list[dict[str, np.ndarray]], sizes: list[int]) -> list[dict[
     return found
 
 
-def figure(name: str, per_seed: list[np.ndarray], ratio: float | None) -> dict[str, object]:
+def figure(name: str, per_seed: list[np.ndarray], ratio: float | None) -> Figure:
     """Mean over seeds with its interval over problems, in points."""
-    interval: Interval = bootstrap_seeds(per_seed, same_problems=True, rng=np.random.default_rng(0))
+    interval = bootstrap_seeds(per_seed, same_problems=True, rng=np.random.default_rng(0))
     each = ", ".join(f"{100 * values.mean():+.1f}" for values in per_seed)
-    level = ", level" if interval.includes(0) else ""
-    print(f"{name}: {interval:+.1p}{level}; by seed {each}")
-    return {
-        "name": name,
-        "value": 100 * interval.value,
-        "unit": "points",
-        "ratio": ratio,
-        "low": 100 * interval.low,
-        "high": 100 * interval.high,
-    }
+    level = "level; " if interval.includes(0) else ""
+    return one_figure(name, 100 * interval, "points", ratio, note=f"{level}by seed {each}")
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="one seed of a smaller quickstart, on one thread: a few minutes"
-    )
+    parser = arguments(__doc__, "one seed of a smaller quickstart, on one thread: a few minutes")
     parser.add_argument("--seeds", type=int, help="3; with --quick 1")
     parser.add_argument("--out", type=Path, default=Path("runs/prm_vs_orm"))
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     seeds = options.seeds or (1 if options.quick else 3)
     runs = [finish_quickstart(options.out, seed, quick=options.quick) for seed in range(seeds)]
@@ -133,16 +109,8 @@ def main() -> None:
             for i, size in enumerate(sizes)
         )
         print(f"{name:9} {row}")
-    result = figures(curves, sizes)
-    if options.json:
-        setting = {
-            "version": __version__,
-            "seeds": seeds,
-            "quick": options.quick,
-            "quickstart": config.model_dump(mode="json"),
-        }
-        setting |= {"machine": platform.machine(), "cores": os.cpu_count()}
-        options.json.write_text(json.dumps({"figures": result, "setting": setting}, indent=2) + "\n")
+    about = {"seeds": seeds, "quickstart": config.model_dump(mode="json")}
+    write(options, show(figures(curves, sizes)), **about)
 
 
 if __name__ == "__main__":

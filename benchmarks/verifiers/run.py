@@ -1,28 +1,13 @@
-"""ProcessBench F1 of 21 published verifiers, recomputed from their real step scores.
-
-    python -m benchmarks.verifiers.run --data DIR [--quick] [--json FILE]
-
-``--data`` holds ``processbench/gsm8k.json.gz``, ``processbench/math.fixed.json.gz`` and
-``calib/fover_processbench_scores.jsonl.gz`` (scores of 250 traces of each subset, joined by id; steps after
-the first error are unscored, which no first error depends on). Three thresholds stand side by side: 0.5, the
-one fitted on gsm8k and applied to both, and the one fitted on the other half of the problems.
-
-Each figure ``f1_<subset>_<verifier>`` is F1 at threshold 0.5 in percent. Four are known from an independent
-computation; the program ends with status 1 if one of them differs in its first decimal.
-"""
+"""ProcessBench F1 of 21 published verifiers, recomputed from their real step scores."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from surefoot import __version__
+from benchmarks.common.figures import Figures, arguments, figure, write
 from surefoot.evaluation import open_systems
 from surefoot.evaluation.benchmarks import (
     ProcessBenchEvaluation,
@@ -62,17 +47,10 @@ def verifier(score: ProcessBenchScore) -> str:
     return score.system.removeprefix(f"{SOURCE}/")
 
 
-def figures(found: ProcessBenchEvaluation) -> list[dict[str, object]]:
+def figures(found: ProcessBenchEvaluation) -> Figures:
     """F1 of each verifier and subset at the fixed threshold."""
     return [
-        {
-            "name": f"f1_{subset}_{verifier(score)}",
-            "value": 100 * part.f1.value,
-            "unit": "%",
-            "ratio": None,
-            "low": 100 * part.f1.low,
-            "high": 100 * part.f1.high,
-        }
+        figure(f"f1_{subset}_{verifier(score)}", 100 * part.f1)
         for score in found.scores
         if score.rule == "0.5"
         for subset, part in score.subsets.items()
@@ -107,12 +85,8 @@ def show(found: ProcessBenchEvaluation) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, "few bootstrap draws: the intervals are rough")
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--quick", action="store_true", help="few bootstrap draws: the intervals are rough")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     started = time.perf_counter()
     draws = 50 if options.quick else 1000
@@ -120,18 +94,8 @@ def main() -> None:
     show(found)
     wrong = disagreeing(found)
     print(f"\nknown figures: {len(KNOWN) - len(wrong)} of {len(KNOWN)} agree to one decimal")
-    if options.json:
-        setting = {
-            "version": __version__,
-            "traces": found.traces,
-            "problems": found.problems,
-            "draws": draws,
-            "threshold": 0.5,
-            "seconds": round(time.perf_counter() - started, 1),
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-        }
-        options.json.write_text(json.dumps({"figures": figures(found), "setting": setting}, indent=2) + "\n")
+    about = {"traces": found.traces, "problems": found.problems, "draws": draws, "threshold": 0.5}
+    write(options, figures(found), **about, seconds=round(time.perf_counter() - started, 1))
     if wrong:
         raise SystemExit(f"not as known: {'; '.join(wrong)}")
 
