@@ -11,7 +11,7 @@ XDIST   := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 SOURCES := $(wildcard src tests benchmarks examples tools)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock quickstart test test-fast check docs sbom vulnerabilities format clean
+.PHONY: help setup lock quickstart test test-fast check docs core sbom vulnerabilities format clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
@@ -68,6 +68,9 @@ check: setup ## lint, formatting, types, import ranks, language, size
 
 docs: setup ## build the documentation as a site, build/site/index.html; warnings and broken links are errors
 	$(BIN)/python tools/docs.py
+
+core: setup ## install the package without extras elsewhere: measure it, and run what it does without PyTorch
+	$(BIN)/python tools/install_size.py --pip='$(PIP_ARGS)'
 
 sbom: setup ## write build/sbom.cdx.json, what .venv holds as CycloneDX, and check its licences
 	@mkdir -p build

@@ -276,6 +276,17 @@ HOSTILE = [
 
 
 @pytest.mark.slow
+def test_without_algebra_what_needs_it_stays_ungraded(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    with AnswerChecker() as checker:
+        assert checker.equal([("18", "18.0"), ("east", "seat"), (r"\frac12", "0.5")]) == [True, False, True]
+        # not wrong: nobody has compared them
+        assert checker.grade([("2^3", "8"), ("x+1", "1+x")]) == [None, None]
+        assert checker.failures == {"no_algebra": 2}
+    (warning,) = caplog.messages
+    assert warning.endswith("it needs the package math_verify: pip install '.[math]' in a clone of surefoot")
+
+
 def test_hostile_expressions_cost_one_bounded_failure_each():
     # Harmless pairs between the hostile ones must still be answered, each by a fresh worker if need be.
     pairs = [pair for text in HOSTILE for pair in ((text, "x+5"), ("x + y", "y+x"), ("x", f"y+{len(text)}"))]

@@ -1,6 +1,7 @@
 import json
 import re
 import shutil
+import sys
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -50,6 +51,16 @@ class Balance(HTMLParser):
     def handle_startendtag(self, tag, attrs):
         self.tags.add(tag)
         self.ids += [value for name, value in attrs if name == "id"]
+
+
+def test_a_report_without_matplotlib_says_once_what_its_plots_need(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    page = full_report().html()
+    said = "they need the package matplotlib: pip install '.[evaluation]' in a clone of surefoot"
+    assert [message.endswith(said) for message in caplog.messages] == [True]
+    assert page.count("Plots are left out") == 1
+    assert "<svg" not in page
+    assert "<table" in page
 
 
 def test_page_is_well_formed_and_has_no_duplicate_ids():

@@ -93,7 +93,7 @@ def markdown_of(release: ReleaseCard) -> str:
         "tags": ["process-supervision", "process-reward-model"],
         "model-index": [{"name": about.name, "results": results}] if results else None,
     }
-    head = "\n".join(_yaml({key: value for key, value in data.items() if value}))
+    head = "\n".join(yaml_lines({key: value for key, value in data.items() if value}))
     parts = [f"# {about.name}", release.summary[:1].upper() + release.summary[1:] + "."]
     for title, sentences in sections_of(release):
         parts += [f"## {title}", "\n".join(f"- {sentence}" for sentence in sentences) or "- none"]
@@ -105,14 +105,14 @@ _PLAIN = re.compile(r"[A-Za-z](?:[^:#]|:(?=\S)|(?<=\S)#)*(?<=\S)")
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 
 
-def _yaml(value: Mapping[str, Any]) -> list[str]:
-    """Lines of a YAML mapping of texts, numbers, lists and mappings."""
+def yaml_lines(value: Mapping[str, Any]) -> list[str]:
+    """A mapping of texts, numbers, lists and mappings as YAML."""
     lines = []
     for key, item in value.items():
         if isinstance(item, Mapping):
-            lines += [f"{key}:", *(f"  {line}" for line in _yaml(item))]
+            lines += [f"{key}:", *(f"  {line}" for line in yaml_lines(item))]
         elif isinstance(item, list):
-            parts = [_yaml(part) if isinstance(part, Mapping) else [_yaml_scalar(part)] for part in item]
+            parts = [yaml_lines(part) if isinstance(part, Mapping) else [_yaml_scalar(part)] for part in item]
             lines += [
                 f"{key}:",
                 *(f"{'  ' if n else '- '}{line}" for part in parts for n, line in enumerate(part)),
