@@ -1,44 +1,4 @@
-"""The shop: labellers of an agent's steps against the truth, and choosing among 16 runs.
-
-    python -m benchmarks.agents.run --only lab
-
-Everything is generated: 40 tasks and eight seeds (``--quick``: 15 tasks); intervals resample tasks within the
-seeds, and the note has the values per seed. Steps without a label count as good.
-
-Labels, 4 runs of each task by ``ShopAgent``; SOURCE is ``all_good`` and ``last_wrong_iff_failed`` (baselines;
-the second knows the outcome), ``rules`` (``tool-calls``), ``replay`` and ``replay_in_order``
-(``state-replay``; they know the gold calls), ``replay_rules`` and ``replay_in_order_rules`` (the lower
-verdict of both), ``mc_hard_K`` (wrong where none of K rollouts from the restored state succeeds) and
-``mc_progress_K`` (wrong where the share of successes falls below 0.8 of the share before the step):
-
-- ``step_SOURCE``, ``first_error_SOURCE``: share of steps, and of runs whose first wrong step, is right;
-- ``found_KIND_SOURCE``: share of the steps of a kind (wrong, policy, loophole) that are called wrong;
-  ``false_alarms_SOURCE``: share of the other steps that are;
-- ``cost_SOURCE``: tokens of the policy (the scripted agent's words) a step, and ``ms_SOURCE`` a step;
-- ``mc_value_error_K``: mean distance of a value from one of 256 rollouts, on the first tasks of each seed.
-
-With ``--model``, on one run of each of 8 tasks (the first seeds' tasks again) it is a judge, too:
-``judge_failures`` is asked for the kind of each wrong step, ``judge_boxed`` for the first error alone, both
-at temperature 0; ``judge_floor`` and ``judge_rules`` are ``all_good`` and ``rules`` on the same runs.
-``unread_SOURCE`` is the share of replies that are not of the form asked for; their steps count as good.
-
-Choosing, 16 runs of each of as many other tasks; scorers are logistic regressions on the same features of a
-run's calls and results up to a step (hashed words; tasks of their own, 2.5 times as many, 4 runs each):
-
-- ``chosen_random``, ``chosen_any`` (the ceiling), ``chosen_majority`` (the commonest end state),
-  ``chosen_rules`` (fewest broken rules), ``chosen_resolved`` (a run whose ticket is marked, as a careless
-  grader would);
-- ``chosen_MODEL_READOUT``: MODEL ``orm`` learns each run's outcome at each of its steps, ``prm_truth`` the
-  truth of the steps, ``prm_replay_rules`` those labels; READOUT is ``last``, ``min``, ``mean`` or
-  ``product``;
-- ``prm_vs_orm_best_of_16``: ``prm_replay_rules`` minus ``orm``, each with the read-out that is best for it on
-  tasks held out from those that it learns from; ``loopholes_chosen_WHAT``: share of its chosen runs that use
-  a loophole;
-- the same with ``_new_family``: scorers learn from tasks of one request, and choose where there are two;
-- the reading gate (``benchmarks/common/gates.py``) of each MODEL on the steps of these 16 runs, where
-  the truth says which are bad. Length and position are fitted on the truth of all steps that scorers
-  learn from.
-"""
+"""The shop: labellers of an agent's steps against the truth, and choosing among 16 runs."""
 
 from __future__ import annotations
 

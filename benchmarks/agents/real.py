@@ -1,44 +1,4 @@
-"""Agents: the first wrong step of a run by judges, rules and baselines; predictors of failed runs.
-
-    python -m benchmarks.agents.run --only real [--data DIR] [--tau-bench DIR]
-
-``--data`` has ``agentprocessbench_hotpotqa.jsonl.gz`` and ``apb_human_vs_judges.jsonl.gz`` (made of
-github.com/RUCBM/AgentProcessBench: runs, and labels of people and of 20 judges) and
-``tau_bench_gpt4o_airline.json.gz`` (github.com/sierra-research/tau-bench, of which ``--tau-bench`` is a
-clone: the schemas of its tools; without it the rule on schemas is not run there).
-
-AgentProcessBench, in percent with 95 % intervals over problems; judges labelled two of the subsets:
-
-- ``step_SUBSET_SOURCE``, ``first_error_SUBSET_SOURCE``: accuracies of baselines, judges, and on HotpotQA of
-  the rules on tool calls (``rules``; other steps count as good). Only the baselines whose name ends with
-  ``iff_the_run_failed`` know the outcome;
-- ``first_error_rules_less_floor``: the rules on HotpotQA less the best baseline without the outcome, in
-  points;
-- ``first_error_vs_floor_agentprocessbench``: first-error accuracy over GAIA and BFCL together of the judge
-  that is best there (the best of 20 on the same runs); ``ratio`` compares it with the best baseline without
-  the outcome;
-- ``judges_above_floor_METRIC``: how many of 20 are above this baseline on both subsets, with intervals.
-
-``surefoot inspect`` on HotpotQA, on each half of its problems; checks and limits were fixed on ``tuning``:
-
-- ``inspect_named_HALF``: runs with an error in which a first suspicious step is named;
-- ``inspect_precision_HALF``: named steps that are the first labelled error; ``_without_the_outcome``: by the
-  checks that do not know whether the answer is right; ``_last_step_iff_failed``: the last step of each failed
-  run; ``inspect_precision_short_HALF_SUBSET``: the last step of failed runs of at most four messages.
-
-The accuracies of two baselines on each subset are known from an independent count; ``known_accuracies`` says
-how many agree to one decimal.
-
-tau-bench, 200 runs of 50 tasks: AUC of predictors of success (runs with a reward); intervals over tasks:
-
-- ``tau_auc_short``: fewer messages of the agent; a baseline;
-- ``tau_auc_no_tool_errors``: fewer results of tools that report an error;
-- ``tau_auc_rules``: fewer steps that break a rule, rules of the airline's policy among them; and
-  ``tau_flagged_runs``, ``tau_flagged_failed``: runs with such a step, and how many of them failed;
-- ``tau_gold_call_runs``, ``tau_gold_call_failed``: runs with a wrong gold call, and how many of them failed;
-  ``tau_gold_call_labels``: labelled steps;
-- ``tau_auc_gold_actions``: share of the task's gold actions that were called; it knows the solution.
-"""
+"""Agents: the first wrong step of a run by judges, rules and baselines; predictors of failed runs."""
 
 from __future__ import annotations
 

@@ -1,19 +1,4 @@
-"""Turn-level credit against outcome only: reinforcement learning of a random policy on the lab's lock.
-
-    python -m benchmarks.agents.run --only rl
-
-The policy is a random Llama of two layers with the lab's tokenizer; an episode has at most six turns of one
-token (:mod:`benchmarks.worlds.lock`). All methods start from the same weights and have the same problems,
-number of episodes and settings; each is run at three learning rates, and the one with the highest mean
-accuracy over its curve is reported. Success is measured on sampled episodes of other locks. Locks are
-similar, and so are the samples of equal prompts: a round, or an evaluation, has 8 different episodes.
-
-``turn_credit_samples_to_outcome_end``: episodes after which outcome-only has its final success (mean of its
-last three evaluations), by those after which the best turn credit has it, both read off curves averaged over
-seeds; ``low`` and ``high`` are the least and the most of a single seed. Also the final successes.
-
-``--quick`` runs one seed. The shop is not measured here: no available model writes its calls.
-"""
+"""Turn-level credit against outcome only: reinforcement learning of a random policy on the lab's lock."""
 
 from __future__ import annotations
 

@@ -1,30 +1,4 @@
-"""Reinforcement learning in the shop: credit for turns against the outcome alone, and use of loopholes.
-
-    python -m benchmarks.agents.run --only rl_shop
-
-A turn is a choice from the menu of :class:`benchmarks.worlds.shop.ShopMenu`. The policy is a Llama of two
-layers, which has learned to imitate a scripted player that errs (0.3) and takes loopholes (0.2); all methods
-of a seed begin there, with the same tasks, episodes and settings. Each is run at two learning rates, and the
-one with the higher mean success over its curve is reported. Success is measured on sampled episodes of other
-tasks.
-METHOD is
-
-- ``outcome``: the outcome of the episode, less the mean of its group's others;
-- ``anchor_state``: GiGPO, turns with equal observations compared;
-- ``turn_difference`` (λ = 0), ``turn_difference_1`` (λ = 1): differences of a reward model's scores, each
-  alone or with all later ones. A score is the share of 400 episodes of the initial policy that succeed after
-  the same observation (Monte Carlo, as a table), so it uses their outcomes only. They count as samples.
-
-``careless_outcome`` has another outcome: a grader that looks only whether the ticket is marked as resolved.
-``careless_rules`` has that, and 0.5 less for every turn that breaks a rule of the shop's written policy
-(``tool-calls``; it does not speak of all that is wrong). Both have the learning rate of ``outcome``.
-
-``shop_samples_to_outcome_end``: samples after which outcome-only has its final success (mean of its last
-three evaluations), by those after which the best turn credit has it, on curves averaged over seeds; low and
-high are single seeds'. ``shop_success_METHOD``, ``shop_loopholes_METHOD``, ``shop_against_policy_METHOD``: of
-episodes sampled at the end, the share that succeed, take a loophole, break a rule (loopholes included); low
-and high are the seeds'. METHOD ``start`` is before the training.
-"""
+"""Reinforcement learning in the shop: credit for turns against the outcome alone, and use of loopholes."""
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""Scorers of programs learned from other tasks: an ORM and a PRM on states of a small language model.
-
-The trunk stays as it is (SmolLM2-135M, ``benchmarks/common/smollm2.py``). What it says of a completion is
-computed once, in a file a task: its states behind each statement, after two thirds of its layers, and the
-log-probabilities of the tokens. Linear heads are fitted on both by least squares, cross-validated over tasks:
-what scores a task has seen no label of it. The ORM reads the last statement alone; the PRM is fitted on every
-statement, to the share of samples with the same beginning that pass (Monte Carlo estimation whose rollouts
-are the samples themselves), and reads the last one, too, for that is where it knows most.
-"""
+"""Scorers of programs learned from other tasks: an ORM and a PRM on states of a small language model."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Run by a Python that has ``cot-suite`` (``python -m venv COT; COT/bin/pip install cot-suite``).
-
-It has no surefoot.
-
-Reads one JSON line of samples, then asks for completions: a JSON list of prompts on standard output, answered
-by a JSON list of texts on standard input. The last line that it writes is a JSON object with the results.
-"""
+"""Run by a Python that has ``cot-suite`` (``python -m venv COT; COT/bin/pip install cot-suite``)."""
 
 from __future__ import annotations
 

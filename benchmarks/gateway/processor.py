@@ -1,20 +1,4 @@
-"""Processor time of a request to the gateway over an HTTP upstream, next to other proxies on the same load.
-
-Each server runs in its own process between the same clients and the same upstream, which answers at once. The
-rivals run where they are installed, by one command for each:
-
-    python -m venv RIVALS/its_hub && RIVALS/its_hub/bin/pip install 'its-hub[iaas]'
-    python -m venv RIVALS/litellm && RIVALS/litellm/bin/pip install 'litellm[proxy]'
-
-``bare`` is a proxy of this file: it forwards bytes, and answers once they are on disk. Ours checks a key and
-stores the whole record, which its_hub and LiteLLM do not. All of them in one run, with ratios:
-
-    python -m benchmarks.gateway.processor race --rivals RIVALS
-
-prints ``cpu_ms_plain`` and ``cpu_ms_majority_4`` of every server, and ``vs_its_hub``, ``vs_litellm`` and
-``vs_bare``: its time divided by ours, so that more than 1 means that ours takes less. The servers run beside
-each other and take turns in five rounds, so that other work on the machine falls on all of them.
-"""
+"""Processor time of a request to the gateway over an HTTP upstream, next to other proxies on the same load."""
 
 from __future__ import annotations
 

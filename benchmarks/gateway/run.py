@@ -1,23 +1,4 @@
-"""What the gateway adds to a request: processor time next to other proxies, and latency for many clients.
-
-``python -m benchmarks.gateway.run [--quick] [--json FILE] [--rivals FOLDER] [--clients 200] [--seconds 120]
-[--latency-ms 1000] [--database URL] [--keys 0]``
-
-``cpu_ms_plain`` and ``cpu_ms_majority_4`` are processor time of a request over an HTTP upstream, with a key
-and a durable record; ``processor.py`` says how to install the rivals in FOLDER. The rest is measured with
-a scripted policy of known latency.
-
-The server and the load run in separate processes. Each client asks one question after the other, by one of
-several strategies, half of them as streams, and checks that the answer is to its own question. Overhead is
-the time of a request beyond the policy's: its latency times the calls that follow each other for that
-strategy. The clients begin at times spread over the latency and do not wait between questions: with more of
-them than the machine can serve in that time, overhead is the length of a queue (see ``server_cpu_ms``).
-``errors`` also counts answers to another's question, answers that the record lacks, and 429s, for the limits
-are set above the load. ``memory_growth`` is the resident memory at the end against that after a tenth
-of the time. With ``--keys N`` the clients share N API keys with high rate limits. At last the
-server is killed (SIGKILL) in the midst of the same load: an answer that a client had got by then and that
-the record lacks is an error, too.
-"""
+"""What the gateway adds to a request: processor time next to other proxies, and latency for many clients."""
 
 from __future__ import annotations
 

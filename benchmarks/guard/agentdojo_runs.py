@@ -1,13 +1,4 @@
-"""Runs of AgentDojo without a language model, as lines of JSON: what `benchmarks/guard/run.py` replays.
-
-Run by a Python that has `agentdojo` (``python -m venv DOJO; DOJO/bin/pip install agentdojo``), without
-surefoot. AgentDojo's ``GroundTruthPipeline`` executes the calls that solve a user's task, or that an
-injection asks for (Debenedetti et al. 2024, https://arxiv.org/abs/2406.13352). The first line of a suite
-has its tools, each other line a run in OpenAI's shape. An injection succeeds in the session of each user
-task of its suite: the user's request, the user's calls, whose results contain the injection wherever the
-suite has a place for one, then the injection's calls. Tasks without calls, and pairs that AgentDojo cannot
-execute, are left out and counted on standard error.
-"""
+"""Runs of AgentDojo without a language model, as lines of JSON: what `benchmarks/guard/run.py` replays."""
 
 import json
 import sys

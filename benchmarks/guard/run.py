@@ -1,28 +1,4 @@
-"""The guard: what it lets through, what it blocks by mistake, and what it costs.
-
-    python -m benchmarks.guard.run [--quick] [--only PART ...] [--agentdojo PYTHON] [--tau-bench FILE]
-        [--json FILE]
-
-- ``attacks``: random runs of a bank's assistant that writes hostile arguments (names that occur twice or
-  differ only in escapes, numbers as text, lists and objects, exponents) and splits its calls over
-  messages at random. ``forbidden_released`` counts released calls that break the bank's policy for a
-  server that takes the first of two equal names, or the last, and converts texts to numbers.
-  ``policy_check_ms`` is the median time of a check.
-- ``shop``: ``violations_with_guard_over_without`` is the ratio of the shares of runs with a violation of
-  the shop's policy, with and without the guard's rules, on the same tasks and seeds;
-  ``shop_success_difference`` is the difference of tasks done, in points. Intervals are paired, over
-  tasks.
-- ``agentdojo``: the policies in ``examples/policies/agentdojo`` on runs of AgentDojo, which
-  ``agentdojo_runs.py`` makes with another Python (``--agentdojo``, which has the package
-  ``agentdojo``): ``agentdojo_injections_blocked``, share of sessions in which a call of the injection is
-  blocked, with an interval over injections; ``agentdojo_benign_blocked``, share of user tasks in which a
-  call is blocked; each by suite, too.
-- ``tau_bench``: ``tau_bench_policy_false_blocks``, share of calls in successful runs of tau-bench's
-  airline that the rules of ``examples/policies/airline.json`` block (``--tau-bench``: a file of its
-  results).
-- ``latency``: ``innocent_p99_ratio``, the largest p99 of a client's requests next to one attack after
-  another, over its p99 alone (``fair.py``); ``innocent_p99`` is the largest p99 in seconds.
-"""
+"""The guard: what it lets through, what it blocks by mistake, and what it costs."""
 
 from __future__ import annotations
 

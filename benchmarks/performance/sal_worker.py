@@ -1,25 +1,4 @@
-"""search-and-learn's beam search, in an interpreter that has vllm (see beam.py).
-
-    PYTHONPATH=CHECKOUT/src python -m benchmarks.performance.sal_worker SETTINGS.json
-
-``CHECKOUT`` is a copy of huggingface/search-and-learn. Its ``beam_search`` runs as it is, problem by problem
-like its script does, on a ``vllm.LLM`` in this process. Three things are not its own:
-
-- It ends a step at a blank line. Steps of the lab end at a line break: the name ``SamplingParams`` in its
-  module makes that of every request that has a stop text.
-- Its reward models are fixed by name. :class:`LabPRM` reads ours the way they do it: the whole text of every
-  beam again in each round, tokenized as text, padded into batches of ``prm_batch_size``, the head at every
-  position, scores picked afterwards. What it scores without a step to read gets 0, as its ``last`` would.
-- It counts no tokens (its ``completion_tokens`` stay 0): :class:`CountingLLM` does.
-
-With ``batched`` a thread a problem runs the same unchanged ``beam_search``, and what the threads ask of the
-policy or of the PRM in a round is one call (:class:`Merged`); the PRM then reads distinct texts, sorted by
-length (:class:`SortedPRM`).
-
-Writes a JSON line when all is loaded, then one for each line of input, ``{"problems": [text, ...],
-"batched": bool}``: to the open file whose number the settings name, since vLLM writes its log to standard
-output.
-"""
+"""search-and-learn's beam search, in an interpreter that has vllm."""
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
-"""The reading gate on PRM800K (see prm800k.py): a ridge head on a cached middle layer of SmolLM2, or an
-adapter on all layers, trained on token trees.
-
-For the ridge head, a few prefixes of each problem are sampled with all their rated continuations, whatever
-their depth: cutting a tree by depth would keep early steps, which are good more often. The adapter reads all
-rated rows of its problems and is measured on all test rows. Length and position are fitted on all rated rows
-of the training file.
+"""The reading gate on PRM800K: a ridge head on a cached middle layer of SmolLM2, or an adapter on all
+layers, trained on token trees.
 """
 
 from __future__ import annotations

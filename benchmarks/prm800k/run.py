@@ -1,13 +1,4 @@
-"""Reward models on human labels: SmolLM2-135M, frozen and with an adapter, trained on PRM800K phase 1.
-
-    python -m benchmarks.prm800k.run --data DIR --model DIR [--train frozen lora] [--quick] [--out DIR]
-        [--json FILE]
-
-``--data`` holds ``prm800k/phase1_train_plus.jsonl.gz``, ``prm800k/phase1_test.jsonl.gz`` and
-``processbench/{gsm8k,math.fixed}.json.gz``; ``--model`` is a transformers checkpoint
-(``benchmarks/common/smollm2.py``). The rival is a logistic regression on lengths and positions, fitted on
-the same rows. Start a killed run again to resume it. See docs/results/reward-models.md.
-"""
+"""Reward models on human labels: SmolLM2-135M, frozen and with an adapter, trained on PRM800K phase 1."""
 
 from __future__ import annotations
 

@@ -1,26 +1,4 @@
-"""TRL's GRPO trainer on given prompts, in an interpreter that has TRL 1.13 (see rl.py).
-
-    python -m benchmarks.rl.trl_worker SETTINGS.json
-
-``SETTINGS.json`` has these keys; all but the first five have the defaults below:
-
-    model                directory of a causal language model with its tokenizer
-    prompts              [{"prompt": text, "answer": text}, ...]; round u takes those from u * problems on,
-                         and the first again when all were used
-    problems, samples    prompts a round, completions of each
-    updates              rounds, each one step of the optimiser
-    warm = 2             rounds at the start that are not timed
-    max_tokens = 96, temperature = 1.0
-    rows_per_pass        completions of one forward and backward pass; by default all of a round
-    learning_rate = 3e-4, clip = 1.0 (largest norm of the gradient), beta = 0.0 (KL coefficient)
-    answer_pattern       regular expression whose last match's first group is the answer
-    threads = 1, seed = 0
-
-The reward is 1 where the answer is the same text, else 0. Prints one JSON line: ``samples_per_second`` of the
-whole loop (generation, reward, update) after the warm rounds, by wall clock and by the process's CPU clock;
-``seconds`` at the end of every round by both; ``rewards``, ``mean_tokens`` (of a completion) and ``losses``
-of every round; ``version``.
-"""
+"""TRL's GRPO trainer on given prompts, in an interpreter that has TRL 1.13."""
 
 from __future__ import annotations
 

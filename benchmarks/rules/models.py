@@ -1,15 +1,4 @@
-"""Tiny policies of the rule world, and the requests that they are trained and tested on.
-
-    python -m benchmarks.rules.models OUT [--seed K]
-
-writes ``specification.json``, ``requests.jsonl`` (to train on), ``held-out.jsonl`` (which held-out clauses
-decide) and ``policy`` to OUT, in about a minute: what ``surefoot deliberate`` starts from.
-
-The start policy is made in two stages. First *requests under a specification in the prompt*, a new random one
-in each row, so it looks clauses up and does not remember them. Then, mixed with these, *the index of one
-specification*, each topic (by either name) with its clause, without requests, so it knows these clauses by
-heart; it was never shown how to use them when the prompt does not have them.
-"""
+"""Tiny policies of the rule world, and the requests that they are trained and tested on."""
 
 from __future__ import annotations
 

@@ -1,12 +1,5 @@
-"""An OpenAI-compatible server without a model, for measuring clients: slots, long-tailed times, its own load.
-
-    python -m benchmarks.scale.simulated_server [--slots 64] [--mean-s 0.4] [--sigma 1.0]
-
-It listens on a free port of 127.0.0.1, prints the port, and ends with its standard input. Each sample
-occupies one slot, waits for one if none is free, and takes a time from a log-normal distribution. Text and
-time depend on prompt, seed and number of the sample alone, so equal requests get equal answers, in whatever
-order. A prompt with ``wrong`` in it leads to the right answer seldom. ``GET /load`` gives the slot seconds
-that were busy, the time since the first request, and how often each request was answered.
+"""An OpenAI-compatible server without a model, for measuring clients: slots, long-tailed times, its own
+load.
 """
 
 from __future__ import annotations

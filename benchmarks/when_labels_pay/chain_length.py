@@ -1,9 +1,4 @@
-"""When do step labels pay? PRM against ORM in every cell of the map.
-
-Scorers of both kinds are linear heads on the cached features of one frozen trunk. Each kind may use several
-heads, strengths of regularisation, rules to reduce step scores, and votes; the best of all is chosen on
-tuning problems and measured on others. Knockout tournaments, partly chance, are left out.
-"""
+"""When do step labels pay? PRM against ORM in every cell of the map."""
 
 from __future__ import annotations
 

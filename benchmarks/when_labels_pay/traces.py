@@ -1,8 +1,4 @@
-"""Chains of exact length, and a scripted policy with misconceptions.
-
-The policy errs at some operations far more often than at others, and then mostly writes the same wrong digit,
-as trained policies do: votes alone do not remove such errors. Its chance of success from any prefix is exact.
-"""
+"""Chains of exact length, and a scripted policy with misconceptions."""
 
 from __future__ import annotations
 
