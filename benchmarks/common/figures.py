@@ -120,7 +120,7 @@ def measure(
 
 def left_out(what: str, reason: str) -> None:
     """Say what is not measured here, and how that could be changed."""
-    print(f"{what} is left out: {reason}", flush=True)
+    print(f"left out: {what}: {reason}", flush=True)
 
 
 def over_draws(value: float, draws: Sequence[float]) -> Interval:

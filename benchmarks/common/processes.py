@@ -80,5 +80,5 @@ def has_trl(python: str) -> bool:
     found = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=False)
     if found.returncode == 0 and found.stdout.startswith("1.13."):
         return True
-    print(f"TRL is left out: {python} has none of 1.13; pip install 'trl==1.13.0', or give --trl-python")
+    print(f"left out: TRL: {python} has none of 1.13; pip install 'trl==1.13.0', or give --trl-python")
     return False

@@ -1,4 +1,4 @@
-"""Processor time of a request to the gateway over an HTTP upstream, next to other proxies on the same load."""
+"""Processor time of a request to the gateway over an HTTP upstream, next to other proxies on one load."""
 
 from __future__ import annotations
 
