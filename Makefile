@@ -11,11 +11,11 @@ XDIST   := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 SOURCES := $(wildcard src tests benchmarks examples tools)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock quickstart test test-fast check docs core sbom vulnerabilities format clean
+.PHONY: help setup lock quickstart test test-fast check benchmarks-quick benchmarks-ci docs core sbom vulnerabilities format clean
 
 help: ## list the targets
-	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
-	@echo "Variables: PYTHON (now $(PYTHON)), WORKERS (now $(WORKERS)), PIP_ARGS, OUT and ARGS for quickstart, ARGS for test."
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  %-16s %s\n' "$$name" "$$text"; done
+	@echo "Variables: PYTHON (now $(PYTHON)), WORKERS (now $(WORKERS)), PIP_ARGS, OUT and ARGS for quickstart, ARGS for test and benchmarks-quick."
 
 setup: $(STAMP) ## make .venv with the locked dependencies, whose hashes are verified (nothing to do when they are unchanged)
 
@@ -65,6 +65,12 @@ check: setup ## lint, formatting, types, import ranks, language, size
 	$(BIN)/lint-imports
 	$(BIN)/python tools/language.py
 	$(BIN)/python tools/size.py
+
+benchmarks-quick: setup ## run the quick forms of all benchmarks, also after a failure (ARGS='NAME ...': these alone)
+	$(BIN)/python -m benchmarks.quick $(ARGS)
+
+benchmarks-ci: setup ## run the quick forms of three: killed and resumed runs, the guard, the sandbox
+	$(BIN)/python -m benchmarks.quick kill_resume guard sandbox
 
 docs: setup ## build the documentation as a site, build/site/index.html; warnings and broken links are errors
 	$(BIN)/python tools/docs.py
