@@ -32,11 +32,11 @@ BROUGHT_BY = {
     "tokenizers": "transformers",
 }
 """Packages that come with one that is declared."""
-OTHERS = {"bfcl_eval", "prime_rl", "verl"}
-"""Programs that import this package, or whose data it reads."""
+OTHERS = {"prime_rl", "verl"}
+"""Programs that import this package."""
 BEHIND = {
     "models": (
-        "lab.organisms", "models.engine", "models.families", "models.kinds.classifier",
+        "models.engine", "models.families", "models.kinds.classifier",
         "models.kinds.generative", "models.kinds.implicit", "models.kinds.probe", "models.kinds.yes_no",
         "policies.prefix_cache", "policies.pretrained", "policies.transformers", "quickstart.run", "rl",
         "training",
