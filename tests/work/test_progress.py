@@ -48,8 +48,8 @@ def test_a_resumed_stage_is_timed_from_where_it_was_resumed():
 
 def test_a_terminal_shows_a_line_until_the_work_is_done():
     program = (
-        "import time; from surefoot.work.progress import progress_bars\n"
-        "with progress_bars() as show:\n"
+        "import time; from surefoot.work.progress import show_progress\n"
+        "with show_progress() as show:\n"
         "    show('labels', 0, 4); time.sleep(0.3); show('labels', 1, 4); show('labels', 2, 4)"
     )
     terminal, end = pty.openpty()

@@ -23,7 +23,7 @@ from surefoot.records import Problem, Trace
 from surefoot.rl.channels import RewardChannels
 from surefoot.rl.config import CloningConfig, ExpertIterationConfig
 from surefoot.segment import visible_part
-from surefoot.work import progress_bars
+from surefoot.work import show_progress
 
 if TYPE_CHECKING:
     from surefoot.rl.rounds import Progress, RoundRow
@@ -70,7 +70,7 @@ class RoundsCommand(TaskCommand):
         with (
             self.open_task(problems, held_out, judge, self.loading) as task,
             Run.open(self.out, command=self.path(), config=self.resolved(), inputs=input_files(self)) as run,
-            progress_bars() as progress,
+            show_progress() as progress,
         ):
             rows = work(run, task, progress)
             report_rounds(self.out, rows)

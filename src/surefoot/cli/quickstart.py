@@ -17,7 +17,7 @@ from surefoot.cli.settings import Command, Flag, OptionGroup, command_line
 from surefoot.cli.terminal import echo
 from surefoot.io import Run
 from surefoot.quickstart.config import QuickstartConfig
-from surefoot.work import Processes, progress_bars
+from surefoot.work import Processes, show_progress
 
 
 class Quickstart(Command):
@@ -45,7 +45,7 @@ class Quickstart(Command):
         with (
             Run.open(self.out, command="quickstart", config=sizes.model_dump()) as run,
             Processes(self.workers, threads=1) if self.workers > 1 else nullcontext() as engine,
-            progress_bars() as progress,
+            show_progress() as progress,
         ):
             schedule = quickstart.Schedule(sizes, progress, partial(echo, err=True))
             command = shlex.join(command_line(self))

@@ -26,7 +26,7 @@ from surefoot.records import Problem
 from surefoot.rl.config import NOT_DECISIVE, RLConfig
 from surefoot.scores import Aggregator
 from surefoot.segment import segmenter
-from surefoot.work import progress_bars
+from surefoot.work import show_progress
 
 if TYPE_CHECKING:
     from surefoot.rl.log import RLLog, UpdateRow
@@ -162,7 +162,7 @@ class RL(TaskCommand):
                 self._audit(run, task)
                 return
             model, tokenizer = models.load_causal(self.start(), self.loading)
-            with progress_bars() as progress:
+            with show_progress() as progress:
 
                 def show(done: int, total: int, _row: UpdateRow) -> None:
                     progress("rl", done, total)

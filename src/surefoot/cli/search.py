@@ -34,7 +34,7 @@ from surefoot.search.saved_tree import save_tree
 from surefoot.search.spec import search_of
 from surefoot.segment import segmenter
 from surefoot.stats.bootstrap import bootstrap_mean
-from surefoot.work import Here, Job, progress_bars
+from surefoot.work import Here, Job, show_progress
 
 _PIECE = 4
 """Problems per piece, as a multiple of those searched at once: the next starts as soon as one ends."""
@@ -147,7 +147,7 @@ class RunSearch(Command):
             self.scorer(search) as scorer,
             self.grading.open() as grader,
             self._tree_file() as keep,
-            progress_bars() as show,
+            show_progress() as show,
         ):
             accepted = self._false_accepts(search, scorer)
             bar = _Bar(self.path(), show)

@@ -30,7 +30,7 @@ from surefoot.protocols import LabelledTrace
 from surefoot.records import LabelKind, Problem, StepLabel, StepPair, content_id
 from surefoot.scores import Aggregator
 from surefoot.segment import segmenter
-from surefoot.work import progress_bars
+from surefoot.work import show_progress
 
 DETAILS = (
     *("weight_decay", "warmup", "max_grad_norm", "checkpoint_every", "gradient_accumulation_steps"),
@@ -83,7 +83,7 @@ class TrainCommand(Command):
         the checkpoints that training starts from. Raises ``RunError`` if ``out`` holds a run with other
         settings or inputs.
         """
-        with open_run(self, items=items) as run, progress_bars() as progress:
+        with open_run(self, items=items) as run, show_progress() as progress:
             if (self.out / "done" / "train.json").exists():
                 note(f"{self.out} is finished already")
                 return

@@ -9,7 +9,7 @@ from .jobs import PieceDone as PieceDone
 from .jobs import Pieces as Pieces
 from .jobs import WorkerTask as WorkerTask
 from .progress import Progress as Progress
-from .progress import progress_bars as progress_bars
+from .progress import show_progress as show_progress
 from .ray_engine import RayEngine as RayEngine
 from .resumable import MapResult as MapResult
 from .resumable import map_resumable as map_resumable

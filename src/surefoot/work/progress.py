@@ -20,7 +20,7 @@ TERMINAL_EVERY_S = 0.2
 
 
 @contextmanager
-def progress_bars() -> Iterator[Progress]:
+def show_progress() -> Iterator[Progress]:
     """One line on a terminal, written over until the work is done; elsewhere a line a minute."""
     if not sys.stderr.isatty():
         yield progress_lines(lambda line: click.echo(line, err=True))

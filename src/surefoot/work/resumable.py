@@ -19,7 +19,7 @@ from surefoot.io.tables import OnDisk
 from surefoot.records import Record, Trace, content_id
 from surefoot.work.engines import Engine, Here, RunPieces
 from surefoot.work.jobs import Job, PieceDone, Pieces, tokens_of
-from surefoot.work.progress import Progress, progress_bars
+from surefoot.work.progress import Progress, show_progress
 
 R = TypeVar("R", bound=Record)
 
@@ -81,7 +81,7 @@ def map_resumable(
     with ExitStack() as context:
         # models are loaded before any file is created: the settings may be wrong, or the server down
         run_pieces = context.enter_context(engine.start(job, items))
-        progress = progress or context.enter_context(progress_bars())
+        progress = progress or context.enter_context(show_progress())
         saved: Journal[R] | _Pipe[R]
         if out == "-":
             saved = _Pipe(output)

@@ -17,7 +17,7 @@ from surefoot.evaluation import audits as a
 from surefoot.evaluation.audits.settings import AttackSettings, OpinionSettings
 from surefoot.evaluation.report import Section
 from surefoot.policies.devices import Loading
-from surefoot.work import progress_bars
+from surefoot.work import show_progress
 
 PROBED_PROBLEMS = 100
 """Problems whose lines the content probe varies."""
@@ -57,7 +57,7 @@ class Gaming(Stays, Falls, AttackSettings):
         """The search; scorers that it cannot attack are counted, as the edits are useful without it."""
         attacks = []
         left_out: dict[str, str] = {}
-        with progress_bars() as progress:
+        with show_progress() as progress:
             for subject in audit.live:
                 show = partial(progress, f"climb {subject.name}")
                 attack = partial(a.audit_attack, draws=audit.draws, seed=audit.seed, progress=show)

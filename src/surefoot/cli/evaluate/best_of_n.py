@@ -22,7 +22,7 @@ from surefoot.io.sources import names_files
 from surefoot.io.tables import facts_in, open_table
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.search.selection import COMMON_RULES, ScoreRule
-from surefoot.work import progress_bars
+from surefoot.work import show_progress
 
 Progress = Callable[[str, int, int], None]
 
@@ -49,7 +49,7 @@ class BestOfN(Measure):
             raise ValueError("give a scorer as NAME=CHECKPOINT or NAME=FILE, or stored scores with 'pool'")
 
     def run(self, command: Evaluate) -> None:
-        with AnswerChecker(command.grading.equality) as checker, progress_bars() as progress:
+        with AnswerChecker(command.grading.equality) as checker, show_progress() as progress:
             stored = None
             if command.pool is not None:
                 pools = read_noted(read_candidate_pool, command.pool)

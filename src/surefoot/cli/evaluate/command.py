@@ -19,7 +19,7 @@ from surefoot.policies.devices import Loading
 from surefoot.protocols import ProblemTrace
 from surefoot.records import FrozenModel
 from surefoot.spec import dashed, parse_method
-from surefoot.work import progress_bars
+from surefoot.work import show_progress
 
 if TYPE_CHECKING:
     from surefoot.evaluation.step_layout import StepLayout
@@ -159,7 +159,7 @@ class Evaluate(ReportCommand):
         """
         paths = named(self.sources if sources is None else sources)
         self.check_training(paths, (item.problem for item in items))
-        with progress_bars() as progress:
+        with show_progress() as progress:
             systems = evaluation.open_systems(
                 paths,
                 items,
