@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from surefoot.errors import RunError
-from surefoot.spec import parse_method
+from surefoot.spec import method_text, parse_method
 
 
 class Inner(BaseModel):
@@ -72,3 +72,18 @@ def test_a_text_that_is_not_a_method_says_why(text: str, message: str) -> None:
     with pytest.raises(RunError) as error:
         parsed(text)
     assert str(error.value).startswith(f"{text!r}: {message}")
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("outer", "outer"),
+        ("outer:keep=false,inner.rollouts=8", "outer"),
+        ("outer:share=0.50,names=a+b,keep=yes", "outer:names=a+b,keep=true,share=0.5"),
+        ("outer:inner.kind=hard,inner.rollouts=02", "outer:inner.kind=hard,inner.rollouts=2"),
+    ],
+)
+def test_equal_settings_have_one_text_that_makes_them(given: str, text: str) -> None:
+    settings = parse_method(given, METHODS, what="method")
+    assert method_text("outer", settings) == text
+    assert parse_method(text, METHODS, what="method") == settings
