@@ -1,4 +1,4 @@
-"""``surefoot inspect`` and ``advise``: the contents of files, checked without a model."""
+"""``surefoot inspect``: the contents of files, checked without a model."""
 
 from __future__ import annotations
 
