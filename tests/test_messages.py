@@ -38,15 +38,17 @@ def test_a_call_that_fits() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ("{", "not JSON"),
+        ("{", "cannot be read: Expecting"),
         ("[1]", "not a JSON object"),
-        ('{"order": NaN}', "NaN is not allowed"),
-        ("[" * 100_000, "not JSON"),
+        ('{"order": NaN}', "NaN is not a JSON number"),
+        ("[" * 100_000, "deeper than 32 levels"),
+        ('{"order": 1e400}', "1e400 is beyond the numbers of JSON readers"),
+        ('{"order": "W7", "order": "W8"}', "the names 'order' and 'order' are the same"),
         ("{}", '"order" is a required property'),
         ('{"order": "7"}', "order: "),
         ('{"order": "W7", "amount": 101}', "amount: 101"),
         ('{"order": "W7", "to": "me"}', "'to' was unexpected"),
-        ('{"a":' * 400 + "1" + "}" * 400, ""),
+        ('{"a":' * 400 + "1" + "}" * 400, "deeper than 32 levels"),
     ],
 )
 def test_what_does_not_fit_is_named(arguments: str, reason: str) -> None:

@@ -22,8 +22,7 @@ from pydantic import JsonValue, ValidationError
 from surefoot.errors import MissingExtraError, RecordError
 from surefoot.formats.tau_bench import GOLD_KEY
 from surefoot.labelling.verifiers.state_replay import TURNS_KEY
-from surefoot.labelling.verifiers.tool_calls import call_arguments
-from surefoot.messages import call_error
+from surefoot.messages import call_arguments, call_error
 from surefoot.protocols import Observation
 from surefoot.records import FrozenModel, Message, Problem, Tool, ToolCall, as_json
 

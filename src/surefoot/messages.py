@@ -12,6 +12,8 @@ import base64
 import binascii
 import hashlib
 import json
+import math
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 StoreAttachment = Callable[[bytes, str], str]
 """Stores the bytes of an attachment, whose media type is the second argument, and returns its URI."""
 
+MAX_DEPTH: Final = 32
+"""Levels of nested arguments."""
+_EXACT: Final = 2**53
+"""Integers up to here are exact in every JSON reader (RFC 7493)."""
 _ROLES: Final = {
     "function": "tool",
     "human": "user",
@@ -296,6 +302,94 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def parse_arguments(text: str, *, exact: bool = False) -> dict[str, Any]:
+    """The arguments of a call, read as every JSON reader reads them.
+
+    Raises ``ValueError`` for anything but an object, names that occur twice (also if they differ only in
+    Unicode form, case, spaces or invisible characters), NaN and infinity, characters that are not Unicode,
+    and more than ``MAX_DEPTH`` levels; with ``exact`` also for integers beyond 2^53, which a reader may
+    round (a guard must know what is released). A text without characters is an object without arguments.
+    """
+    try:
+        value = strict_decoder(_exact if exact else int).decode(text if text.strip() else "{}")
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError(f"deeper than {MAX_DEPTH} levels") from error
+    except UnicodeEncodeError as error:
+        raise ValueError("a character is half of a surrogate pair") from error
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")  # noqa: TRY004 - a text is the argument
+    if json_depth(value) > MAX_DEPTH:
+        raise ValueError(f"deeper than {MAX_DEPTH} levels")
+    return value
+
+
+def call_arguments(call: ToolCall) -> dict[str, Any] | None:
+    """The arguments of a call; ``None`` if :func:`parse_arguments` refuses them."""
+    try:
+        return parse_arguments(call.arguments)
+    except ValueError:
+        return None
+
+
+def canonical_arguments(text: str) -> str:
+    """The one serialization of exact arguments, names in order. Raises as :func:`parse_arguments`."""
+    return json.dumps(parse_arguments(text, exact=True), ensure_ascii=False, sort_keys=True)
+
+
+@lru_cache(maxsize=1024)
+def normal_name(name: str) -> str:
+    """A tool's name without differences of Unicode form, case, spaces and invisible characters."""
+    text = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(
+        character
+        for character in text
+        if not character.isspace() and unicodedata.category(character) not in ("Cf", "Cc", "Mn")
+    )
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names: dict[str, str] = {}
+    for name, _ in pairs:
+        key = normal_name(name)
+        if key in names:
+            raise ValueError(f"the names {names[key][:100]!r} and {name[:100]!r} are the same")
+        names[key] = name
+    return dict(pairs)
+
+
+def _refuse_number(text: str) -> Any:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    if math.isinf(value := float(text)):
+        raise ValueError(f"{text[:30]} is beyond the numbers of JSON readers")
+    return value
+
+
+def _exact(text: str) -> int:
+    if len(text) > 17 or abs(value := int(text)) > _EXACT:
+        raise ValueError(f"{text[:30]} is beyond 2^53; write it as a string")
+    return value
+
+
+def strict_decoder(parse_int: Callable[[str], int] = int) -> json.JSONDecoder:
+    """Reads JSON without repeated names, NaN and infinity."""
+    return json.JSONDecoder(
+        object_pairs_hook=_distinct,
+        parse_constant=_refuse_number,
+        parse_float=_finite,
+        parse_int=parse_int,
+    )
+
+
+def json_depth(value: Any) -> int:
+    """Levels of nesting; Python's own limit of recursion is far above ``MAX_DEPTH``."""
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if items is None else 1 + max(map(json_depth, items), default=0)
+
+
 def call_error(tools: Sequence[Tool], call: ToolCall) -> str | None:
     """Why ``call`` matches none of ``tools``: an unknown name, or arguments that violate the JSON schema.
 
@@ -307,14 +401,9 @@ def call_error(tools: Sequence[Tool], call: ToolCall) -> str | None:
         names = ", ".join(tool.name for tool in tools) or "none"
         return f"there is no tool {call.name!r}; the tools are: {names}"[: 2 * _MAX_QUOTED]
     try:
-        arguments = json.loads(call.arguments, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        return f"the arguments are not JSON: {str(error)[:_MAX_QUOTED]}"
-    if not isinstance(arguments, dict):
-        return "the arguments are not a JSON object"
-    try:
+        arguments = parse_arguments(call.arguments)
         violation = next(iter(_validator(tool.parameters or "{}").iter_errors(arguments)), None)
-    except ValueError as error:  # deeper than the validator goes
+    except ValueError as error:
         return f"the arguments cannot be read: {str(error)[:_MAX_QUOTED]}"
     if violation is None:
         return None

@@ -15,8 +15,8 @@ from benchmarks.worlds.shop.tasks import Kind
 from benchmarks.worlds.shop.world import EXPIRED
 from surefoot.errors import RecordError
 from surefoot.lab.solver import sample_rng
-from surefoot.labelling.verifiers.tool_calls import call_arguments
 from surefoot.labelling.verifiers.tool_policy import CallResult, call_results
+from surefoot.messages import call_arguments
 from surefoot.protocols import Completion, SampleRequest, SampleResult
 from surefoot.records import Message, ToolCall, Usage
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from benchmarks.worlds.shop.world import ALL, EXPIRED, TIMED_OUT, Shop
-from surefoot.labelling.verifiers.tool_calls import call_arguments
+from surefoot.messages import call_arguments
 from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import ToolCall, Trace
 

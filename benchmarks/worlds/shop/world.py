@@ -13,8 +13,7 @@ from pydantic import JsonValue
 
 from benchmarks.worlds.shop.claims import false_claim, unreported
 from benchmarks.worlds.shop.tasks import POLICY, ShopTask
-from surefoot.labelling.verifiers.tool_calls import call_arguments
-from surefoot.messages import call_error
+from surefoot.messages import call_arguments, call_error
 from surefoot.protocols import Observation
 from surefoot.records import Message, Problem, Tool, ToolCall
 

@@ -19,8 +19,9 @@ from surefoot.formats.imports import IMPORT_KEY, ImportedTrace
 from surefoot.labelling.verifiers.equations.verifier import EquationVerifier
 from surefoot.labelling.verifiers.gold_calls import compare_gold_calls, only_reads
 from surefoot.labelling.verifiers.state_replay import gold_calls
-from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier, call_arguments
+from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier
 from surefoot.labelling.verifiers.tool_policy import CallResult, ToolPolicy, call_results
+from surefoot.messages import call_arguments
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, StepScores, Trace
 from surefoot.segment import reports_error

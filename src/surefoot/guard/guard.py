@@ -27,14 +27,8 @@ from surefoot.guard.records import (
 )
 from surefoot.guard.view import call_steps, monitor_view
 from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier
-from surefoot.labelling.verifiers.tool_policy import (
-    CallResult,
-    Outcome,
-    canonical_arguments,
-    normal_name,
-    overall,
-)
-from surefoot.messages import call_error
+from surefoot.labelling.verifiers.tool_policy import CallResult, Outcome, overall
+from surefoot.messages import call_error, canonical_arguments, normal_name
 from surefoot.protocols import ProblemTrace, StepScorer, StepVerifier
 from surefoot.records import Message, Problem, Tool, ToolCall, Trace, Usage
 from surefoot.scores import checked_scores

@@ -7,13 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier
-from surefoot.labelling.verifiers.tool_policy import (
-    RuleOutcome,
-    ToolPolicy,
-    call_results,
-    overall,
-    parse_arguments,
-)
+from surefoot.labelling.verifiers.tool_policy import RuleOutcome, ToolPolicy, call_results, overall
+from surefoot.messages import parse_arguments
 from surefoot.records import ToolCall, Trace
 
 _ACTIONS = {"satisfied": "released", "violated": "blocked", "undecidable": "undecided"}
@@ -67,7 +62,7 @@ def replay_policy(policy: ToolPolicy, runs: Iterable[Trace]) -> PolicyReplay:
 
 def _unreadable(call: ToolCall) -> list[RuleOutcome]:
     try:
-        parse_arguments(call.arguments)
+        parse_arguments(call.arguments, exact=True)
     except ValueError as error:
         reason = f"the arguments cannot be read in one way only: {str(error)[:200]}"
         return [RuleOutcome(outcome="violated", reason=reason)]

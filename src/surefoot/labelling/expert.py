@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any, Literal
 
 from surefoot.errors import LabelError
 from surefoot.maths import DIGITS
+from surefoot.messages import parse_arguments
 from surefoot.protocols import RUN_CHANNELS, ProblemTrace
 from surefoot.records import Evidence, StepLabel, Trace
 
@@ -236,20 +236,24 @@ def _close(left: Decimal, right: Decimal, tolerance: float) -> bool:
 
 
 def _parse_arguments(arguments: str) -> Any:
-    """Arguments as data with every number a ``Decimal``; the text itself if it is not JSON."""
+    """Arguments as data; the text itself if they cannot be read."""
     try:
-        return json.loads(
-            arguments.strip() or "{}", parse_int=Decimal, parse_float=Decimal, parse_constant=str
-        )
-    except (ValueError, ArithmeticError, RecursionError):
+        return parse_arguments(arguments)
+    except ValueError:
         return arguments
+
+
+def _as_decimal(value: Any) -> Any:
+    """A number as a ``Decimal``; anything else itself."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return Decimal(str(value)) if is_number else value
 
 
 def _equal(left: Any, right: Any, tolerance: float) -> bool:
     """Equality of parsed JSON. Not recursive, because a model chooses the depth."""
     pending = [(left, right)]
     while pending:
-        a, b = pending.pop()
+        a, b = map(_as_decimal, pending.pop())
         if type(a) is not type(b):
             return False
         if isinstance(a, dict):

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from pydantic_core import from_json
 
 from surefoot.errors import PolicyError, SurefootError
+from surefoot.messages import call_arguments
 from surefoot.records import Message, Problem, Reasoning, Tool, ToolCall
 
 if TYPE_CHECKING:
@@ -279,7 +280,7 @@ def openai_tool(tool: Tool) -> dict[str, Any]:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    arguments = _object(call.arguments)
+    arguments = call_arguments(call)
     function = {"name": call.name, "arguments": call.arguments if arguments is None else arguments}
     return {"type": "function", "function": function} | ({"id": call.id} if call.id else {})
 

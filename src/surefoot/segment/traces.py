@@ -6,14 +6,13 @@ import json
 import operator
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from typing import Any, Final, Literal
 
-from pydantic_core import from_json
-
 from surefoot.errors import SegmentError
+from surefoot.messages import call_arguments
 from surefoot.protocols import Segmenter
 from surefoot.records import Message, Reasoning, Step, StepKind, StepPart, ToolCall, Trace, trusted_copy
 from surefoot.segment.code import code_spans
@@ -492,28 +491,19 @@ def action_kind(call: ToolCall) -> Literal["edit", "command", "tool_call"]:
     A line of ``bash`` that begins with an edit of SWE-agent's (``edit 3:4``, ``create a.py``) is an edit.
     Other commands may also change files; they stay commands, as the agent named them.
     """
-    name = call.name.lower()
+    name, arguments = call.name.lower(), call_arguments(call) or {}
     if name in _SHELLS:
-        arguments = _arguments(call)
         line = next((arguments[key] for key in _COMMANDS if arguments.get(key)), None)
         if line is None:
             return "tool_call"
         words = line.split(maxsplit=2)[:2] if name == "bash" and isinstance(line, str) else []
         return "edit" if words and _is_edit(words[0], words[1:]) else "command"
     if name in _EDITORS:
-        return "tool_call" if _arguments(call).get("command") == "view" else "edit"
-    return "edit" if name in _EDITS and any(key in _arguments(call) for key in _PLACES) else "tool_call"
+        return "tool_call" if arguments.get("command") == "view" else "edit"
+    return "edit" if name in _EDITS and any(key in arguments for key in _PLACES) else "tool_call"
 
 
 def _is_edit(word: str, rest: list[str]) -> bool:
     return word in ("append", "apply_patch", "create", "edit", "insert") or (
         word in _EDITORS and rest != ["view"]
     )
-
-
-def _arguments(call: ToolCall) -> Mapping[str, Any]:
-    try:
-        arguments = from_json(call.arguments)
-    except ValueError:
-        return {}
-    return arguments if isinstance(arguments, Mapping) else {}

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from surefoot.errors import LabelError
 from surefoot.labelling import CallResult, PolicyRule, ToolPolicy
-from surefoot.labelling.verifiers.tool_policy import canonical_arguments, judge_call
+from surefoot.labelling.verifiers.tool_policy import judge_call
+from surefoot.messages import canonical_arguments
 from surefoot.records import Tool, ToolCall
 
 AIRLINE = Path(__file__).parents[3] / "examples" / "policies" / "airline.json"

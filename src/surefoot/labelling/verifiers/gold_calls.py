@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from surefoot.labelling.verifiers.state_replay import gold_calls, step_verdicts
-from surefoot.labelling.verifiers.tool_calls import call_arguments
 from surefoot.labelling.verifiers.tool_policy import CallResult, call_results, json_text
+from surefoot.messages import call_arguments
 from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import ToolCall
 
@@ -87,9 +87,9 @@ def _of_other_call(result: CallResult, gold: Sequence[ToolCall]) -> Verdict:
 
 def _differences(gold: ToolCall, call: ToolCall) -> list[str]:
     """Where the arguments differ, in words."""
-    expected, actual = call_arguments(gold) or {}, call_arguments(call)
-    if actual is None:
-        return ["the arguments are not JSON"]
+    expected, actual = call_arguments(gold), call_arguments(call)
+    if expected is None or actual is None:
+        return [f"the arguments{' of the gold call' if expected is None else ''} cannot be read"]
     extra = [
         f"{name} is {_quoted(actual[name])}, absent in the gold call" for name in actual.keys() - expected
     ]

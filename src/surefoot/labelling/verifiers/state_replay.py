@@ -17,8 +17,8 @@ from pydantic import JsonValue
 
 from surefoot.errors import LabelError
 from surefoot.formats.tau_bench import GOLD_KEY
-from surefoot.labelling.verifiers.tool_calls import call_arguments
 from surefoot.labelling.verifiers.tool_policy import CallResult, call_results
+from surefoot.messages import call_arguments
 from surefoot.protocols import Environment, Observation, ProblemTrace, RestorableEnvironment, Verdict
 from surefoot.records import Message, Step, ToolCall, Trace
 
@@ -375,7 +375,8 @@ def _same_text(recorded: str, text: str) -> bool:
 
 
 def _equal(gold: ToolCall, call: ToolCall) -> bool:
-    return gold.name == call.name and call_arguments(gold) == call_arguments(call)
+    arguments = call_arguments(gold)
+    return gold.name == call.name and arguments is not None and arguments == call_arguments(call)
 
 
 def _named(paths: set[str]) -> str:

@@ -5,12 +5,11 @@ A rule can only find a step wrong; a step that breaks no rule is left unlabelled
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from surefoot.errors import LabelError, SchemaError
 from surefoot.labelling.verifiers.tool_policy import (
@@ -23,7 +22,7 @@ from surefoot.labelling.verifiers.tool_policy import (
     judge_call,
     overall,
 )
-from surefoot.messages import call_error
+from surefoot.messages import call_arguments, call_error
 from surefoot.protocols import RUN_CHANNELS, ProblemTrace, Verdict
 from surefoot.records import Message, Tool, ToolCall, Trace
 from surefoot.segment import reports_error
@@ -35,15 +34,6 @@ the answer occur in earlier messages; call-in-text: no call is written as text, 
 the rules of a :class:`ToolPolicy`."""
 
 TOOL_RULES: Final[tuple[ToolRule, ...]] = get_args(ToolRule)
-
-
-def call_arguments(call: ToolCall) -> dict[str, Any] | None:
-    """The arguments; ``None`` if they are not a JSON object."""
-    try:
-        parsed = json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError):
-        return None
-    return parsed if isinstance(parsed, dict) else None
 
 
 @dataclass(frozen=True, kw_only=True)

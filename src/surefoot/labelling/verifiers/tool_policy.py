@@ -24,6 +24,7 @@ from pydantic import Field, model_validator
 
 from surefoot.errors import LabelError
 from surefoot.extras import need
+from surefoot.messages import MAX_DEPTH, json_depth, normal_name, parse_arguments, strict_decoder
 from surefoot.records import FrozenModel, Message, Problem, Tool, ToolCall
 from surefoot.segment import reports_error
 
@@ -35,93 +36,9 @@ MAX_EXPRESSION: Final = 2000
 MAX_EVALUATION: Final = 1_000_000
 """Bound on the number of values that an expression reads, to the power of its nested loops. The rules for the
 calls of one message may read as many together."""
-MAX_DEPTH: Final = 32
-"""Levels of nested arguments."""
-_EXACT: Final = 2**53
-"""Integers up to here are exact in every JSON reader (RFC 7493)."""
+_RESULTS: Final = strict_decoder()
 
 Outcome = Literal["satisfied", "violated", "undecidable"]
-
-
-def parse_arguments(text: str) -> dict[str, Any]:
-    """The arguments of a call, read so that no other JSON reader can read them differently.
-
-    Raises ``ValueError`` for anything but an object, names that occur twice (also if they differ only in
-    Unicode form, case, spaces or invisible characters), NaN and infinity, integers beyond 2^53, characters
-    that are not Unicode, and more than ``MAX_DEPTH`` levels. A text without characters is an object without
-    arguments.
-    """
-    try:
-        value = json.loads(
-            text if text.strip() else "{}",
-            object_pairs_hook=_distinct,
-            parse_constant=_refuse_number,
-            parse_float=_finite,
-            parse_int=_exact,
-        )
-        json.dumps(value, ensure_ascii=False).encode()
-    except RecursionError as error:
-        raise ValueError(f"deeper than {MAX_DEPTH} levels") from error
-    except UnicodeEncodeError as error:
-        raise ValueError("a character is half of a surrogate pair") from error
-    if not isinstance(value, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004 - a text is the argument
-    if _depth(value) > MAX_DEPTH:
-        raise ValueError(f"deeper than {MAX_DEPTH} levels")
-    return value
-
-
-def canonical_arguments(text: str) -> str:
-    """The one serialization of arguments, with names in order. Raises as :func:`parse_arguments`."""
-    return json.dumps(parse_arguments(text), ensure_ascii=False, sort_keys=True)
-
-
-@lru_cache(maxsize=1024)
-def normal_name(name: str) -> str:
-    """A tool's name without differences of Unicode form, case, spaces and invisible characters."""
-    text = unicodedata.normalize("NFKC", name).casefold()
-    return "".join(
-        character
-        for character in text
-        if not character.isspace() and unicodedata.category(character) not in ("Cf", "Cc", "Mn")
-    )
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names: dict[str, str] = {}
-    for name, _ in pairs:
-        key = normal_name(name)
-        if key in names:
-            raise ValueError(f"the names {names[key][:100]!r} and {name[:100]!r} are the same")
-        names[key] = name
-    return dict(pairs)
-
-
-def _refuse_number(text: str) -> Any:
-    raise ValueError(f"{text} is not a JSON number")
-
-
-def _finite(text: str) -> float:
-    if math.isinf(value := float(text)):
-        raise ValueError(f"{text[:30]} is beyond the numbers of JSON readers")
-    return value
-
-
-def _exact(text: str) -> int:
-    if len(text) > 17 or abs(value := int(text)) > _EXACT:
-        raise ValueError(f"{text[:30]} is beyond 2^53; write it as a string")
-    return value
-
-
-_RESULTS: Final = json.JSONDecoder(
-    object_pairs_hook=_distinct, parse_constant=_refuse_number, parse_float=_finite
-)
-
-
-def _depth(value: Any) -> int:
-    """Levels of nesting; Python's own limit of recursion is far above ``MAX_DEPTH``."""
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return 0 if items is None else 1 + max(map(_depth, items), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +64,8 @@ class CallResult:
     def arguments(self) -> dict[str, Any] | None:
         """The arguments with numbers as policies see them; ``None`` if they are unreadable."""
         try:
-            return {name: _as_cel(value) for name, value in parse_arguments(self.call.arguments).items()}
+            arguments = parse_arguments(self.call.arguments, exact=True)
+            return {name: _as_cel(value) for name, value in arguments.items()}
         except ValueError:
             return None
 
@@ -159,7 +77,7 @@ class CallResult:
         try:
             value, end = _RESULTS.raw_decode(text)
             is_json = isinstance(value, dict | list) or end == len(text)
-            return _as_cel(value) if is_json and _depth(value) <= MAX_DEPTH else text
+            return _as_cel(value) if is_json and json_depth(value) <= MAX_DEPTH else text
         except (ValueError, OverflowError, RecursionError):
             return text
 
@@ -375,7 +293,7 @@ def _evaluate(
     program, depth = _compile(rule.require)
     values = _Values(rule.require, earlier, limit, most=int(MAX_EVALUATION ** (1 / max(1, depth))))
     reading: dict[str, Callable[[], Any]] = {
-        "args": lambda: values.read(_as_cel(parse_arguments(call.arguments))),
+        "args": lambda: values.read(_as_cel(parse_arguments(call.arguments, exact=True))),
         "call": lambda: {"name": call.name, "turn": len(user)},
         "calls": lambda: values.events(earlier),
         "user": lambda: values.read(list(user)),

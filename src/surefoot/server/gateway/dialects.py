@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 
-from surefoot.messages import messages_of, messages_of_items
+from surefoot.messages import messages_of, messages_of_items, parse_arguments
 from surefoot.records import Ending, Usage
 from surefoot.server.gateway.errors import ApiError, ResponseModel
 from surefoot.server.gateway.generation import Choice, usage_of
@@ -476,14 +475,12 @@ def _stop_reason(choice: Choice) -> str:
 
 
 def _tool_uses(choice: Choice) -> list[dict[str, Any]]:
-    """Calls as blocks. Arguments that are not a JSON object are under ``_raw``."""
+    """Calls as blocks. Arguments that cannot be read are under ``_raw``."""
     blocks = []
     for call in output_calls(choice.tool_calls):
         try:
-            arguments = json.loads(call.function.arguments or "{}")
-        except (ValueError, RecursionError):
-            arguments = None
-        if not isinstance(arguments, dict):
+            arguments = parse_arguments(call.function.arguments)
+        except ValueError:
             arguments = {"_raw": call.function.arguments}
         blocks.append({"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments})
     return blocks

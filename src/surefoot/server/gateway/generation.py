@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,6 +16,7 @@ from surefoot.errors import PolicyError, ScoreError
 from surefoot.guard import Guard, GuardDecision, GuardedReply, Review, guarded_reply
 from surefoot.guard.loop import Reviewer
 from surefoot.maths import read_quantity
+from surefoot.messages import canonical_arguments
 from surefoot.protocols import Candidate, ProblemTrace, SampleRequest, SampleResult, TakesExtraBody
 from surefoot.records import (
     Ending,
@@ -585,8 +585,8 @@ def _votes(replies: Sequence[GatewayCandidate], checker: AnswerChecker) -> list[
 
 def _parsed(arguments: str) -> Any:
     try:
-        return json.dumps(json.loads(arguments), sort_keys=True)
-    except (ValueError, RecursionError):
+        return canonical_arguments(arguments)
+    except ValueError:
         return arguments
 
 

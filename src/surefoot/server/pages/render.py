@@ -24,6 +24,7 @@ from pygments.lexers.python import PythonLexer
 from starlette.convertors import Convertor, register_url_convertor
 
 from surefoot.errors import NotFoundError
+from surefoot.messages import parse_arguments
 from surefoot.records import as_json
 from surefoot.server.pages.access import PROJECT, Place, Visitor, enter, pages_of, visible_projects
 from surefoot.server.pages.mathematics import claim_markdown, mathematics, page_budget
@@ -262,12 +263,10 @@ def highlighted(lines: list[str]) -> list[Markup]:
 
 
 def call_arguments(text: str) -> list[tuple[str, str]]:
-    """Names and values of a call's arguments; the whole under an empty name if it is no JSON object."""
+    """Names and values of a call's arguments; the whole under an empty name if they cannot be read."""
     try:
-        arguments = from_json(text)
+        arguments = parse_arguments(text)
     except ValueError:
-        arguments = None
-    if not isinstance(arguments, dict):
         return [("", text)]
     return [(name, value if isinstance(value, str) else as_json(value)) for name, value in arguments.items()]
 

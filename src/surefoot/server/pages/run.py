@@ -20,8 +20,8 @@ from surefoot.errors import LabelError, StoreError
 from surefoot.labelling.verifiers.gold_calls import compare_gold_calls
 from surefoot.labelling.verifiers.programs import TraceProgram, reference_program
 from surefoot.labelling.verifiers.state_replay import gold_calls
-from surefoot.labelling.verifiers.tool_calls import call_arguments
 from surefoot.labels import LabelRule
+from surefoot.messages import call_arguments
 from surefoot.printable import printable
 from surefoot.protocols import ProblemTrace
 from surefoot.records import (
