@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.prm800k import reading
 from benchmarks.prm800k import run as prm800k
-from surefoot.evaluation.benchmarks.first_errors import best_threshold, processbench_f1
+from surefoot.evaluation.benchmarks.processbench import best_threshold, processbench_f1
 from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, Trace

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.evaluation.benchmarks.first_errors import harmonic_mean
+from surefoot.evaluation.benchmarks.processbench import harmonic_mean
 from surefoot.evaluation.label_sets import LabelSet
 from surefoot.evaluation.step_layout import CodeArray, FloatArray, StepLayout, as_numbers
 from surefoot.stats.bootstrap import Bootstrap, group_sums

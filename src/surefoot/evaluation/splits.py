@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +55,19 @@ class Thresholds:
     seen: str | None = None
     """Subset that the threshold was fitted on; its own results are optimistic."""
 
+    def of(self, system: System) -> dict[str, Any]:
+        """The fields of :class:`RuleScore`."""
+        return {
+            "system": system.name,
+            "kind": system.kind,
+            "rule": self.rule,
+            "thresholds": dict(self.values),
+            "fitted_on": self.fitted_on,
+        }
 
+
+CHOSEN_HERE = "The first of several scorers is chosen on the data it is measured on."
+"""A limit of every comparison."""
 LABELLED = Thresholds(rule=AS_LABELLED, of_trace=(), values={}, fitted_on="labels need no threshold")
 
 
@@ -74,6 +86,18 @@ class RuleScore:
     def name(self) -> str:
         """System and rule."""
         return f"{self.system}, {self.rule}"
+
+
+class OfSystem(Protocol):
+    """A result of one system under one rule."""
+
+    @property
+    def system(self) -> str: ...
+    @property
+    def thresholds(self) -> Mapping[str, float]: ...
+
+
+Score = TypeVar("Score", bound=OfSystem)
 
 
 def half_of(problem_id: str) -> int:
@@ -97,19 +121,6 @@ def parse_rules(texts: Sequence[str], subsets: Sequence[str]) -> list[str | floa
         if rule not in rules:
             rules.append(rule)
     return rules
-
-
-def rules_of(
-    system: System,
-    rules: Sequence[str | float],
-    problem_ids: Sequence[str],
-    subsets: Sequence[str],
-    fit: Fit,
-) -> list[Thresholds]:
-    """The thresholds of a scorer under each rule; of a judge ``LABELLED`` alone."""
-    if system.kind == "labels":
-        return [LABELLED]
-    return [thresholds(rule, problem_ids, subsets, fit) for rule in rules]
 
 
 def thresholds(rule: str | float, problem_ids: Sequence[str], subsets: Sequence[str], fit: Fit) -> Thresholds:
@@ -141,31 +152,38 @@ def thresholds(rule: str | float, problem_ids: Sequence[str], subsets: Sequence[
     )
 
 
-def judged(
-    system: System,
-    number: int,
-    item: LabelledTrace | ProblemTrace,
-    error: int,
-    thresholds: Mapping[str, float],
-    subset: str = "",
-) -> JudgedTrace:
-    """What ``system`` says of trace ``number``, whose first error is ``error``, for worked examples.
+def ranked(scores: Sequence[Score], value: Callable[[Score], float]) -> list[Score]:
+    """The first rule of each system, highest value first."""
+    first = {score.system: score for score in reversed(scores)}
+    return sorted(first.values(), key=lambda score: -value(score))
 
-    The threshold belongs to the half of the trace's problem, or to all.
+
+def judged(
+    lead: OfSystem, systems: Sequence[System], errors: Iterable[tuple[Any, int | None, str]]
+) -> Iterator[JudgedTrace]:
+    """What the system of ``lead`` says of traces with a first error, for worked examples.
+
+    ``errors`` has each trace with its problem, its first error (``None`` or -1 = none) and its subset. The
+    threshold belongs to the half of the trace's problem, or to all.
     """
-    half = f"half {half_of(item.trace.problem_id)}"
-    cut = next((thresholds[name] for name in (f"{subset}, {half}", half, "all") if name in thresholds), None)
-    scores = system.scores[number] if system.kind == "scores" else []
-    wrong = [score is not None and score < (cut or 0) for score in scores]
-    wrong = wrong or [good is False for good in system.good[number]]
-    return JudgedTrace(
-        trace=item.trace,
-        problem=item.problem.text,
-        error=error,
-        predicted=(wrong.index(True) if True in wrong else -1) if system.recorded[number] else None,
-        scores=scores,
-        threshold=cut if scores else None,
-    )
+    system = next(system for system in systems if system.name == lead.system)
+    for number, (item, error, subset) in enumerate(errors):
+        if error is None or error < 0 or not isinstance(item, LabelledTrace | ProblemTrace):
+            continue
+        half = f"half {half_of(item.trace.problem_id)}"
+        names = (f"{subset}, {half}", half, "all")
+        cut = next((lead.thresholds[name] for name in names if name in lead.thresholds), None)
+        scores = system.scores[number] if system.kind == "scores" else []
+        wrong = [score is not None and score < (cut or 0) for score in scores]
+        wrong = wrong or [good is False for good in system.good[number]]
+        yield JudgedTrace(
+            trace=item.trace,
+            problem=item.problem.text,
+            error=error,
+            predicted=(wrong.index(True) if True in wrong else -1) if system.recorded[number] else None,
+            scores=scores,
+            threshold=cut if scores else None,
+        )
 
 
 def threshold_above(distinct: NDArray[np.float64], cut: int) -> float:

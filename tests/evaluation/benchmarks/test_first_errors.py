@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.first_errors import (
+from surefoot.evaluation.benchmarks.processbench import (
     best_threshold,
     first_error_below,
     harmonic_mean,

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from surefoot.errors import LabelError, ScoreError
 from surefoot.evaluation.benchmarks import processbench_f1
-from surefoot.evaluation.benchmarks.first_errors import FirstErrorEvaluator, ProcessBenchCase
 from surefoot.evaluation.benchmarks.processbench import (
+    FirstErrorEvaluator,
+    ProcessBenchCase,
     evaluate_processbench,
-    judged_traces,
     position_f1,
     processbench_cases,
     processbench_section,
 )
 from surefoot.evaluation.frame import worked_examples
 from surefoot.evaluation.report import Report
-from surefoot.evaluation.splits import half_of
+from surefoot.evaluation.splits import half_of, judged, ranked
 from surefoot.evaluation.step_scores import labelled_system, scored_system
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Step, StepLabel, StepScores, Trace
@@ -303,7 +303,9 @@ def test_the_report_ranks_systems_and_shows_what_the_first_one_caught_and_missed
     assert list(section.cards) == ["good", "bad"]
     [reads] = section.cards["good"]
     assert reads.null == pytest.approx(result.position_f1["gsm8k"])
-    caught, missed = worked_examples(judged_traces(result, cases, [bad, good]))
+    lead = ranked(result.scores, lambda score: score.average_f1.value)[0]
+    errors = [(case.item, case.label, case.subset) for case in cases]
+    caught, missed = worked_examples(judged(lead, [bad, good], errors))
     assert (caught.caught, missed.caught, missed.trace_id) == (True, False, "t1")
     assert missed.note == "Step 2 is the first error; it rejects step 3 first."
     assert [step.rejected for step in missed.steps] == ["", "", "first score below 0.5", ""]

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from surefoot import formats
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.command import Evaluate, Measure
-from surefoot.cli.evaluate.inputs import named, read_noted, show_skipped, unlabelled
+from surefoot.cli.evaluate.inputs import Measure, named, read_noted, show_skipped, unlabelled
 from surefoot.cli.runs import labelled
 from surefoot.evaluation.benchmarks import agent_steps, prmbench, processbench, who_and_when
-from surefoot.evaluation.frame import Tested
-from surefoot.evaluation.splits import SPLIT, parse_rules
+from surefoot.evaluation.report import Section
+from surefoot.evaluation.splits import SPLIT, judged, parse_rules, ranked
 from surefoot.io import ReadReport
-from surefoot.labels import LabelRule
 from surefoot.protocols import LabelledTrace
 
 Threshold = Annotated[
@@ -26,65 +25,61 @@ Threshold = Annotated[
         "other half of its problems) or, for processbench, a subset's name (fitted on it)."
     ),
 ]
-Missing = Annotated[
-    Literal["leave-out", "wrong"],
-    Field(
-        description="Traces without a record of some source: `leave-out` (for all sources), or `wrong` (no "
-        "prediction of this source)."
-    ),
-]
-Unknown = Annotated[
-    Literal["wrong", "good"],
-    Field(
-        description="How unlabelled steps of a labelled run count: `wrong`, as in AgentProcessBench, or "
-        "`good`, for rules that only report errors."
-    ),
-]
 _SCORERS = ("sources", "loading", "draws")
 
 
-class ProcessBench(Measure):
-    """Find the first error: ProcessBench's F1. By default with thresholds `split`, `gsm8k` if it is in the
-    data, and 0.5."""
+class OfTraces(Measure):
+    """Settings of the benchmarks of solutions."""
 
     needs: ClassVar = ("sources", "data")
-    takes: ClassVar = _SCORERS
+    takes: ClassVar[tuple[str, ...]] = _SCORERS
     threshold: Threshold = ()
-    missing: Missing = "leave-out"
+    missing: Literal["leave-out", "wrong"] = "leave-out"
+    """Traces without a record of some source: `leave-out` (for all sources), or `wrong` (no prediction of
+    this source)."""
     neutral: o.NeutralRule = "good"
+
+
+class ProcessBench(OfTraces):
+    """Find the first error: ProcessBench's F1. By default with thresholds `split`, `gsm8k` if it is in the
+    data, and 0.5."""
 
     def run(self, command: Evaluate) -> None:
         paths = named(command.data)
         default = [SPLIT, *(["gsm8k"] if "gsm8k" in paths else []), "0.5"]
         rules = parse_rules(list(self.threshold) or default, list(paths))
-        subsets = {name: read_noted(formats.read_processbench, path) for name, path in paths.items()}
-        items = unlabelled(item for rows in subsets.values() for item in rows)
-        cases = processbench.processbench_cases(subsets)
-        systems = command.systems(items, reading=LabelRule(neutral=self.neutral))
+        cases = processbench.processbench_cases(
+            {name: read_noted(formats.read_processbench, path) for name, path in paths.items()}
+        )
+        systems = command.systems(unlabelled(case.item for case in cases), neutral=self.neutral)
         result = processbench.evaluate_processbench(
             cases, systems, rules=rules, missing=self.missing, draws=command.draws, seed=command.seed
         )
-        judged = processbench.judged_traces(result, cases, systems)
-        command.write(processbench.processbench_section(result), judged=judged)
+        lead = ranked(result.scores, lambda score: score.average_f1.value)[0]
+        errors = [(case.item, case.label, case.subset) for case in cases]
+        command.write(processbench.processbench_section(result), judged=judged(lead, systems, errors))
 
 
-class PRMBench(Measure):
+class PRMBench(OfTraces):
     """Detect wrong steps: PRMBench's PRMScore, which does not count traces without a verdict."""
 
-    needs: ClassVar = ("sources", "data")
     takes: ClassVar = (*_SCORERS, "redundancy")
     threshold: Threshold = ("0.5", "split")
-    missing: Missing = "leave-out"
-    neutral: o.NeutralRule = "good"
     redundancy_threshold: float = Field(default=0.15, description="A step with more redundancy is flagged.")
 
     def run(self, command: Evaluate) -> None:
         rules = parse_rules(list(self.threshold), [])
-        cases = prmbench.prmbench_cases(
-            [item for path in named(command.data).values() for item in _read_prmbench(path)]
-        )
+        report, controls = ReadReport(), ReadReport()
+        found: list[LabelledTrace] = []
+        for path in named(command.data).values():
+            found += formats.read_prmbench(path, report=report)
+            found += formats.read_prmbench_controls(path, report=controls)
+        show_skipped(report)  # a row that both readers skip is reported once
+        if controls.bad_count > report.bad_count:
+            show_skipped(controls, "controls of ")
+        cases = prmbench.prmbench_cases(found)
         items = unlabelled(case.item for case in cases.cases)
-        systems = command.systems(items, reading=LabelRule(neutral=self.neutral))
+        systems = command.systems(items, neutral=self.neutral)
         result = prmbench.evaluate_prmbench(
             cases,
             systems,
@@ -95,35 +90,38 @@ class PRMBench(Measure):
             draws=command.draws,
             seed=command.seed,
         )
-        judged = prmbench.judged_flags(result, cases, systems)
-        command.write(prmbench.prmbench_section(result), judged=judged)
+        errors = [(case.item, case.first_error, case.kind) for case in cases.cases]
+        command.write(prmbench.prmbench_section(result), judged=judged(result.scores[0], systems, errors))
 
 
 class AgentSteps(Measure):
     """Accuracy on each step of agent runs."""
 
+    takes: ClassVar = _SCORERS
     threshold: Threshold = ("split",)
-    unknown: Unknown = "wrong"
+    unknown: Literal["wrong", "good"] = "wrong"
+    """How unlabelled steps of a labelled run count: `wrong`, as in AgentProcessBench, or `good`, for rules
+    that only report errors."""
 
     def measure(
         self,
         command: Evaluate,
-        items: Sequence[LabelledTrace | formats.JudgedRun],
-        title: str,
-        tested: Tested = "wrong steps on public benchmarks",
+        items: Iterable[LabelledTrace | formats.JudgedRun],
+        section: Callable[..., Section],
     ) -> None:
         """Evaluate, print and write the report."""
+        items = list(items)
         rules, runs = parse_rules(self.threshold, []), agent_steps.agent_runs(items)
         systems = command.systems(
             unlabelled(item for item in items if isinstance(item, LabelledTrace)),
             layout=agent_steps.agent_layout(runs),
-            reading=LabelRule(neutral="good"),
         )
         result = agent_steps.evaluate_agent_steps(
             runs, systems, rules=rules, unknown=self.unknown, draws=command.draws, seed=command.seed
         )
-        judged = agent_steps.judged_runs(result, items, systems)
-        command.write(agent_steps.agent_section(result, title, tested), judged=judged)
+        lead = next((score for score in result.scores if score.kind != "floor"), None)
+        errors = [(item, run.first_error, run.subset) for item, run in zip(items, runs, strict=True)]
+        command.write(section(result), judged=judged(lead, systems, errors) if lead else ())
 
 
 class AgentProcessBench(AgentSteps):
@@ -131,11 +129,17 @@ class AgentProcessBench(AgentSteps):
     wrong; without sources only the baselines are reported."""
 
     needs: ClassVar = ("data",)
-    takes: ClassVar = _SCORERS
 
     def run(self, command: Evaluate) -> None:
-        items = [item for path in command.data for item in _read_runs(path)]
-        self.measure(command, items, "AgentProcessBench")
+        items: list[LabelledTrace | formats.JudgedRun] = []
+        for path in command.data:
+            report, of_judges = ReadReport(), ReadReport()
+            items += formats.read_agent_processbench(path, report=report)
+            items += formats.read_agent_judgements(path, report=of_judges)
+            used = of_judges if of_judges.good else report
+            used.require_some("give a file of AgentProcessBench, or one with labels of people and judges")
+            show_skipped(used)
+        self.measure(command, items, partial(agent_steps.agent_section, title="AgentProcessBench"))
 
 
 class Runs(AgentSteps):
@@ -144,11 +148,13 @@ class Runs(AgentSteps):
     with `loophole`). Subsets are the problems' sources."""
 
     needs: ClassVar = ("problems", "traces", "labels")
-    takes: ClassVar = _SCORERS
 
     def run(self, command: Evaluate) -> None:
         items = labelled(command.problems or "", command.traces or "", command.labels or "")
-        self.measure(command, list(items), "Runs of agents", "wrong steps on held-out problems")
+        section = partial(
+            agent_steps.agent_section, title="Runs of agents", tested="wrong steps on held-out problems"
+        )
+        self.measure(command, items, section)
 
 
 class WhoAndWhen(Measure):
@@ -159,42 +165,12 @@ class WhoAndWhen(Measure):
     takes: ClassVar = _SCORERS
 
     def run(self, command: Evaluate) -> None:
-        report = ReadReport()
-        data = {
-            name: list(formats.read_who_and_when(path, report=report))
-            for name, path in named(command.data).items()
-        }
+        report, paths = ReadReport(), named(command.data)
+        data = {name: list(formats.read_who_and_when(path, report=report)) for name, path in paths.items()}
         report.require_some("give files of Who&When")
         show_skipped(report)
         items = [item for rows in data.values() for item in rows]
-        runs = who_and_when.blamed_runs(data)
-        systems = command.systems(unlabelled(items), reading=LabelRule(neutral="good"))
+        runs, systems = who_and_when.blamed_runs(data), command.systems(unlabelled(items))
         result = who_and_when.evaluate_who_and_when(runs, systems, draws=command.draws, seed=command.seed)
-        judged = who_and_when.judged_blames(runs, items, systems)
-        command.write(who_and_when.who_and_when_section(result), judged=judged)
-
-
-def _read_prmbench(path: str) -> list[LabelledTrace]:
-    """Rows and controls; a skipped row is reported once."""
-    report, controls = ReadReport(), ReadReport()
-    items = [
-        *formats.read_prmbench(path, report=report),
-        *formats.read_prmbench_controls(path, report=controls),
-    ]
-    show_skipped(report)
-    if controls.bad_count > report.bad_count:
-        show_skipped(controls, "controls of ")
-    return items
-
-
-def _read_runs(path: str) -> list[LabelledTrace | formats.JudgedRun]:
-    """Runs of the benchmark, or of a file of judgements; skipped rows are reported."""
-    report, judged = ReadReport(), ReadReport()
-    items: list[LabelledTrace | formats.JudgedRun] = [
-        *formats.read_agent_processbench(path, report=report),
-        *formats.read_agent_judgements(path, report=judged),
-    ]
-    used = judged if judged.good else report
-    used.require_some("give a file of AgentProcessBench, or one with labels of people and judges")
-    show_skipped(used)
-    return items
+        judged_runs = who_and_when.judged_blames(runs, items, systems)
+        command.write(who_and_when.who_and_when_section(result), judged=judged_runs)

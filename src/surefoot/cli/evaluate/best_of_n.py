@@ -9,8 +9,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from surefoot.answers import AnswerChecker
-from surefoot.cli.evaluate.command import Evaluate, Measure
-from surefoot.cli.evaluate.inputs import named, read_noted, read_scores
+from surefoot.cli.evaluate.inputs import Measure, named, read_noted, read_scores
 from surefoot.cli.runs import pair, read_table
 from surefoot.cli.terminal import note
 from surefoot.errors import ScoreError

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from pydantic import PrivateAttr, model_validator
 
 from surefoot import evaluation
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import ReportCommand, named
+from surefoot.cli.evaluate import benchmarks, best_of_n, labels, monitor
+from surefoot.cli.evaluate.inputs import Measure, ReportCommand, named
 from surefoot.cli.settings import Flag
 from surefoot.cli.terminal import note_count
 from surefoot.labels import LabelRule
 from surefoot.policies.devices import Loading
 from surefoot.protocols import ProblemTrace
-from surefoot.records import FrozenModel
 from surefoot.spec import dashed, parse_method
 from surefoot.work import show_progress
 
@@ -25,30 +25,8 @@ if TYPE_CHECKING:
     from surefoot.evaluation.step_layout import StepLayout
 
 
-class Measure(FrozenModel):
-    """What ``--as`` names: the settings of one measure, and how it is computed from the command's files."""
-
-    needs: ClassVar[tuple[str, ...]] = ()
-    """Fields of the command that must be given."""
-    takes: ClassVar[tuple[str, ...]] = ()
-    """Further fields that it uses; others are refused."""
-
-    def check(self, command: Evaluate) -> None:
-        """Raise ``ValueError``, with the fields' names in quotes, for settings that do not fit together."""
-
-    def outputs(self, command: Evaluate) -> list[Path]:  # noqa: ARG002 - for subclasses
-        """Files that are written besides the report."""
-        return []
-
-    def run(self, command: Evaluate) -> None:
-        """Measure, and write the report."""
-        raise NotImplementedError
-
-
 def measures() -> Mapping[str, type[Measure]]:
     """Every measure by name."""
-    from surefoot.cli.evaluate import benchmarks, best_of_n, labels, monitor
-
     return MappingProxyType(
         {
             "processbench": benchmarks.ProcessBench,
@@ -151,11 +129,12 @@ class Evaluate(ReportCommand):
         *,
         sources: Sequence[str] | None = None,
         layout: StepLayout | None = None,
-        reading: LabelRule | None = None,
+        neutral: o.NeutralRule = "good",
     ) -> list[evaluation.System]:
         """Scorers and judges; scores of checkpoints are stored in ``out/scores``. Bad lines are reported.
 
-        ``layout`` has the steps of the traces, if ``items`` lacks some of them.
+        ``layout`` has the steps of the traces, if ``items`` lacks some of them. ``neutral`` says what a label
+        of 0 is.
         """
         paths = named(self.sources if sources is None else sources)
         self.check_training(paths, (item.problem for item in items))
@@ -165,7 +144,7 @@ class Evaluate(ReportCommand):
                 items,
                 self.folder() / "scores",
                 layout=layout,
-                reading=reading,
+                reading=LabelRule(neutral=neutral),
                 loading=self.loading,
                 progress=progress,
             )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import PrivateAttr
 
@@ -25,10 +25,10 @@ from surefoot.io import ReadReport, write_json
 from surefoot.io.sources import files_of, names_files
 from surefoot.io.tables import RecordTable, open_table
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import Problem, StepLabel, StepScores
+from surefoot.records import FrozenModel, Problem, StepLabel, StepScores
 
 if TYPE_CHECKING:
-    pass
+    from surefoot.cli.evaluate.command import Evaluate
 
 T = TypeVar("T")
 AfterError = Literal["unlabelled", "step", "wrong"]
@@ -107,6 +107,26 @@ class ReportCommand(Command):
         report.text(f"Settings: {json.dumps(inputs)}").write(for_html)
         print_report(first, report.printed if self.tables else ())
         echo(f"{for_html}")
+
+
+class Measure(FrozenModel):
+    """What ``--as`` names: the settings of one measure, and how it is computed from the command's files."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Fields of the command that must be given."""
+    takes: ClassVar[tuple[str, ...]] = ()
+    """Further fields that it uses; others are refused."""
+
+    def check(self, command: Evaluate) -> None:
+        """Raise ``ValueError``, with the fields' names in quotes, for settings that do not fit together."""
+
+    def outputs(self, command: Evaluate) -> list[Path]:  # noqa: ARG002 - for subclasses
+        """Files that are written besides the report."""
+        return []
+
+    def run(self, command: Evaluate) -> None:
+        """Measure, and write the report."""
+        raise NotImplementedError
 
 
 def named(sources: Sequence[str]) -> dict[str, str]:

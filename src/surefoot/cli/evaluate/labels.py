@@ -12,8 +12,7 @@ from pydantic import Field, field_validator
 
 from surefoot import evaluation, models
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.command import Evaluate, Measure
-from surefoot.cli.evaluate.inputs import AfterError, lab_labels, named, named_numbers
+from surefoot.cli.evaluate.inputs import AfterError, Measure, lab_labels, named, named_numbers
 from surefoot.cli.runs import pair, read_table
 from surefoot.cli.terminal import note
 from surefoot.errors import CheckpointError

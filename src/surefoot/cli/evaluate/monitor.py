@@ -9,8 +9,7 @@ from pydantic import Field
 
 from surefoot import evaluation, models, policies
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.command import Evaluate, Measure
-from surefoot.cli.evaluate.inputs import named
+from surefoot.cli.evaluate.inputs import Measure, named
 from surefoot.cli.runs import pair
 from surefoot.errors import RunError
 from surefoot.evaluation.audits.interventions import FaithfulnessRow

@@ -11,7 +11,7 @@ scorer that warns in time cannot know. Baselines with a parameter fit it on the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.frame import Card, JudgedTrace, Tested, card
+from surefoot.evaluation.frame import Card, Tested, card
 from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.run_metrics import MonitoredRun, RunMetrics, run_metrics
-from surefoot.evaluation.splits import AS_LABELLED, HALVES, SPLIT, half_of, judged
+from surefoot.evaluation.splits import AS_LABELLED, CHOSEN_HERE, HALVES, SPLIT, half_of, ranked
 from surefoot.evaluation.step_layout import BAD, GOOD, UNREAD, BoolArray, FloatArray, StepLayout, optional
 from surefoot.evaluation.step_scores import System, SystemCounts
 from surefoot.formats.agent_processbench import JudgedRun
@@ -66,6 +66,11 @@ class AgentRun:
     def facts(self) -> Facts:
         """Id, problem and number of steps, for a :class:`StepLayout`."""
         return Facts(self.trace_id, self.problem_id, len(self.signs))
+
+    @property
+    def first_error(self) -> int | None:
+        """The first step labelled −1."""
+        return self.signs.index(-1) if -1 in self.signs else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,20 +347,21 @@ def _predictions(
                 recorded=system.recorded,
             )
         ]
-    scores: FloatArray = system.scores.flat
-    return [
-        Predictions(
-            system=system.name,
-            kind="scores",
-            rule=str(rule),
-            predicted=predicted,
-            recorded=system.recorded,
-            scores=scores,
-            thresholds=thresholds,
+    entries = []
+    for rule in rules:
+        predicted, thresholds = _below(system.scores.flat, rule, truth, names)
+        entries.append(
+            Predictions(
+                system=system.name,
+                kind="scores",
+                rule=str(rule),
+                predicted=predicted,
+                recorded=system.recorded,
+                scores=system.scores.flat,
+                thresholds=thresholds,
+            )
         )
-        for rule in rules
-        for predicted, thresholds in (_below(scores, rule, truth, names),)
-    ]
+    return entries
 
 
 def _below(
@@ -510,19 +516,6 @@ def _rates(totals_ns6: FloatArray) -> FloatArray:
         return np.stack(rates, axis=1)
 
 
-def judged_runs(
-    result: AgentEvaluation, items: Iterable[LabelledTrace | JudgedRun], systems: Sequence[System]
-) -> Iterator[JudgedTrace]:
-    """Runs with a labelled first error and what the first system says of them, for worked examples."""
-    lead = next((score for score in result.scores if score.kind != "floor"), None)
-    for number, item in enumerate(items if lead else ()):
-        if lead and isinstance(item, LabelledTrace):
-            [run] = agent_runs([item])
-            if -1 in run.signs:
-                error = run.signs.index(-1)
-                yield judged(systems[0], number, item, error, lead.thresholds, run.subset)
-
-
 def _mean_first_error(score: AgentScore) -> float:
     values = [accuracy.first_error.value for name, accuracy in score.subsets.items() if name != ALL]
     return math.fsum(values) / len(values) if values else -1.0
@@ -556,8 +549,7 @@ def agent_section(
 ) -> Section:
     """Accuracy by subset with the baselines first, and the quality of alarms."""
     systems = [score for score in result.scores if score.kind != "floor"]
-    first = {score.system: score for score in reversed(systems)}
-    order = sorted(first.values(), key=_mean_first_error, reverse=True)
+    order = ranked(systems, _mean_first_error)
     cards = {score.system: answers for score in order if (answers := _cards(score, result))}
     ceiling = max(
         (score for score in result.scores if score.kind == "floor" and not score.uses_outcome),
@@ -582,7 +574,7 @@ def agent_section(
         limits=[
             f"{sum(result.runs.values())} runs of {result.problems} problems in "
             f"{', '.join(result.runs)}; {result.unlabelled_steps} unlabelled steps are not counted.",
-            *["The first of several scorers is chosen on the data it is measured on."] * (len(cards) > 1),
+            *[CHOSEN_HERE] * (len(cards) > 1),
         ],
         plots=[
             Plot(

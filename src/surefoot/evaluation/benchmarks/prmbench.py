@@ -23,28 +23,28 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.processbench import Missing
-from surefoot.evaluation.frame import Card, JudgedTrace, Question, card
+from surefoot.evaluation.frame import Card, Question, card
 from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.splits import (
+    LABELLED,
     POSITIONS,
     SPLIT,
     RuleScore,
-    judged,
+    Thresholds,
     position_of,
-    rules_of,
+    ranked,
     threshold_above,
+    thresholds,
 )
+from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
 from surefoot.labels import LabelRule, binary_labels
 from surefoot.protocols import LabelledTrace
 from surefoot.stats.bootstrap import Bootstrap, group_sums
 from surefoot.stats.intervals import Interval
-
-FloatArray = NDArray[np.float64]
 
 TP, FP, FN, TN = range(4)
 """Columns of the counts."""
@@ -147,6 +147,11 @@ class PRMBenchCase:
     good: tuple[bool, ...]
     """Whether each step is valid."""
 
+    @property
+    def first_error(self) -> int | None:
+        """The first wrong step."""
+        return self.good.index(False) if False in self.good else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClassFlags:
@@ -242,7 +247,7 @@ class StepFlagEvaluator:
             for step, (keep, good) in enumerate(zip(verdict, case.good, strict=True)):
                 names = ("", case.kind, position_of(step))
                 blocks[[_BLOCKS.index(name) for name in names]] += count_flags([keep], [good])
-            first = case.good.index(False) if False in case.good else None
+            first = case.first_error
             if first is not None and verdict[first] is not None:
                 row[-2:] = (not verdict[first], 1)
         return group_sums(rows, [self.cases[t].problem for t in self._tested])
@@ -365,10 +370,14 @@ def evaluate_prmbench(
     used = [t for t, case in enumerate(cases) if t in common or case.kind == CONTROL]
     evaluator = StepFlagEvaluator([cases[t] for t in used], draws=draws, seed=seed)
     scores = [
-        score
+        PRMBenchScore(
+            **applied.of(system),
+            redundancy_threshold=redundancy_threshold if system.name in redundancy else None,
+            flags=evaluator.evaluate(verdicts),
+        )
         for system in systems
-        for score in _scores(
-            evaluator, system, redundancy.get(system.name), redundancy_threshold, used, rules
+        for applied, verdicts in _verdicts(
+            system, redundancy.get(system.name), redundancy_threshold, used, evaluator.cases, rules
         )
     ]
     return PRMBenchEvaluation(
@@ -382,53 +391,44 @@ def evaluate_prmbench(
     )
 
 
-def _scores(
-    evaluator: StepFlagEvaluator,
+def _verdicts(
     system: System,
     redundancy: System | None,
     redundancy_threshold: float,
     used: Sequence[int],
+    cases: Sequence[PRMBenchCase],
     rules: Sequence[str | float],
-) -> list[PRMBenchScore]:
-    cases = evaluator.cases
-    rows = [] if system.kind == "labels" else [system.scores[t] for t in used]
-    redundant = [redundancy.scores[t] for t in used] if redundancy else None
-    simple = [redundant is not None and case.kind in GROUPS["simplicity"] for case in cases]
+) -> Iterator[tuple[Thresholds, list[list[bool | None]]]]:
+    """The thresholds and the verdicts under each rule."""
+    if system.kind == "labels":
+        yield LABELLED, [system.good[t] for t in used]
+        return
+    rows = [system.scores[t] for t in used]
+    redundant = {
+        at: [None if score is None else score <= redundancy_threshold for score in redundancy.scores[t]]
+        for at, t in enumerate(used)
+        if redundancy and cases[at].kind in GROUPS["simplicity"]
+    }
 
     def fit(members: list[int]) -> float:
         scored = [
             (score, good)
             for t in members
-            if cases[t].kind != CONTROL and not simple[t]
+            if cases[t].kind != CONTROL and t not in redundant
             for score, good in zip(rows[t], cases[t].good, strict=True)
             if score is not None
         ]
         return best_flag_threshold([score for score, _ in scored], [good for _, good in scored])
 
-    results = []
-    for applied in rules_of(
-        system, rules, [case.problem for case in cases], [case.kind for case in cases], fit
-    ):
-        verdicts: list[list[bool | None]] = [
-            [None if score is None else score <= redundancy_threshold for score in redundant[t]]
-            if redundant is not None and simple[t]
-            else [None if score is None else score > threshold for score in rows[t]]
-            for t, threshold in enumerate(applied.of_trace)
-        ]
-        if system.kind == "labels":
-            verdicts = [system.good[t] for t in used]
-        results.append(
-            PRMBenchScore(
-                system=system.name,
-                kind=system.kind,
-                rule=applied.rule,
-                thresholds=dict(applied.values),
-                fitted_on=applied.fitted_on,
-                redundancy_threshold=None if redundant is None else redundancy_threshold,
-                flags=evaluator.evaluate(verdicts),
-            )
+    for rule in rules:
+        applied = thresholds(rule, [case.problem for case in cases], [case.kind for case in cases], fit)
+        yield (
+            applied,
+            [
+                redundant.get(t) or [None if score is None else score > cut for score in row]
+                for t, (row, cut) in enumerate(zip(rows, applied.of_trace, strict=True))
+            ],
         )
-    return results
 
 
 def _case(item: LabelledTrace) -> PRMBenchCase:
@@ -455,15 +455,6 @@ def blind_prm_score(flags: ClassFlags) -> float:
     return float(np.nanmax(prm_score(counts)))
 
 
-def judged_flags(
-    result: PRMBenchEvaluation, cases: PRMBenchCases, systems: Sequence[System]
-) -> Iterator[JudgedTrace]:
-    """Traces with a wrong step and what the first system says of them, for worked examples."""
-    for t, case in enumerate(cases.cases):
-        if False in case.good:
-            yield judged(systems[0], t, case.item, case.good.index(False), result.scores[0].thresholds)
-
-
 def _cards(score: PRMBenchScore, traces: int) -> list[Card]:
     """PRMScore overall, and in the weakest group."""
     flags, blind = score.flags, blind_prm_score(score.flags.total)
@@ -480,8 +471,7 @@ def _cards(score: PRMBenchScore, traces: int) -> list[Card]:
 
 def prmbench_section(result: PRMBenchEvaluation) -> Section:
     """PRMScore overall, by group, class and position."""
-    first = {score.system: score for score in reversed(result.scores)}
-    order = sorted(first.values(), key=lambda score: -score.flags.total.score.value)
+    order = ranked(result.scores, lambda score: score.flags.total.score.value)
     return Section(
         title="PRMBench",
         tested="wrong steps on public benchmarks",
