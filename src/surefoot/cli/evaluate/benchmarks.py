@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,9 @@ from surefoot.evaluation.report import Section
 from surefoot.evaluation.splits import SPLIT, judged, parse_rules, ranked
 from surefoot.io import ReadReport
 from surefoot.protocols import LabelledTrace
+
+if TYPE_CHECKING:
+    from surefoot.cli.evaluate.command import Evaluate
 
 Threshold = Annotated[
     tuple[str, ...],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
@@ -22,6 +22,9 @@ from surefoot.io.tables import facts_in, open_table
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.search.selection import COMMON_RULES, ScoreRule
 from surefoot.work import show_progress
+
+if TYPE_CHECKING:
+    from surefoot.cli.evaluate.command import Evaluate
 
 Progress = Callable[[str, int, int], None]
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -29,6 +29,9 @@ from surefoot.protocols import ProblemTrace
 from surefoot.records import StepLabel, Trace
 from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind
 from surefoot.stats.reading import step_facts
+
+if TYPE_CHECKING:
+    from surefoot.cli.evaluate.command import Evaluate
 
 Bins = Annotated[int, Field(ge=1, description="Bins of the calibration.")]
 Bin = Annotated[Binning, Field(description="Kind of bins.")]

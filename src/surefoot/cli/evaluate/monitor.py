@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -16,6 +16,9 @@ from surefoot.evaluation.audits.interventions import FaithfulnessRow
 from surefoot.evaluation.monitors import Suspicion, View
 from surefoot.io.tables import open_table
 from surefoot.labelling import open_verifier
+
+if TYPE_CHECKING:
+    from surefoot.cli.evaluate.command import Evaluate
 
 
 class Monitor(Measure):
