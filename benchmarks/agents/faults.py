@@ -486,12 +486,20 @@ def bfcl_figures(quick: bool) -> Figures:
     )
 
 
+class EndState(Shop):
+    """The shop where only its state at the end counts: gold runs do not report to the customer."""
+
+    def outcome(self) -> bool:
+        """Whether all is done and nothing else is changed."""
+        return self.steps_left() == 0
+
+
 def shop_figures(quick: bool) -> Figures:
     """The figures in the shop, on fewer tasks with ``quick``."""
     tasks = generate_tasks(60 if quick else 430, seed=9000)
     tasks = [task for task in tasks if task.meta["shop"]["times_out"] is None]
     draws = 100 if quick else 1000
-    figures = measure("shop", Shop, tasks, seed=0, draws=draws, correct=no_call_is_wrong)
+    figures = measure("shop", EndState, tasks, seed=0, draws=draws, correct=no_call_is_wrong)
     return [{**row, "name": row["name"].removesuffix("_shop") + "_shop"} for row in figures]
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
-from benchmarks.common.figures import Figures
+from benchmarks.common.figures import Figure, Figures, figure
+from benchmarks.common.lab_models import small_llama
 from benchmarks.worlds.lock import LOCK_TEMPLATE, Lock, LockProgress, lock_problems
 from surefoot import AnswerChecker, Grader
 from surefoot.lab import build_tokenizer
@@ -39,6 +40,10 @@ METHODS: Final[Mapping[str, tuple[Credit, Advantage]]] = {
 }
 RATES: Final = (3e-3, 1e-2, 3e-2)
 UPDATES, EVERY = 30, 3
+COMMON: Final[Mapping[str, Any]] = {
+    **{"problems": 8, "samples": 8, "max_tokens": 1, "warmup": 0, "keep_samples": 0},
+    "guards": Guards(stop_on=()),
+}
 
 Curve = dict[int, float]
 
@@ -47,20 +52,7 @@ def policy(seed: int) -> LlamaForCausalLM:
     """A random one; its first choices are near to even."""
     tokenizer = build_tokenizer()
     torch.manual_seed(seed)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=128,
-            pad_token_id=tokenizer.pad_token_id,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-        )
-    )
+    return small_llama(tokenizer, hidden=32, wide=2, context=128)
 
 
 def curve(method: str, seed: int, rate: float, directory: Path) -> Curve:
@@ -69,20 +61,9 @@ def curve(method: str, seed: int, rate: float, directory: Path) -> Curve:
     tokenizer.chat_template = LOCK_TEMPLATE
     credit, advantage = METHODS[method]
     config = RLConfig(
-        credit=credit,
-        advantage=advantage,
-        updates=UPDATES,
-        problems=8,
-        samples=8,
-        max_tokens=1,
-        learning_rate=rate,
-        warmup=0,
-        seed=seed,
-        evaluate_every=EVERY,
-        evaluation_samples=8,
-        checkpoint_every=UPDATES,
-        keep_samples=0,
-        guards=Guards(stop_on=()),
+        **COMMON,
+        **{"credit": credit, "advantage": advantage, "updates": UPDATES, "learning_rate": rate},
+        **{"seed": seed, "evaluate_every": EVERY, "evaluation_samples": 8, "checkpoint_every": UPDATES},
     )
     with AnswerChecker() as checker:
         task = Task(
@@ -135,36 +116,22 @@ def rl_figures(quick: bool) -> Figures:
         if method != "outcome"
     }
     best = max(ratios, key=lambda method: ratios[method] or 0.0)
-    single = [advance(*pair) for pair in zip(outcome, chosen[best][1], strict=True)]
-    reached = [item for item in single if item is not None]
-    figures: Figures = [
-        {
-            "name": "turn_credit_samples_to_outcome_end",
-            "value": ratios[best],
-            "unit": f"x ({best})",
-            "ratio": ratios[best],
-            "low": min(reached) if len(reached) == len(single) else None,
-            "high": max(reached, default=None),
-        }
-    ]
+    figures = [headline("turn_credit_samples_to_outcome_end", ratios, outcome, chosen[best][1])]
     for method, (_, curves) in chosen.items():
         ends = [100 * end(curve) for curve in curves]
-        figures.append(
-            {
-                "name": f"final_success_{method}",
-                "value": float(np.mean(ends)),
-                "unit": "%",
-                "low": min(ends),
-                "high": max(ends),
-            }
-        )
+        figures.append(figure(f"final_success_{method}", float(np.mean(ends)), low=min(ends), high=max(ends)))
     for method, (rate, curves) in chosen.items():
-        figures.append(
-            {
-                "name": f"curve_{method}",
-                "value": ratios.get(method, 1.0),
-                "unit": f"x samples, at learning rate {rate}",
-                "note": average(curves),
-            }
-        )
+        unit = f"x samples, at learning rate {rate}"
+        figures.append(figure(f"curve_{method}", ratios.get(method, 1.0), unit, note=average(curves)))
     return figures
+
+
+def headline(
+    name: str, ratios: dict[str, float | None], outcome: Sequence[Curve], turn: Sequence[Curve]
+) -> Figure:
+    """The ratio of the best method, whose curves are ``turn``, with the least and the most of a seed."""
+    best = max(ratios, key=lambda method: ratios[method] or 0.0)
+    single = [advance(*pair) for pair in zip(outcome, turn, strict=True)]
+    reached = [item for item in single if item is not None]
+    low = min(reached) if len(reached) == len(single) else None
+    return figure(name, ratios[best], f"x ({best})", ratios[best], low=low, high=max(reached, default=None))

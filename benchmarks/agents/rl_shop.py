@@ -13,10 +13,11 @@ from typing import Final
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from benchmarks.agents.rl import Curve, advance, average, end
+from benchmarks.agents.rl import COMMON, Curve, advance, average, end, headline
 from benchmarks.common.figures import Figures, figure
+from benchmarks.common.lab_models import small_llama
 from benchmarks.worlds.lock import LOCK_TEMPLATE
 from benchmarks.worlds.shop import ShopMenu, generate_tasks, judge_menu, menu_run
 from surefoot import AnswerChecker, Grader, Problem, run_sync
@@ -31,7 +32,6 @@ from surefoot.rl import (
     ClipDelta,
     Credit,
     Group,
-    Guards,
     LeaveOneOut,
     Mixed,
     Outcome,
@@ -118,20 +118,7 @@ def imitator(seed: int) -> LlamaForCausalLM:
     """A policy that has learned the scripted player's choices by likelihood."""
     tokenizer = tokenizer_of_menu()
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=512,
-            pad_token_id=tokenizer.pad_token_id,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-        )
-    )
+    model = small_llama(tokenizer, hidden=64, wide=2, context=512)
     rows = []
     for messages in demonstrations(generate_tasks(IMITATED, seed=1000 + seed), seed):
         ids, learned = [tokenizer.bos_token_id], [False]
@@ -239,21 +226,9 @@ def trained(
     """One run of one method."""
     credit, advantage = METHODS[method]
     config = RLConfig(
-        credit=credit,
-        advantage=advantage,
-        updates=updates,
-        problems=8,
-        samples=8,
-        max_tokens=1,
-        temperature=1.0,
-        learning_rate=rate,
-        warmup=0,
-        seed=seed,
-        evaluate_every=EVERY,
-        evaluation_samples=DRAWS,
-        checkpoint_every=updates,
-        keep_samples=0,
-        guards=Guards(stop_on=()),
+        **COMMON,
+        **{"credit": credit, "advantage": advantage, "updates": updates, "learning_rate": rate},
+        **{"seed": seed, "evaluate_every": EVERY, "evaluation_samples": DRAWS, "checkpoint_every": updates},
     )
     model = copy.deepcopy(start)
     careless = method.startswith("careless")
@@ -333,28 +308,12 @@ def _samples(curves: dict[str, list[Curve]], rates: dict[str, float]) -> Figures
         method: advance(average(outcome), average(curves[method])) for method in HONEST if method != "outcome"
     }
     best = max(ratios, key=lambda method: ratios[method] or 0.0)
-    single = [advance(*pair) for pair in zip(outcome, curves[best], strict=True)]
-    reached = [item for item in single if item is not None]
-    main = {
-        "name": "shop_samples_to_outcome_end",
-        "value": ratios[best],
-        "unit": f"x ({best})",
-        "ratio": ratios[best],
-        "low": min(reached) if len(reached) == len(single) else None,
-        "high": max(reached, default=None),
-    }
-    return [
-        main,
-        *(
-            {
-                "name": f"shop_curve_{method}",
-                "value": ratios.get(method, 1.0),
-                "unit": f"x samples, at learning rate {rates[method]}",
-                "note": {at: round(value, 3) for at, value in average(curves[method]).items()},
-            }
-            for method in HONEST
-        ),
-    ]
+    figures = [headline("shop_samples_to_outcome_end", ratios, outcome, curves[best])]
+    for method in HONEST:
+        unit = f"x samples, at learning rate {rates[method]}"
+        note = {at: round(value, 3) for at, value in average(curves[method]).items()}
+        figures.append(figure(f"shop_curve_{method}", ratios.get(method, 1.0), unit, note=note))
+    return figures
 
 
 def _behaviour(ends: dict[str, list[dict[str, float]]]) -> Figures:

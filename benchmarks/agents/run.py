@@ -4,56 +4,33 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 
 from benchmarks.common.figures import Figures, arguments, measure
 from surefoot.errors import MissingExtraError
 
 
-def real(options: argparse.Namespace) -> Figures:
-    from benchmarks.agents.real import real_figures
+def part(module: str, *names: str) -> Callable[[argparse.Namespace], Figures]:
+    """A part whose figures depend on these options; its module is imported where it is measured."""
 
-    return real_figures(options.quick, _given(options, "data"), options.tau_bench)
+    def measured(options: argparse.Namespace) -> Figures:
+        figures = import_module(f"benchmarks.agents.{module.partition(':')[0]}")
+        given = (_given(options, name) if name == "data" else getattr(options, name) for name in names)
+        found: Figures = getattr(figures, module.partition(":")[2])(*given)
+        return found
 
-
-def bfcl(options: argparse.Namespace) -> Figures:
-    from benchmarks.agents.faults import bfcl_figures
-
-    return bfcl_figures(options.quick)
-
-
-def shop_faults(options: argparse.Namespace) -> Figures:
-    from benchmarks.agents.faults import shop_figures
-
-    return shop_figures(options.quick)
-
-
-def lab(options: argparse.Namespace) -> Figures:
-    from benchmarks.agents.lab import lab_figures
-
-    return lab_figures(options.quick, options.model)
-
-
-def guard(options: argparse.Namespace) -> Figures:
-    from benchmarks.agents.guard import guard_and_injections
-
-    return guard_and_injections(options.quick, options.prm)
-
-
-def rl(options: argparse.Namespace) -> Figures:
-    from benchmarks.agents.rl import rl_figures
-
-    return rl_figures(options.quick)
-
-
-def rl_shop(options: argparse.Namespace) -> Figures:
-    from benchmarks.agents.rl_shop import shop_rl_figures
-
-    return shop_rl_figures(options.quick, options.first_seed)
+    return measured
 
 
 PARTS: Mapping[str, Callable[[argparse.Namespace], Figures]] = {
-    part.__name__: part for part in (real, bfcl, shop_faults, lab, guard, rl, rl_shop)
+    "real": part("real:real_figures", "quick", "data", "tau_bench"),
+    "bfcl": part("faults:bfcl_figures", "quick"),
+    "shop_faults": part("faults:shop_figures", "quick"),
+    "lab": part("lab:lab_figures", "quick", "model"),
+    "guard": part("guard:guard_and_injections", "quick", "prm"),
+    "rl": part("rl:rl_figures", "quick"),
+    "rl_shop": part("rl_shop:shop_rl_figures", "quick", "first_seed"),
 }
 
 

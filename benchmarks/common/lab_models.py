@@ -43,26 +43,39 @@ RECIPES = {
 }
 
 
-def train(recipe: Recipe, out: Path, *, save_every: int = 0) -> None:
-    """Train from scratch and write an ordinary transformers checkpoint with its tokenizer to ``out``."""
-    torch.manual_seed(recipe.seed)
-    rng = np.random.default_rng(recipe.seed)
-    tokenizer = build_tokenizer()
-    model = LlamaForCausalLM(
+def small_llama(
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    hidden: int,
+    wide: int,
+    context: int,
+    layers: int = 2,
+    tied: bool = False,
+) -> LlamaForCausalLM:
+    """A Llama with random weights, whose inner layers are ``wide`` times as wide as its ``hidden`` states."""
+    return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(tokenizer),
-            hidden_size=recipe.hidden,
-            intermediate_size=3 * recipe.hidden,
-            num_hidden_layers=recipe.layers,
+            hidden_size=hidden,
+            intermediate_size=wide * hidden,
+            num_hidden_layers=layers,
             num_attention_heads=4,
             num_key_value_heads=2,
-            max_position_embeddings=256,
-            tie_word_embeddings=True,
+            max_position_embeddings=context,
+            tie_word_embeddings=tied,
             pad_token_id=tokenizer.pad_token_id,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
         )
     )
+
+
+def train(recipe: Recipe, out: Path, *, save_every: int = 0) -> None:
+    """Train from scratch and write an ordinary transformers checkpoint with its tokenizer to ``out``."""
+    torch.manual_seed(recipe.seed)
+    rng = np.random.default_rng(recipe.seed)
+    tokenizer = build_tokenizer()
+    model = small_llama(tokenizer, hidden=recipe.hidden, wide=3, layers=recipe.layers, context=256, tied=True)
     optimiser = torch.optim.AdamW(
         model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.05
     )
@@ -117,9 +130,7 @@ def _batch(
 
 def main() -> None:
     """Command line of this module."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", choices=sorted(RECIPES))
     parser.add_argument("--out", type=Path, required=True, help="directory for the checkpoint")
     parser.add_argument("--updates", type=int, help="train for this many updates instead of the recipe's")

@@ -51,7 +51,7 @@ class Row:
     @property
     def judged(self) -> bool:
         """Whether the relation of an equation to what is known was decided."""
-        return any(check.state == "fails" | _RIGHT for check in self.checks)
+        return any(check.state in _RIGHT | {"fails"} for check in self.checks)
 
     @property
     def follows(self) -> bool:

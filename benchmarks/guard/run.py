@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.agents.guard import SETTINGS, Counts, play
-from benchmarks.common.figures import Figures, figure, measure
+from benchmarks.common.figures import Figures, arguments, figure, measure
 from benchmarks.fair_turns import run as fair
 from benchmarks.worlds.shop import Shop, generate_tasks
 from surefoot import run_sync
@@ -56,38 +56,24 @@ def hostile_arguments(rng: random.Random) -> str:
     if rng.random() < 0.5:
         return json.dumps({"amount": rng.choice((20, 60, 90.5, 100)), "to": rng.choice(("ann", "ben"))})
     amounts = [
-        "50",
-        "100",
-        "5000",
-        "1e2",
-        "1E400",
-        "-5",
-        "0",
-        '"5000"',
-        '"50"',
-        "[5000]",
-        '{"value": 5000}',
-        "true",
-    ]
-    amounts += [
-        "null",
-        "NaN",
-        "Infinity",
-        "99.999999999999999",
-        "9007199254740993",
-        "1" * 400,
-        '"\\u0035000"',
+        *(
+            "50",
+            "100",
+            "5000",
+            "1e2",
+            "1E400",
+            "-5",
+            "0",
+            '"5000"',
+            '"50"',
+            "[5000]",
+            '{"value": 5000}',
+            "true",
+        ),
+        *("null", "NaN", "Infinity", "99.999999999999999", "9007199254740993", "1" * 400, '"\\u0035000"'),
     ]
     people = [
-        '"ann"',
-        '"ben"',
-        '"eve"',
-        '"\\u0061nn"',
-        '"ann\\u0000eve"',
-        '["ann"]',
-        '"ANN"',
-        '" ann"',
-        "null",
+        *('"ann"', '"ben"', '"eve"', '"\\u0061nn"', '"ann\\u0000eve"', '["ann"]', '"ANN"', '" ann"', "null"),
     ]
     names = {
         "amount": ["amount", "\\u0061mount", "Amount", "amount ", "am\\u200bount"],
@@ -107,16 +93,8 @@ def hostile_arguments(rng: random.Random) -> str:
 
 def hostile_message(rng: random.Random, number: int) -> Message:
     """One message with one to five calls."""
-    names = ["pay"] * 6 + [
-        "refund",
-        "refund",
-        "look",
-        "close_account",
-        "PAY",
-        "pay\u200b",
-        " pay",
-        "Close_Account",
-    ]
+    names = ["pay"] * 6 + ["refund", "refund", "look", "close_account"]
+    names += ["PAY", "pay\u200b", " pay", "Close_Account"]
     calls = tuple(
         ToolCall(
             id=rng.choice([f"c{number}-{at}", "same", None]),
@@ -354,9 +332,7 @@ PARTS: Final[dict[str, Callable[[argparse.Namespace], Figures]]] = {
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--agentdojo", help="Python that has agentdojo")
     parser.add_argument("--tau-bench", type=Path, help="results of tau-bench's airline (.json or .json.gz)")
     measure(parser, PARTS)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -30,34 +31,20 @@ from surefoot.records import Problem, Trace
 from surefoot.segment import Line
 from surefoot.training import Example, TrainingConfig, train
 
+
+def qwen2(vocabulary: int, hidden: int, layers: int, heads: int, kv_heads: int, wide: int) -> dict[str, Any]:
+    """Of a Qwen2 model; small ones share the weights of embeddings and head."""
+    return {
+        **{"vocab_size": vocabulary, "hidden_size": hidden, "num_hidden_layers": layers},
+        **{"num_attention_heads": heads, "num_key_value_heads": kv_heads, "intermediate_size": wide},
+        "tie_word_embeddings": hidden < 3584,
+    }
+
+
 SHAPES = {
-    "small": {
-        "vocab_size": 600,
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 128,
-        "tie_word_embeddings": True,
-    },
-    "1.5B": {
-        "vocab_size": 151_936,
-        "hidden_size": 1536,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-        "intermediate_size": 8960,
-        "tie_word_embeddings": True,
-    },
-    "7B": {
-        "vocab_size": 152_064,
-        "hidden_size": 3584,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "intermediate_size": 18_944,
-        "tie_word_embeddings": False,
-    },
+    "small": qwen2(600, 64, 2, 4, 2, 128),
+    "1.5B": qwen2(151_936, 1536, 28, 12, 2, 8960),
+    "7B": qwen2(152_064, 3584, 28, 28, 4, 18_944),
 }
 """Of Qwen2.5, from the configurations of the published models."""
 

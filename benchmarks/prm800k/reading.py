@@ -1,6 +1,4 @@
-"""The reading gate on PRM800K: a ridge head on a cached middle layer of SmolLM2, or an adapter on all
-layers, trained on token trees.
-"""
+"""The reading gate on PRM800K: a ridge head on a cached middle layer of SmolLM2."""
 
 from __future__ import annotations
 
@@ -20,13 +18,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
+from benchmarks.common.figures import Figures, figure
 from surefoot.evaluation.audits import EDITS
-from surefoot.models import CheckpointCard, Encoding, LinearProbe, RewardModel, load_prm
+from surefoot.models import CheckpointCard, Encoding, LinearProbe
 from surefoot.policies import Loading
-from surefoot.protocols import LabelledTrace, ProblemTrace, StepScorer
+from surefoot.protocols import LabelledTrace
 from surefoot.records import StepLabel
 from surefoot.stats import Reading, length_scores, reading_gate, roc_auc, step_facts
-from surefoot.training import StepTargets, TrainingConfig, build_examples, read_step_states, train
+from surefoot.training import read_step_states
 
 PREFIXES = 4
 """Sampled prefixes of one problem, at any depth."""
@@ -137,7 +136,7 @@ def shallow(folder: Path, model: Path, layer: int, dtype: str) -> LinearProbe:
 
 def measure(
     train_items: Sequence[LabelledTrace], test_items: Sequence[LabelledTrace], options: argparse.Namespace
-) -> dict[str, object]:
+) -> tuple[Figures, dict[str, object]]:
     """Figures of three seeds, each with two thirds of the sampled training problems."""
     everything = rows_of(train_items)
     problems, test_problems = options.problems[:2] if options.problems else (150, 98)
@@ -169,19 +168,17 @@ def measure(
             "seed %d: AUC %.3f, swapped number noticed %.3f; %s", seed, aucs[-1], noticed[-1], gates[-1]
         )
     figures = [
-        {
-            "name": f"auc_{field}_minus_baseline",
-            "unit": "AUC",
-            "value": mean(getattr(gate, field)[0] for gate in gates),
-            "low": min(getattr(gate, field)[1] for gate in gates),
-            "high": max(getattr(gate, field)[2] for gate in gates),
-            "seeds": [getattr(gate, field) for gate in gates],
-        }
+        figure(
+            f"auc_{field}_minus_baseline",
+            mean(getattr(gate, field)[0] for gate in gates),
+            "AUC",
+            low=min(getattr(gate, field)[1] for gate in gates),
+            high=max(getattr(gate, field)[2] for gate in gates),
+            seeds=[getattr(gate, field) for gate in gates],
+        )
         for field in ("within_prefix", "similar_length", "within_problem")
     ]
-    figures.append(
-        {"name": "swapped_number_noticed", "unit": "share", "value": mean(noticed), "seeds": noticed}
-    )
+    figures.append(figure("swapped_number_noticed", mean(noticed), "share", seeds=noticed))
     setting = {
         "layer": options.layer,
         "auc": aucs,
@@ -194,91 +191,7 @@ def measure(
             for name, rows in (("file", everything), ("train", pool), ("test", held_out))
         },
     }
-    return {"figures": figures, "setting": setting}
-
-
-def measure_adapter(
-    train_items: Sequence[LabelledTrace],
-    test_items: Sequence[LabelledTrace],
-    options: argparse.Namespace,
-    config: TrainingConfig,
-) -> dict[str, object]:
-    """Figures of an adapter on all layers: one epoch over all rated rows of random problems."""
-    everything, held_out = rows_of(train_items), rows_of(test_items)
-    problems = sorted({row.item.problem.id for row in everything})
-    order = np.random.default_rng(config.seed).permutation(problems)
-    kept = set(order[: options.adapter].tolist())
-    items = [item for item in train_items if item.problem.id in kept and rated(item)]
-    folder = options.out / f"adapter-{len(kept)}-{config.seed}"
-    card = CheckpointCard(
-        kind="prm",
-        encoding=Encoding(max_length=4096),
-        score_means="correctness",
-        label_source="human (PRM800K phase 1)",
-        base=options.model.name,
-    )
-    if not (folder / "training.json").exists():  # written last
-        model = RewardModel.initialise(options.model, card)
-        made = build_examples(model.tokenizer, card.encoding, items, StepTargets(neutral="good"))
-        logging.info("%d traces of %d problems", len(made.examples), len(kept))
-        train(
-            model,
-            made.examples,
-            config,
-            folder,
-            progress=lambda done, total, loss: logging.info("update %d of %d: %.3f", done, total, loss),
-        )
-    scorer = load_prm(folder, loading=Loading(dtype=options.dtype))
-    swap_from, swap_to = swapped(held_out)
-    scores, was, now = (scores_of(scorer, rows) for rows in (held_out, swap_from, swap_to))
-    good = [row.good for row in held_out]
-    names = [row.item.problem.id for row in held_out]
-    baseline = length_scores(
-        [row.features for row in held_out],
-        names,
-        good,
-        ([row.features for row in everything], [row.good for row in everything]),
-    )
-    gate = gate_of(scores, baseline, held_out)
-    figures: list[dict[str, object]] = [
-        {"name": f"auc_{field}_minus_baseline", "unit": "AUC", "value": value, "low": low, "high": high}
-        for field in ("within_prefix", "similar_length", "within_problem")
-        for value, low, high in [getattr(gate, field)]
-    ]
-    noticed = float(np.mean((now < was) + 0.5 * (now == was)))
-    figures.append({"name": "swapped_number_noticed", "unit": "share", "value": noticed})
-    setting = {
-        "training": config.model_dump(mode="json"),
-        "auc": roc_auc(scores, good).value,
-        "baseline_auc": roc_auc(baseline, good).value,
-        "baseline_rows": len(everything),
-        "reads": gate.reads,
-        "swapped_numbers": len(swap_from),
-        "rows": {
-            name: statistics(rows)
-            for name, rows in (
-                ("file", everything),
-                ("train", [row for row in everything if row.item.problem.id in kept]),
-                ("test", held_out),
-            )
-        },
-    }
-    return {"figures": figures, "setting": setting}
-
-
-def rated(item: LabelledTrace) -> bool:
-    """Whether a step of it has a rating."""
-    return any(label.value is not None for label in item.labels)
-
-
-def scores_of(scorer: StepScorer, rows: Sequence[Row]) -> NDArray[np.float64]:
-    """The score of each row's step, ``[N]``."""
-    traces = {row.item.trace.id: ProblemTrace(problem=row.item.problem, trace=row.item.trace) for row in rows}
-    by_trace = {record.trace_id: record.scores for record in scorer.score_traces(list(traces.values()))}
-    scores = [by_trace[row.item.trace.id][row.step] for row in rows]
-    if None in scores:
-        raise SystemExit(f"{scores.count(None)} rows have no score: they lie beyond the context")
-    return np.array(scores, dtype=np.float64)
+    return figures, setting
 
 
 def statistics(rows: Sequence[Row]) -> dict[str, float]:

@@ -20,6 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from transformers import AutoTokenizer
 
+from benchmarks.common.figures import Figure, arguments, write
 from benchmarks.prm800k import reading
 from surefoot.evaluation.benchmarks import best_threshold, processbench_f1
 from surefoot.formats import read_prm800k_steps, read_processbench
@@ -44,7 +45,6 @@ BASELINE = "length"
 
 Arms = Mapping[str, StepLists]
 """Scores of every step of every trace, by scorer; the first is the one that is put forward."""
-Figure = dict[str, object]
 Labels = NDArray[np.int64]
 AucOf = Callable[[NDArray[np.float64], Labels, Resample], float]
 TARGETS = StepTargets(neutral="good")
@@ -59,16 +59,6 @@ LORA = TrainingConfig(
     microbatch_tokens=1536,
     head_epochs=0,
     checkpoint_every=20,
-    seed=SEED,
-)
-TREES = TrainingConfig(
-    lora=Lora(rank=16, alpha=32),
-    layout="tree",
-    epochs=1,
-    batch_size=64,
-    learning_rate=2e-4,
-    bf16=True,
-    checkpoint_every=10,
     seed=SEED,
 )
 SHARD_TRACES = 32
@@ -242,15 +232,9 @@ def main() -> None:
         train_items, test_items = (
             list(read_prm800k_steps(options.data / file)) for file in (TRAIN_FILE, TEST_FILE)
         )
-        if options.adapter:
-            found = reading.measure_adapter(
-                train_items, test_items, options, TREES.model_copy(update={"seed": options.seed})
-            )
-        else:
-            found = reading.measure(train_items, test_items, options)
-        print(json.dumps(found, indent=2))
-        if options.json:
-            options.json.write_text(json.dumps(found, indent=2) + "\n")
+        figures, setting = reading.measure(train_items, test_items, options)
+        print(json.dumps({"figures": figures, "setting": setting}, indent=2))
+        write(options, figures, **setting)
         return
     size = _size(options)
     with _open_run(options, size) as run:
@@ -283,7 +267,6 @@ def main() -> None:
                     name, items, {arm: scores[name] for arm, scores in arms.items()}, draws=options.draws
                 )
         setting = {
-            "quick": options.quick,
             "base": "SmolLM2-135M-Instruct",
             "dtype": options.dtype,
             "rival": "logistic regression on step length and position, same training rows",
@@ -294,9 +277,10 @@ def main() -> None:
             "neutral": TARGETS.neutral,
             "seconds": {stage: round(seconds, 1) for stage, seconds in run.seconds.items()},
             "draws": options.draws,
-            "torch_threads": torch.get_num_threads(),
         }
-    report(figures, setting, options.json)
+    show(figures)
+    print(json.dumps(setting, indent=2))
+    write(options, figures, **setting)
 
 
 def train_frozen(run: Run, items: list[LabelledTrace], base: Path, dtype: str) -> dict[str, object]:
@@ -454,9 +438,7 @@ def _open_run(options: argparse.Namespace, size: Size) -> Run:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, "so few problems that a CPU core reads them in minutes: wide intervals")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--train", nargs="+", choices=("frozen", "lora"), default=["frozen", "lora"])
@@ -467,21 +449,7 @@ def _options() -> argparse.Namespace:
         "position fitted on all training rows",
     )
     parser.add_argument("--layer", type=int, default=12, help="of the ridge head")
-    parser.add_argument(
-        "--adapter",
-        type=int,
-        metavar="PROBLEMS",
-        help="with --reading: in place of the ridge head, an adapter on all layers, trained on token trees "
-        "with all rated rows of so many problems",
-    )
-    parser.add_argument("--seed", type=int, default=SEED, help="of the adapter: its problems and updates")
     parser.add_argument("--out", type=Path, default=Path("prm800k-run"), help="the run's directory")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="so few problems that a CPU core reads them in minutes: wide intervals",
-    )
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument(
         "--problems",
@@ -622,18 +590,12 @@ def figure(
     }
 
 
-def report(figures: list[Figure], setting: dict[str, object], path: Path | None) -> None:
-    """Print the figures, and write JSON if asked."""
+def show(figures: list[Figure]) -> None:
+    """Print each scorer and each difference."""
     for figure in figures:
         print(figure["name"])
-        for kind in ("arms", "differences"):
-            found = figure[kind]
-            assert isinstance(found, dict)  # noqa: S101  (for the type checker)
-            for name, values in found.items():
-                print(f"    {name:18} {values['value']:6.3f} [{values['low']:.3f}, {values['high']:.3f}]")
-    print(json.dumps(setting, indent=2))
-    if path:
-        path.write_text(json.dumps({"figures": figures, "setting": setting}, indent=2) + "\n")
+        for name, values in (figure["arms"] | figure["differences"]).items():
+            print(f"    {name:18} {values['value']:6.3f} [{values['low']:.3f}, {values['high']:.3f}]")
 
 
 def _cut(scores: StepLists, labels: Sequence[int], chosen: NDArray[np.bool_]) -> float:

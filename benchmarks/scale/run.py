@@ -24,9 +24,8 @@ from benchmarks.common.figures import Figures, arguments, figure, left_out, meas
 from benchmarks.common.processes import started
 from benchmarks.scale import choose as choosing
 from benchmarks.scale import growth as growth_of
-from benchmarks.scale import reading, workers
+from benchmarks.scale import workers
 from surefoot import Problem, Trace
-from surefoot.errors import MissingExtraError
 from surefoot.io import write_records
 from surefoot.policies import OpenAIPolicy
 from surefoot.protocols import SampleRequest
@@ -237,57 +236,6 @@ def two_workers(options: argparse.Namespace) -> Figures:
     return figures
 
 
-def killed_cluster(options: argparse.Namespace) -> Figures:
-    """A Ray cluster of two nodes that loses a worker and then a node."""
-    if not find_spec("ray"):
-        raise MissingExtraError(RAY)
-    with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
-        job = workers.make_inputs(Path(name) / "job", 200 if options.quick else 300, 4)
-        kills = workers.killed_cluster(job, Path(name), 3 if options.quick else 10)
-    print(f"{kills.workers} workers and {kills.nodes} nodes killed")
-    alone, cluster = kills.tokens
-    return [
-        figure("lost_or_doubled_on_a_cluster", kills.differing, "labels"),
-        figure("tokens_on_a_cluster", cluster / alone, "of those of one process", ratio=alone / cluster),
-    ]
-
-
-def rows_vs_trl(options: argparse.Namespace) -> Figures:
-    """Reading sessions of both phases, in turns with TRL's script."""
-    if options.trl_script is None:
-        left_out("TRL's script", f"curl -O {reading.SCRIPT}, then --trl-script prm800k.py")
-    found = {}
-    for phase, count in ((1, 900), (2, 5000)):
-        published = options.data and phase == 1
-        source = reading.sessions_of(options.data) if published else reading.sessions(count, phase)
-        found[phase] = _rows_vs_trl(source, options.trl_script, 3 if options.quick else 7)
-    worst = min(found.values(), key=lambda measured: measured["ratio"] or measured["value"])
-    return [
-        figure("rows_vs_trl", **worst),
-        *(figure(f"rows_vs_trl_phase_{phase}", **measured) for phase, measured in found.items()),
-    ]
-
-
-def _rows_vs_trl(source: Iterator[dict[str, Any]], script: Path | None, rounds: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
-        path, warm_up = Path(name) / "sessions.jsonl", Path(name) / "few.jsonl"
-        labels = reading.write(path, source)
-        reading.write(warm_up, reading.sessions(20, 1))
-        own, rival = [], []
-        for _ in range(rounds):
-            own.append(reading.seconds("ours", path, warm_up))
-            if script:
-                rival.append(reading.seconds("trl", path, warm_up, script))
-    ratios = sorted(theirs / mine for mine, theirs in zip(own, rival, strict=False)) or [None]
-    return {
-        "value": labels * len(own) / sum(own),
-        "unit": "labels a CPU second",
-        "ratio": sum(rival) / sum(own) if rival else None,
-        "low": ratios[0],
-        "high": ratios[-1],
-    }
-
-
 def _prompt(number: int) -> str:
     return f"problem {number} " * 20
 
@@ -306,17 +254,12 @@ FIGURES = (
     step_cost,
     choose_at_n,
     two_workers,
-    killed_cluster,
-    rows_vs_trl,
 )
 
 
 def main() -> None:
     """Command line."""
-    parser = arguments(__doc__)
-    parser.add_argument("--data", type=Path, help="folder of PRM800K's step rows, for rows_vs_trl")
-    parser.add_argument("--trl-script", type=Path, help="TRL's examples/datasets/prm800k.py, for rows_vs_trl")
-    measure(parser, {function.__name__: function for function in FIGURES})
+    measure(arguments(__doc__), {function.__name__: function for function in FIGURES})
 
 
 if __name__ == "__main__":

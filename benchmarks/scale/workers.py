@@ -1,25 +1,16 @@
-"""One worker against two, and a cluster that loses workers and nodes while it works."""
+"""One worker against two."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import random
-import re
-import signal
 import subprocess
 import sys
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-import psutil
 import torch
 
 from surefoot.io import write_records
@@ -68,22 +59,14 @@ def make_inputs(folder: Path, problems: int, n: int) -> Inputs:
     return inputs
 
 
-def surefoot(*command: str, address: str = "", during: Callable[[], None] | None = None) -> tuple[float, str]:
-    """Seconds that the command took, and what it said. ``during`` is called in a thread while it runs."""
+def surefoot(*command: str) -> float:
+    """Seconds that the command took."""
     start = time.perf_counter()
-    with subprocess.Popen(
-        [sys.executable, "-m", "surefoot", *command],
-        env=SETTINGS | ({"RAY_ADDRESS": address} if address else {}),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        if during is not None:
-            threading.Thread(target=during, daemon=True).start()
-        said = process.communicate(timeout=3600)[1]
-    if process.returncode:
-        raise RuntimeError(said[-3000:])
-    return time.perf_counter() - start, said
+    words = [sys.executable, "-m", "surefoot", *command]
+    done = subprocess.run(words, env=SETTINGS, capture_output=True, text=True, timeout=3600)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-3000:])
+    return time.perf_counter() - start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +110,7 @@ def two_workers(
             out.unlink(missing_ok=True)
         with ThreadPoolExecutor(len(outs)) as pool:
             commands = [(*inputs.command(what), *WAYS[way], "--out", str(out)) for out in outs]
-            taken = max(pool.map(lambda words: surefoot(*words)[0], commands))
+            taken = max(pool.map(lambda words: surefoot(*words), commands))
         if inputs is job:
             digests.update(map(digest, outs))
         return taken
@@ -145,102 +128,3 @@ def two_workers(
 def digest(path: Path) -> str:
     """Hash of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kills:
-    """What a cluster that lost workers and nodes delivered, against one process."""
-
-    workers: int
-    nodes: int
-    differing: int
-    """Lines that are missing, more than once there, or not the same."""
-    tokens: tuple[int, int]
-    """As counted by one process, and on the cluster."""
-
-
-def killed_cluster(job: Inputs, folder: Path, rounds: int, seed: int = 0) -> Kills:
-    """Label on a cluster of two nodes; in each round a worker is killed, and later a node goes for good.
-
-    The moments are drawn evenly over the time in which two cores do the work, after the first finished piece.
-    """
-    from ray.cluster_utils import Cluster
-
-    rng = random.Random(seed)
-    alone = folder / "alone.jsonl"
-    length, said = surefoot(*job.command("labelling"), "--out", str(alone))
-    tokens = [tokens_in(said) * rounds, 0]
-    killed: Counter[str] = Counter()
-    differing = 0
-    os.environ.update(SETTINGS)  # for the nodes, whose workers do not get the command's environment
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-    try:
-        for number in range(rounds):
-            second = cluster.add_node(num_cpus=2)
-            out = folder / f"killed-{number}.jsonl"
-            moments = sorted(rng.uniform(0, length / 2) for _ in range(2))
-
-            def kill_worker(rng: random.Random = rng) -> bool:
-                if actors := worker_processes():
-                    os.kill(rng.choice(actors).pid, signal.SIGKILL)
-                return bool(actors)
-
-            def kill_node(second: Any = second) -> bool:
-                cluster.remove_node(second, allow_graceful=False)
-                return True
-
-            hit: list[str] = []
-            seconds, said = surefoot(
-                *(*job.command("labelling"), "--engine", "ray", "--workers", "4", "--out", str(out)),
-                address=cluster.address,
-                during=partial(disturb, out, moments, {"worker": kill_worker, "node": kill_node}, hit),
-            )
-            if "node" not in hit:
-                cluster.remove_node(second)
-            killed.update(hit)
-            differing += differing_lines(alone, out)
-            tokens[1] += tokens_in(said)
-            print(
-                f"run {number + 1}: {seconds:.0f} s, killed {hit}; {differing} lines differ so far",
-                flush=True,
-            )
-    finally:
-        cluster.shutdown()
-    return Kills(
-        workers=killed["worker"], nodes=killed["node"], differing=differing, tokens=(tokens[0], tokens[1])
-    )
-
-
-def disturb(out: Path, moments: list[float], kills: dict[str, Callable[[], bool]], hit: list[str]) -> None:
-    """Kill at these moments after the first piece of ``out`` was saved, if work goes on; note it."""
-    journal = Path(f"{out}.work/pieces/pieces.journal")
-    while not journal.exists() or not journal.stat().st_size:
-        time.sleep(0.1)
-    begun = time.monotonic()
-    for moment, (what, kill) in zip(moments, kills.items(), strict=True):
-        time.sleep(max(0.0, begun + moment - time.monotonic()))
-        if not out.exists() and kill():
-            hit.append(what)
-
-
-def worker_processes() -> list[psutil.Process]:
-    """The busy workers of all Ray nodes of this machine."""
-    return [
-        process
-        for process in psutil.process_iter(["name", "cmdline"])
-        if any("ray::_do_piece" in part for part in process.info["cmdline"] or ())
-    ]
-
-
-def tokens_in(said: str) -> int:
-    """Tokens of the summary that a labelling command ends with."""
-    found = re.search(r"; (\d+) tokens", said)
-    if found is None:
-        raise RuntimeError(f"no tokens in what the command said: {said[-500:]}")
-    return int(found[1])
-
-
-def differing_lines(one: Path, other: Path) -> int:
-    """Lines that only one of two files has, counted as often as they are there."""
-    lines = [Counter(path.read_text().splitlines()) for path in (one, other)]
-    return ((lines[0] - lines[1]) + (lines[1] - lines[0])).total()
