@@ -22,6 +22,7 @@ from reference import api_pages, command_pages
 
 TEXTS = (".py", ".md", ".yaml", ".toml", ".ipynb", ".sh")
 ROOT = Path(__file__).parents[1]
+BENCHMARKS = sorted((ROOT / "benchmarks").rglob("README.md"))
 NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "LOG")),
@@ -141,7 +142,9 @@ def test_the_readers_of_markdown_read_what_is_there() -> None:
     assert sections(page) == {"surefoot a": "\nuses `--b`\n### Notes\nmore\n"}
 
 
-@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [*PAGES, *NOTEBOOKS, *BENCHMARKS], ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_links_to_files_and_headings_resolve(page: Path) -> None:
     assert list(broken_links(page)) == []
 

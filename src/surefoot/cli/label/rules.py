@@ -179,7 +179,7 @@ class ValueMethod(Method):
         valued: LabelledTraces = usable(
             items,
             lambda item: any(label.kind == "value" for label in item.labels),
-            f"{path} lacks labels of kind 'value' for them; `label FILE mc` makes such labels",
+            f"{path} has no label of kind 'value' for them; `label FILE mc` makes such labels",
         )
         return valued
 
