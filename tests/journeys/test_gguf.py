@@ -83,6 +83,8 @@ def test_the_weights_and_the_text_are_those_of_the_file(model, file, tmp_path):
 
 
 def test_it_samples_and_scores_from_the_command_line(file, tmp_path, monkeypatch):
+    from surefoot.models import CheckpointCard, RewardModel
+
     monkeypatch.chdir(tmp_path)
     Path("problems.jsonl").write_text(json.dumps({"id": "p", "text": "What is 3 + 4?", "answer": "7"}) + "\n")
     words = ("sample", "problems.jsonl", "--policy", file, "--n", 2, "--max-tokens", 8, "--equality", "exact")
@@ -90,9 +92,10 @@ def test_it_samples_and_scores_from_the_command_line(file, tmp_path, monkeypatch
     traces = list(read_records("traces.jsonl", Trace))
     assert [trace.policy for trace in traces] == ["tiny.gguf"] * 2
     assert all(trace.text for trace in traces)
-    words = ("score", "traces.jsonl", "-m", f"deepconf:{file}", "--problems", "problems.jsonl")
-    good(*words, "--out", "scores.jsonl")
-    assert {record.scorer for record in read_records("scores.jsonl", StepScores)} == {"deepconf:tiny.gguf"}
+    card = CheckpointCard(kind="prm", label_source="none", base="tiny")
+    RewardModel.initialise(file, card).save(tmp_path / "prm")
+    good("score", "traces.jsonl", "-m", "prm", "--problems", "problems.jsonl", "--out", "scores.jsonl")
+    assert {record.trace_id for record in read_records("scores.jsonl", StepScores)} == {t.id for t in traces}
 
 
 def test_another_file_is_one_sentence(tmp_path, monkeypatch):

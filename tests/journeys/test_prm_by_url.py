@@ -77,8 +77,8 @@ def test_best_of_n_with_both_behind_urls(folder):
             *("traces.jsonl", "--out", "s.jsonl"),
         )
         good("select", "traces.jsonl", "--scores", "s.jsonl", "--out", "chosen.jsonl")
-        search = ["search", "best-of-n", "problems.jsonl", "--prm", url, "--policy", "writer"]
-        good(*search, "--base-url", policy.url, "--n", 4, "--out", "r.jsonl")
+        search = ["search", "problems.jsonl", "best-of-n:n=4", "--prm", url, "--policy", "writer"]
+        good(*search, "--base-url", policy.url, "--out", "r.jsonl")
     assert [trace.problem_id for trace in read_records("chosen.jsonl", Trace)]
     scores = list(read_records("s.jsonl", StepScores))
     assert [len(record.scores) for record in scores] == [2] * 8

@@ -10,6 +10,7 @@ from command_line import good
 from openai_server import Body, Reply, chat, serve
 
 from surefoot.io import read_records
+from surefoot.models import CheckpointCard, RewardModel
 from surefoot.records import StepScores, Trace
 
 THOUGHT = "7 + 3 = 0\n\nWait, is it modulo 10? Yes.\n\nSo 0."
@@ -56,16 +57,9 @@ def test_a_reasoning_model_behind_a_server(
         "Answer: 0",
     )
     assert {trace.usage.completion_tokens for trace in (shown, hidden)} == {42}
-    good(
-        "score",
-        "-m",
-        f"entropy:{gpt2_base}",
-        "--problems",
-        "problems.jsonl",
-        "t.jsonl",
-        "--out",
-        "s.jsonl",
-    )
+    card = CheckpointCard(kind="prm", label_source="none", base="tiny")
+    RewardModel.initialise(gpt2_base, card).save("prm")
+    good("score", "-m", "prm", "--problems", "problems.jsonl", "t.jsonl", "--out", "s.jsonl")
     scores = {one.trace_id: one.scores for one in read_records("s.jsonl", StepScores)}
     assert len(scores[shown.id]) == 4
     assert None not in scores[shown.id]

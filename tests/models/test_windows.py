@@ -7,7 +7,6 @@ import json
 import pytest
 import torch
 
-from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.kinds.classifier import RewardModel
@@ -149,7 +148,3 @@ def test_the_checkpoint_says_whether_it_reads_in_windows(model, tmp_path):
     model.save(tmp_path)
     assert load_prm(tmp_path).windows
     assert not load_prm(tmp_path, windows=False).windows
-    with pytest.raises(
-        CheckpointError, match="windows=True is for models that score each step at its own state"
-    ):
-        load_prm(f"deepconf:{tmp_path}", windows=True)

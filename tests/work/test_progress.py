@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 
-from surefoot.work.progress import clock_time, progress_lines
+from surefoot.work.progress import LINE_EVERY_S, clock_time, progress_lines
 
 
 class Clock:
@@ -18,7 +18,7 @@ class Clock:
 
 def written(seconds_per_item, items):
     clock, lines = Clock(), []
-    update = progress_lines(lines.append, clock=clock)
+    update = progress_lines(lines.append, every_s=LINE_EVERY_S, clock=clock)
     for done in range(items + 1):
         update("stage 2 of 10, train-labels", done, items)
         clock.now += seconds_per_item
@@ -39,7 +39,7 @@ def test_short_work_writes_nothing_and_slow_items_write_when_they_end():
 
 def test_a_resumed_stage_is_timed_from_where_it_was_resumed():
     clock, lines = Clock(), []
-    update = progress_lines(lines.append, clock=clock)
+    update = progress_lines(lines.append, every_s=LINE_EVERY_S, clock=clock)
     update("a", 90, 100)
     clock.now = 60
     update("a", 95, 100)

@@ -23,7 +23,7 @@ TERMINAL_EVERY_S = 0.2
 def show_progress() -> Iterator[Progress]:
     """One line on a terminal, written over until the work is done; elsewhere a line a minute."""
     if not sys.stderr.isatty():
-        yield progress_lines(lambda line: click.echo(line, err=True))
+        yield progress_lines(lambda line: click.echo(line, err=True), every_s=LINE_EVERY_S)
         return
 
     def write(line: str) -> None:
@@ -37,7 +37,7 @@ def show_progress() -> Iterator[Progress]:
 def progress_lines(
     write: Callable[[str], None],
     *,
-    every_s: float = LINE_EVERY_S,
+    every_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Progress:
     """Writes a line every so often with the share done and the time that is left at this pace.
