@@ -58,7 +58,7 @@ def test_a_reasoning_model_behind_a_server(
     )
     assert {trace.usage.completion_tokens for trace in (shown, hidden)} == {42}
     card = CheckpointCard(kind="prm", label_source="none", base="tiny")
-    RewardModel.initialise(gpt2_base, card).save("prm")
+    RewardModel.initialise(gpt2_base, card).save(Path("prm"))
     good("score", "-m", "prm", "--problems", "problems.jsonl", "t.jsonl", "--out", "s.jsonl")
     scores = {one.trace_id: one.scores for one in read_records("s.jsonl", StepScores)}
     assert len(scores[shown.id]) == 4
