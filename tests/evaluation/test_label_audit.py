@@ -19,9 +19,7 @@ from hypothesis import strategies as st
 
 from surefoot.cli import app
 from surefoot.errors import LabelError, SurefootError
-from surefoot.evaluation.label_audit import audit_labels, label_section
-from surefoot.evaluation.label_sets import label_set, label_sets
-from surefoot.evaluation.label_truth import Confusion
+from surefoot.evaluation.labels import Confusion, audit_labels, label_section, label_set, label_sets
 from surefoot.evaluation.report import Report
 from surefoot.evaluation.step_layout import StepLayout
 from surefoot.io import write_records

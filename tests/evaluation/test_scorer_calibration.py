@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.label_sets import label_set
+from surefoot.evaluation.labels import label_set
 from surefoot.evaluation.report import Report
 from surefoot.evaluation.scorer_calibration import (
     CalibrationAudit,

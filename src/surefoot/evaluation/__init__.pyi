@@ -10,11 +10,11 @@ from .inspection import inspect_traces as inspect_traces
 from .judge_calibration import JudgeCalibration as JudgeCalibration
 from .judge_calibration import calibrate_judge as calibrate_judge
 from .judge_calibration import judge_section as judge_section
-from .label_audit import LabelAudit as LabelAudit
-from .label_audit import audit_labels as audit_labels
-from .label_audit import label_section as label_section
-from .label_sets import LabelSet as LabelSet
-from .label_sets import label_set as label_set
+from .labels import LabelAudit as LabelAudit
+from .labels import LabelSet as LabelSet
+from .labels import audit_labels as audit_labels
+from .labels import label_section as label_section
+from .labels import label_set as label_set
 from .monitors import MonitorResult as MonitorResult
 from .monitors import WatchedRun as WatchedRun
 from .monitors import evaluate_monitors as evaluate_monitors

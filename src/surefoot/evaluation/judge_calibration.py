@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.evaluation.frame import card
-from surefoot.evaluation.label_sets import LabelSet, label_sets
+from surefoot.evaluation.labels import LabelSet, label_sets, tables_by
 from surefoot.evaluation.report import JSONResult, Section
 from surefoot.evaluation.step_layout import BoolArray, FloatArray, StepLayout, as_numbers
 from surefoot.io.tables import facts_in
@@ -152,7 +152,7 @@ class _Study:
     """Statistics of the steps of ``layout``; wrong is 1, good 0, unknown NaN."""
 
     def __init__(self, layout: StepLayout, truth: LabelSet, bootstrap: Bootstrap) -> None:
-        self.layout, self.bootstrap = layout, bootstrap
+        self.layout, self.truth, self.bootstrap = layout, truth, bootstrap
         self.problem = layout.of_step(layout.problem).astype(np.int64)
         self.gold = as_numbers(truth.codes, good=0.0, bad=1.0)
 
@@ -175,26 +175,27 @@ class _Study:
         )
 
     def quality(self, judge: LabelSet, groups: Mapping[str, NDArray[Any]]) -> Iterator[JudgeQuality]:
-        verdict = as_numbers(judge.codes, good=0.0, bad=1.0)
-        both = ~np.isnan(verdict + self.gold)
-        cell = 2 * np.nan_to_num(verdict).astype(np.int64) + np.nan_to_num(self.gold).astype(np.int64)
         for by, values in groups.items():
             for value in np.unique(values):
-                chosen = both & (values == value)
-                if not chosen.any():
+                chosen = values == value
+                tables = tables_by(
+                    self.problem[chosen],
+                    judge.codes[chosen],
+                    self.truth.codes[chosen],
+                    groups=len(self.layout.problem_ids),
+                )
+                if not tables.any():
                     continue
-                cells = 4 * self.problem[chosen] + cell[chosen]
-                tables = np.bincount(cells, minlength=4 * len(self.layout.problem_ids)).reshape(-1, 4)
                 kappa, sensitivity, specificity = self.bootstrap.totals([tables], _agreement)
                 yield JudgeQuality(
                     judge=judge.name,
                     by=by,
                     value=str(value),
                     kappa=kappa,
-                    base_rate=float(self.gold[chosen].mean()),
+                    base_rate=float(tables[:, [0, 2]].sum() / tables.sum()),
                     sensitivity=sensitivity,
                     specificity=specificity,
-                    steps=int(chosen.sum()),
+                    steps=int(tables.sum()),
                 )
 
     def change(self, first: LabelSet, second: LabelSet) -> JudgeChange:
@@ -232,8 +233,8 @@ class _Study:
 
 
 def _agreement(totals: FloatArray) -> FloatArray:
-    """[n, 1, 4] counts by 2 * judged wrong + wrong → [n, 3]: kappa, sensitivity, specificity."""
-    good_good, missed, false_alarm, caught = np.moveaxis(totals[:, 0], -1, 0)
+    """[n, 1, 4] counts by 2 * judged good + good → [n, 3]: kappa, sensitivity, specificity."""
+    caught, false_alarm, missed, good_good = np.moveaxis(totals[:, 0], -1, 0)
     kappas = np.array([cohens_kappa(row.reshape(2, 2)) for row in totals[:, 0]])
     with np.errstate(invalid="ignore"):
         return np.stack([kappas, caught / (caught + missed), good_good / (good_good + false_alarm)], axis=1)

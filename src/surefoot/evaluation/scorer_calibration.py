@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.frame import Card, card
-from surefoot.evaluation.label_sets import LabelSet
+from surefoot.evaluation.labels import LabelSet
 from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_layout import BoolArray, FloatArray, as_numbers

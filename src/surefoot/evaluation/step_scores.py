@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from surefoot.errors import RecordError, RunError, ScoreError
-from surefoot.evaluation.label_sets import LabelSet, label_sets
+from surefoot.evaluation.labels import LabelSet, label_sets
 from surefoot.evaluation.step_layout import BoolArray, StepLayout, StepRows, good_rows, score_rows
 from surefoot.io.sources import ENDINGS, files_of, names_files
 from surefoot.io.tables import RecordTable, facts_of

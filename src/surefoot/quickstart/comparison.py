@@ -11,8 +11,7 @@ import numpy as np
 
 from surefoot.evaluation.best_of_n import RULE_NAMES
 from surefoot.evaluation.frame import JudgedTrace
-from surefoot.evaluation.label_sets import label_set
-from surefoot.evaluation.label_truth import Confusion, against_truth
+from surefoot.evaluation.labels import Confusion, against_truth, label_set
 from surefoot.evaluation.pools import CandidateGroup, FloatArray, expected_accuracy, pool_of, sizes_up_to
 from surefoot.lab.probe import content_probe
 from surefoot.lab.world import check_steps
@@ -22,7 +21,7 @@ from surefoot.records import Problem, StepLabel, StepScores, Trace, Usage
 from surefoot.scores import AGGREGATORS, Aggregator
 from surefoot.search.estimators import Pool
 from surefoot.search.selection import COMMON_RULES
-from surefoot.stats.bootstrap import mean_over_runs
+from surefoot.stats.bootstrap import Bootstrap, mean_over_runs
 from surefoot.stats.intervals import UNKNOWN, Interval
 from surefoot.stats.roc import auc_by_problem, roc_auc, roc_auc_within
 
@@ -195,7 +194,7 @@ def monte_carlo_noise(
 ) -> dict[str, float]:
     """Hard Monte Carlo labels (value above 0) against the exact state of the prefix."""
     sets = [label_set(name, chain.from_iterable(labels[name]), traces) for name in ("monte_carlo", "exact")]
-    against = against_truth(sets[0], sets[1], draws=1)
+    against = against_truth(sets[0], sets[1], bootstrap=Bootstrap(draws=1))
     bad, first = against.confusion, against.first_error
     good = Confusion(tp=bad.tn, fp=bad.fn, fn=bad.fp, tn=bad.tp)
     noise = {

@@ -9,12 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.processbench import (
-    best_threshold,
-    first_error_below,
-    harmonic_mean,
-    processbench_f1,
-)
+from surefoot.evaluation.benchmarks.processbench import best_threshold, first_error_below, processbench_f1
+from surefoot.evaluation.labels import harmonic_mean
 
 SCORES = Path(__file__).parents[3] / "../shared/data/calib/fover_processbench_scores.jsonl.gz"
 

@@ -7,6 +7,8 @@ from .agent import audit_self_preference as audit_self_preference
 from .attack import AttackAudit as AttackAudit
 from .attack import attack_section as attack_section
 from .attack import audit_attack as audit_attack
+from .cases import AuditedScorer as AuditedScorer
+from .cases import CachedScorer as CachedScorer
 from .cases import Case as Case
 from .cases import judged_cases as judged_cases
 from .cases import lab_cases as lab_cases
@@ -52,8 +54,6 @@ from .perturbations import Effect as Effect
 from .perturbations import PerturbationAudit as PerturbationAudit
 from .perturbations import Truth as Truth
 from .perturbations import audit_changes as audit_changes
-from .scorers import AuditedScorer as AuditedScorer
-from .scorers import CachedScorer as CachedScorer
 from .settings import AttackSettings as AttackSettings
 from .settings import FaithfulnessSettings as FaithfulnessSettings
 from .solutions import ARGUMENTS as ARGUMENTS

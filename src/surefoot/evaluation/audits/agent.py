@@ -16,11 +16,11 @@ from typing import Final
 import numpy as np
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits.cases import Case
+from surefoot.evaluation.audits.cases import AuditedScorer, AuditScores, Case
 from surefoot.evaluation.audits.perturbations import Change, Changed, Must, PerturbationAudit, effects_section
-from surefoot.evaluation.audits.scorers import AuditedScorer, AuditScores, FloatArray
 from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Section
+from surefoot.evaluation.step_layout import FloatArray
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Trace
 from surefoot.stats.bootstrap import Bootstrap

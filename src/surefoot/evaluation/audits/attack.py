@@ -16,14 +16,14 @@ from types import MappingProxyType
 import numpy as np
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits.cases import Case
+from surefoot.evaluation.audits.cases import AuditedScorer, Case
 from surefoot.evaluation.audits.edits import SEARCH_EDITS, Edit, edit_stream, edited
 from surefoot.evaluation.audits.over_optimisation import sizes_to
 from surefoot.evaluation.audits.perturbations import Truth
-from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray
 from surefoot.evaluation.audits.settings import ATTACK, AttackSettings
 from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Plot, Section
+from surefoot.evaluation.step_layout import FloatArray
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Usage
 from surefoot.search.estimators import best_of_n

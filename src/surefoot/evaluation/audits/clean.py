@@ -15,8 +15,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits.cases import Case, lab_cases
-from surefoot.evaluation.audits.scorers import AuditedScorer
+from surefoot.evaluation.audits.cases import AuditedScorer, Case, lab_cases
 from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Plot, Section
 from surefoot.lab.world import ArithmeticChain, other_digit, parse_problem

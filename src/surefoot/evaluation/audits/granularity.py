@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits.cases import Case
-from surefoot.evaluation.audits.scorers import AuditedScorer
+from surefoot.evaluation.audits.cases import AuditedScorer, Case
 from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Plot, Section
 from surefoot.protocols import ProblemTrace

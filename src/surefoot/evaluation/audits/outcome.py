@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits.cases import Case
+from surefoot.evaluation.audits.cases import AuditedScorer, Case
 from surefoot.evaluation.audits.edits import Piece, cores, edit_stream, pieces, rebuilt
-from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray
 from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Plot, Section
+from surefoot.evaluation.step_layout import FloatArray
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace, Usage
 from surefoot.stats.bootstrap import Bootstrap

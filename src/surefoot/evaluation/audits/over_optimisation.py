@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits.scorers import AuditedScorer, FloatArray
+from surefoot.evaluation.audits.cases import AuditedScorer
 from surefoot.evaluation.frame import SMALLEST_GAIN, Card, card
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
+from surefoot.evaluation.step_layout import FloatArray
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace, Usage
 from surefoot.search.estimators import best_of_n, pass_at_k

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits.cases import Case
-from surefoot.evaluation.audits.scorers import AuditedScorer
+from surefoot.evaluation.audits.cases import AuditedScorer, Case
 from surefoot.evaluation.frame import card
 from surefoot.evaluation.report import Section
 from surefoot.records import Usage

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits.cases import Case
+from surefoot.evaluation.audits.cases import AuditedScorer, AuditScores, CachedScorer, Case
 from surefoot.evaluation.audits.edits import edit_stream
-from surefoot.evaluation.audits.scorers import AuditedScorer, AuditScores, CachedScorer, FloatArray
 from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Plot, Section
+from surefoot.evaluation.step_layout import FloatArray
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace, Usage
 from surefoot.stats.bootstrap import Bootstrap

@@ -16,7 +16,6 @@ from .processbench import ProcessBenchScore as ProcessBenchScore
 from .processbench import best_threshold as best_threshold
 from .processbench import evaluate_processbench as evaluate_processbench
 from .processbench import first_error_below as first_error_below
-from .processbench import harmonic_mean as harmonic_mean
 from .processbench import processbench_cases as processbench_cases
 from .processbench import processbench_f1 as processbench_f1
 from .processbench import processbench_section as processbench_section

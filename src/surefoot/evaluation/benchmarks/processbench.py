@@ -156,11 +156,6 @@ def best_threshold(step_scores: StepScoreLists, labels: Sequence[int]) -> Thresh
     return Threshold(threshold=threshold_above(distinct, cut), f1=float(f1[cut]))
 
 
-def harmonic_mean(a: float, b: float) -> float:
-    """2ab / (a + b) for non-negative a and b; 0 where both are 0, NaN where one is NaN."""
-    return 0.0 if a + b == 0 else 2 * a * b / (a + b)
-
-
 def _hit_cuts(scores: Sequence[float | None], label: int, distinct: FloatArray) -> tuple[int, int]:
     """Cuts [start, stop) at which the first flagged step is the labelled one."""
     values = np.array([math.inf if s is None or math.isnan(s) else s for s in scores], dtype=float)

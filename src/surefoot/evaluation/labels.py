@@ -1,0 +1,770 @@
+"""Labels of sources: aligned with the steps of traces, compared with the truth, and audited side by side.
+
+Labels are appended, never overwritten, so a step may have several from one source. The last one in the file
+that is good or bad by the label rule counts; the others are superseded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot.errors import LabelError
+from surefoot.evaluation.frame import Card, card
+from surefoot.evaluation.report import JSONResult, Plot, Section
+from surefoot.evaluation.step_layout import (
+    BAD,
+    GOOD,
+    UNLABELLED,
+    UNREAD,
+    BoolArray,
+    CodeArray,
+    FloatArray,
+    StepLayout,
+    StepRows,
+    as_numbers,
+    good_rows,
+)
+from surefoot.io.tables import facts_in
+from surefoot.labels import LabelRule
+from surefoot.records import StepLabel, Trace
+from surefoot.stats.bootstrap import Bootstrap, group_sums
+from surefoot.stats.calibration import Binning, Reliability, reliability
+from surefoot.stats.intervals import UNKNOWN, Interval
+from surefoot.stats.rater_agreement import Agreement, Level, agreement, alpha_of, cohens_kappa
+from surefoot.stats.roc import roc_auc, roc_auc_within
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelCounts:
+    """Every label of a source, and every step of the traces, accounted for."""
+
+    labels: int
+    unknown_traces: int
+    """Labels of other traces; like all of the next four they are not used."""
+    unknown_steps: int
+    """Labels of a step beyond the trace's last one."""
+    superseded: int
+    """Labels of a step for which another label counts."""
+    unread: Mapping[str, int]
+    """Labels that are neither good nor bad, by reason: the label's reason if unknown, advantage, neutral."""
+    used: int
+    """Labels that count: at most one per step."""
+    kinds: Mapping[str, int]
+    """Kinds of the labels of known steps."""
+    sources: Mapping[str, int]
+    """Sources as named in the labels."""
+    steps: int
+    """Steps of the traces."""
+    steps_without_label: int
+    """Steps without any label, known or unknown."""
+    traces: int
+    traces_without_label: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelCost:
+    """Cost of the labels of known traces, including superseded and unknown labels; NaN for 0/0."""
+
+    policy_tokens: int
+    """Read and written by the policy, prompts included."""
+    verifier_tokens: int
+    """Through a judge or reward model."""
+    calls: int
+    policy_tokens_per_label: float
+    """Over the labels that count."""
+    verifier_tokens_per_label: float
+    policy_tokens_per_trace: float
+    """Over the traces with a label."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabelSet:
+    """Labels of one source, 10 bytes per step (26 if labels have intervals).
+
+    Arrays are [steps] of all traces and hold the label that counts.
+    """
+
+    name: str
+    layout: StepLayout
+    codes: CodeArray
+    """Good, bad, unknown or unlabelled (:mod:`surefoot.evaluation.step_layout`)."""
+    values: FloatArray
+    """The label's value; NaN if no label counts."""
+    is_value: BoolArray
+    """Whether the label is of kind ``value``; otherwise it is of kind ``correctness``."""
+    intervals: FloatArray | None
+    """[steps, 2]: bounds of ``evidence.interval``, or NaN; ``None`` if no label has an interval."""
+    mentioned: BoolArray
+    """[traces]: whether any label names the trace, including labels of unknown steps."""
+    counts: LabelCounts
+    cost: LabelCost
+
+    @property
+    def is_known(self) -> BoolArray:
+        """[steps]: whether the step is good or bad."""
+        return self.codes >= BAD
+
+    @property
+    def good(self) -> StepRows[bool]:
+        """Lists [traces][steps]; ``None`` is unknown."""
+        return good_rows(self.codes, self.layout)
+
+
+def label_set(
+    name: str, labels: Iterable[StepLabel], traces: Sequence[Trace], reading: LabelRule | None = None
+) -> LabelSet:
+    """Align ``labels`` with the steps of ``traces``, whose ids must differ.
+
+    Labels are streamed. Raises ``LabelError`` if no label belongs to a step of the traces.
+    """
+    return label_sets(name, labels, StepLayout.of(traces), lambda _: reading)[0]
+
+
+def label_sets(
+    name: str,
+    labels: Iterable[StepLabel],
+    layout: StepLayout,
+    reading: Callable[[str], LabelRule | None],
+    *,
+    by_rater: bool = False,
+) -> list[LabelSet]:
+    """The labels of one source, or with ``by_rater`` of each of its raters, as ``name/rater``.
+
+    ``reading`` gives the rule for each name. Raises ``LabelError`` as ``label_set``, and with ``by_rater``
+    for a label without ``evidence.rater``.
+    """
+    sets: dict[str, _LabelArrays] = {}
+    for label in labels:
+        key = _of_rater(name, label) if by_rater else name
+        arrays = sets.get(key)
+        if arrays is None:
+            arrays = sets[key] = _LabelArrays(key, layout, reading(key) or LabelRule(neutral="good"), label)
+        arrays.add(label)
+    if not sets:
+        raise _no_label(name, 0, "")
+    return [arrays.label_set() for arrays in sets.values()]
+
+
+class _LabelArrays:
+    """The labels of one source so far."""
+
+    def __init__(self, name: str, layout: StepLayout, rule: LabelRule, first: StepLabel) -> None:
+        self._name, self._layout, self._rule, self._first = name, layout, rule, first.trace_id
+        self._codes: CodeArray = np.full(layout.steps, UNLABELLED, dtype=np.int8)
+        self._values = np.full(layout.steps, math.nan)
+        self._is_value: BoolArray = np.zeros(layout.steps, dtype=bool)
+        self._intervals: FloatArray | None = None
+        self._mentioned: BoolArray = np.zeros(layout.traces, dtype=bool)
+        self._labels = self._unknown_traces = self._unknown_steps = self._known = 0
+        self._unread: Counter[str] = Counter()
+        self._kinds: Counter[str] = Counter()
+        self._sources: Counter[str] = Counter()
+        self._policy_tokens = self._verifier_tokens = self._calls = 0
+
+    def add(self, label: StepLabel) -> None:
+        self._labels += 1
+        number = self._layout.numbers.get(label.trace_id)
+        if number is None:
+            self._unknown_traces += 1
+            return
+        self._mentioned[number] = True
+        start, stop = self._layout.span(number)
+        position = start + label.step
+        if position >= stop:
+            self._unknown_steps += 1
+            return
+        self._known += 1
+        self._kinds[label.kind] += 1
+        self._sources[label.source] += 1
+        usage = label.evidence.usage
+        self._policy_tokens += usage.prompt_tokens + usage.completion_tokens
+        self._verifier_tokens += usage.verifier_tokens
+        self._calls += usage.calls
+        good = self._rule.good(label)
+        if good is None:
+            unknown = label.value is None
+            self._unread[label.reason or "" if unknown else self._rule.why_unknown(label)] += 1
+            if self._codes[position] == UNLABELLED:
+                self._codes[position] = UNREAD
+            return
+        self._codes[position] = GOOD if good else BAD
+        self._values[position] = label.value
+        self._is_value[position] = label.kind == "value"
+        bounds = label.evidence.interval
+        if bounds is not None and self._intervals is None:
+            self._intervals = np.full((self._layout.steps, 2), math.nan)
+        if self._intervals is not None:
+            self._intervals[position] = bounds or math.nan
+
+    def label_set(self) -> LabelSet:
+        """The result. Raises ``LabelError`` if no label belongs to a known step."""
+        if not self._known:
+            raise _no_label(self._name, self._labels, self._first)
+        used = int((self._codes >= 0).sum())
+        labelled = self._codes != UNLABELLED
+        number = np.searchsorted(self._layout.starts, np.flatnonzero(labelled), "right")
+        traces = 1 + int(np.count_nonzero(np.diff(number)))
+        counts = LabelCounts(
+            labels=self._labels,
+            unknown_traces=self._unknown_traces,
+            unknown_steps=self._unknown_steps,
+            superseded=self._known - self._unread.total() - used,
+            unread=dict(self._unread.most_common()),
+            used=used,
+            kinds=dict(self._kinds),
+            sources=dict(self._sources),
+            steps=self._layout.steps,
+            steps_without_label=int((~labelled).sum()),
+            traces=self._layout.traces,
+            traces_without_label=self._layout.traces - traces,
+        )
+        policy, verifier = self._policy_tokens, self._verifier_tokens
+        return LabelSet(
+            name=self._name,
+            layout=self._layout,
+            codes=self._codes,
+            values=self._values,
+            is_value=self._is_value,
+            intervals=self._intervals,
+            mentioned=self._mentioned,
+            counts=counts,
+            cost=LabelCost(
+                policy_tokens=policy,
+                verifier_tokens=verifier,
+                calls=self._calls,
+                policy_tokens_per_label=policy / used if used else math.nan,
+                verifier_tokens_per_label=verifier / used if used else math.nan,
+                policy_tokens_per_trace=policy / traces if traces else math.nan,
+            ),
+        )
+
+
+def _of_rater(name: str, label: StepLabel) -> str:
+    if label.evidence.rater is None:
+        raise LabelError(
+            f"{name}: the label of step {label.step} of trace {label.trace_id} lacks 'evidence.rater'; "
+            "it cannot be split by rater"
+        )
+    return f"{name}/{label.evidence.rater}"
+
+
+def _no_label(name: str, labels: int, first: str) -> LabelError:
+    return LabelError(
+        f"{name}: none of its {labels} labels belongs to a step of the traces, by 'trace_id'"
+        f"{f' (first {first})' if labels else ''}; give the traces that were labelled"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confusion:
+    """Steps counted by their predicted and true labels; the positive class is the *bad* step."""
+
+    tp: int = 0
+    """Predicted bad and bad."""
+    fp: int = 0
+    """Predicted bad but good."""
+    fn: int = 0
+    """Predicted good but bad."""
+    tn: int = 0
+    """Predicted good and good."""
+
+    @classmethod
+    def of(cls, pairs: NDArray[np.integer]) -> Self:
+        """From counts of steps by 2 * predicted good + truly good."""
+        tp, fp, fn, tn = map(int, pairs[:4])
+        return cls(tp=tp, fp=fp, fn=fn, tn=tn)
+
+    @property
+    def steps(self) -> int:
+        return self.tp + self.fp + self.fn + self.tn
+
+    @property
+    def precision(self) -> float:
+        """Share of the steps predicted bad that are bad; like all shares here NaN for 0/0."""
+        return _share(self.tp, self.tp + self.fp)
+
+    @property
+    def recall(self) -> float:
+        """Share of the bad steps that are predicted bad."""
+        return _share(self.tp, self.tp + self.fn)
+
+    @property
+    def f1(self) -> float:
+        return _share(2 * self.tp, 2 * self.tp + self.fp + self.fn)
+
+    @property
+    def accuracy(self) -> float:
+        return _share(self.tp + self.tn, self.steps)
+
+
+def tables_by(
+    group: NDArray[np.integer], predicted: CodeArray, truth: CodeArray, groups: int = 0
+) -> NDArray[np.int64]:
+    """[groups, 4]: steps of each group by 2 * predicted good + truly good, if both are known."""
+    cells = np.where((predicted < 0) | (truth < 0), np.int8(4), 2 * predicted + truth)
+    groups = groups or int(group.max(initial=-1)) + 1
+    flat = np.bincount(5 * group.astype(np.int64) + cells, minlength=5 * groups)
+    return flat.reshape(groups, 5)[:, :4]
+
+
+def harmonic_mean(a: float, b: float) -> float:
+    """2ab / (a + b) for non-negative a and b; 0 where both are 0, NaN where one is NaN."""
+    return 0.0 if a + b == 0 else 2 * a * b / (a + b)
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else math.nan
+
+
+PARTS = 5
+"""Relative position: the fifth of its trace in which a step lies."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstErrorAgreement:
+    """Agreement on the first bad step, over the traces in which both sides know it."""
+
+    accuracy: Interval
+    """Share of traces with the same first bad step, "none" being equal to "none"; 95 % over problems."""
+    accuracy_on_wrong: float
+    """The same over traces with an error."""
+    accuracy_on_right: float
+    """The same over traces without."""
+    f1: float
+    """Harmonic mean of the two, as in ProcessBench (arXiv 2412.06559)."""
+    exact: int
+    none_on_both: int
+    early: int
+    """Predicted at an earlier step than the true one."""
+    late: int
+    missed: int
+    """None predicted, but there is one."""
+    false_alarm: int
+    """One predicted, but there is none."""
+    offsets: Mapping[int, int]
+    """Predicted minus true index → traces, if both have one."""
+    traces: int
+    dropped: int
+    """Traces with a first bad step hidden by an unlabelled step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftValues:
+    """Value labels as scores of correctness.
+
+    A value is the chance of a correct answer from a prefix, for one policy; correctness is another quantity.
+    Ranks can be compared. Reliability measures a value as a chance of being correct, not as a value: a
+    perfect value differs from it if correct steps often fail later.
+    """
+
+    auc: float
+    """Chance that a good step has a higher value than a bad one."""
+    auc_within_position: float
+    """The same for steps of equal index."""
+    calibration: Reliability
+    by_fifth: Mapping[int, Reliability]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueErrors:
+    """Value labels against true values (labels of kind ``value`` in the truth)."""
+
+    steps: int
+    bias: float
+    """Mean of label minus truth."""
+    rmse: float
+    """Root of the mean square of the same."""
+    intervals: int
+    """Labels with an interval (``evidence.interval``)."""
+    covered: float
+    """Share of these intervals that contain the true value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgainstTruth:
+    """Agreement with the truth; the positive class is the bad step, intervals are 95 % over problems."""
+
+    confusion: Confusion
+    precision: Interval
+    recall: Interval
+    f1: Interval
+    by_step: Mapping[int, Confusion]
+    """By index of the step, from 0."""
+    by_fifth: Mapping[int, Confusion]
+    """By fifth of the trace, from 0: step i of T is in fifth floor(5 i / T)."""
+    first_error: FirstErrorAgreement
+    soft: SoftValues | None
+    """``None`` without value labels."""
+    values: ValueErrors | None
+    """``None`` unless source and truth both label values."""
+
+
+def against_truth(
+    source: LabelSet,
+    truth: LabelSet,
+    *,
+    bins: int = 10,
+    binning: Binning = "equal-mass",
+    bootstrap: Bootstrap,
+) -> AgainstTruth:
+    """Compare two label sets of the same layout; problems are resampled."""
+    layout = source.layout
+    codes = source.codes, truth.codes
+    by_problem = tables_by(layout.of_step(layout.problem), *codes, groups=len(layout.problem_ids))
+    precision, recall, f1 = bootstrap.totals([by_problem], _shares)
+    predicted, true = layout.first_errors(source.codes), layout.first_errors(truth.codes)
+    by_step = map(Confusion.of, tables_by(layout.step_numbers(), *codes))
+    return AgainstTruth(
+        confusion=Confusion.of(by_problem.sum(axis=0)),
+        precision=precision,
+        recall=recall,
+        f1=f1,
+        by_step={number: part for number, part in enumerate(by_step) if part.steps},
+        by_fifth=dict(enumerate(map(Confusion.of, tables_by(layout.parts(PARTS), *codes, groups=PARTS)))),
+        first_error=_first_error(predicted, true, layout, bootstrap),
+        soft=_soft(source, truth, bins, binning),
+        values=_value_errors(source, truth),
+    )
+
+
+def _shares(totals: FloatArray) -> FloatArray:
+    """Precision, recall and F1 [n, 3] of totals [n, 1, 4] of tp, fp, fn and tn."""
+    tp, fp, fn, _ = totals[:, 0].T
+    parts, wholes = np.stack([tp, tp, 2 * tp]), np.stack([tp + fp, tp + fn, 2 * tp + fp + fn])
+    shares: FloatArray = np.divide(parts, wholes, out=np.full_like(parts, math.nan), where=wholes > 0)
+    return shares.T
+
+
+def _first_error(
+    predicted: FloatArray, truth: FloatArray, layout: StepLayout, bootstrap: Bootstrap
+) -> FirstErrorAgreement:
+    """From first errors [traces]."""
+    usable = ~(np.isnan(predicted) | np.isnan(truth))
+    problem = layout.problem[usable]
+    predicted, truth = predicted[usable], truth[usable]
+    wrong, hit, called = truth >= 0, predicted == truth, predicted >= 0
+    exact, none_on_both = int((hit & wrong).sum()), int((hit & ~wrong).sum())
+    on_wrong, on_right = _share(exact, int(wrong.sum())), _share(none_on_both, int((~wrong).sum()))
+    offsets, traces = np.unique((predicted - truth)[called & wrong].astype(np.int64), return_counts=True)
+    accuracy = UNKNOWN
+    if len(predicted):
+        counts = group_sums(np.stack([hit, np.ones(len(hit))], axis=1), problem)
+        [accuracy] = bootstrap.totals([counts], lambda totals: totals[:, 0, :1] / totals[:, 0, 1:])
+    return FirstErrorAgreement(
+        accuracy=accuracy,
+        accuracy_on_wrong=on_wrong,
+        accuracy_on_right=on_right,
+        f1=harmonic_mean(on_wrong, on_right),
+        exact=exact,
+        none_on_both=none_on_both,
+        early=int((called & wrong & (predicted < truth)).sum()),
+        late=int((wrong & (predicted > truth)).sum()),
+        missed=int((wrong & ~called).sum()),
+        false_alarm=int((~wrong & called).sum()),
+        offsets=dict(zip(offsets.tolist(), traces.tolist(), strict=True)),
+        traces=len(predicted),
+        dropped=layout.traces - len(predicted),
+    )
+
+
+def _soft(source: LabelSet, truth: LabelSet, bins: int, binning: Binning) -> SoftValues | None:
+    """Over the steps with a value label; steps without truth count as dropped."""
+    valued = source.is_value
+    if not valued.any():
+        return None
+    scores, good = source.values[valued], as_numbers(truth.codes[valued])
+    fifths = source.layout.parts(PARTS)[valued]
+    return SoftValues(
+        auc=roc_auc(scores, good).value,
+        auc_within_position=roc_auc_within(scores, good, source.layout.step_numbers()[valued]).value,
+        calibration=reliability(scores, good, bins=bins, binning=binning),
+        by_fifth={
+            fifth: reliability(scores[fifths == fifth], good[fifths == fifth], bins=bins, binning=binning)
+            for fifth in np.unique(fifths).tolist()
+        },
+    )
+
+
+def _value_errors(source: LabelSet, truth: LabelSet) -> ValueErrors | None:
+    both = source.is_value & truth.is_value
+    if not both.any():
+        return None
+    values = truth.values[both]
+    gaps = source.values[both] - values
+    inside = np.array([], dtype=bool)
+    if source.intervals is not None:
+        low, high = source.intervals[both].T
+        inside = ((low <= values) & (values <= high))[~np.isnan(low)]
+    return ValueErrors(
+        steps=len(gaps),
+        bias=float(gaps.mean()),
+        rmse=float(np.sqrt((gaps**2).mean())),
+        intervals=len(inside),
+        covered=_share(int(inside.sum()), len(inside)),
+    )
+
+
+TRUTH = "truth"
+"""The name of the reference in the agreement matrix."""
+
+SIGNS = (-1.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One source of labels; ``against_truth`` is ``None`` without truth, and for the truth itself."""
+
+    name: str
+    reading: LabelRule
+    counts: LabelCounts
+    cost: LabelCost
+    against_truth: AgainstTruth | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairAgreement:
+    """Two sources, over the steps and traces labelled by both."""
+
+    first: str
+    second: str
+    steps: Agreement
+    """Good or bad, step by step."""
+    kappa: Interval
+    """Cohen's kappa of the steps with its 95 % interval over problems."""
+    first_error: Agreement
+    """Units are traces; the value is the index of the first bad step, -1 for none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverallAgreement:
+    """All sources together, without the truth."""
+
+    steps: Agreement
+    alpha: Interval
+    """Krippendorff's alpha of the steps with its 95 % interval over problems."""
+    first_error: Agreement
+    graded: Agreement | None
+    """The labels' numbers: ordinal if all sources label correctness (-1, 0, 1), interval if all label values;
+    ``None`` if sources differ in kind."""
+    graded_level: Level | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelAudit(JSONResult):
+    """The result of ``audit_labels``."""
+
+    traces: int
+    problems: int
+    steps: int
+    traces_without_steps: int
+    """Left out."""
+    sources: tuple[Source, ...]
+    truth: Source | None
+    pairs: tuple[PairAgreement, ...]
+    """All pairs of sources, and of a source with the truth, which comes last."""
+    overall: OverallAgreement | None
+    """``None`` with fewer than two sources."""
+
+
+def audit_labels(
+    traces: Sequence[Trace],
+    sources: Mapping[str, Iterable[StepLabel]],
+    *,
+    truth: Iterable[StepLabel] | None = None,
+    readings: Mapping[str, LabelRule] | None = None,
+    reading: LabelRule | None = None,
+    by_rater: bool = False,
+    bins: int = 10,
+    binning: Binning = "equal-mass",
+    draws: int = 1000,
+    seed: int = 0,
+) -> LabelAudit:
+    """Audit label sets by name. ``reading`` defines which labels are good or bad, ``readings`` for one name.
+
+    Traces and labels are streamed: memory grows by 10 bytes per step and source. ``by_rater`` makes each
+    rater of a source a separate source, ``name/rater``. The truth's name is "truth". Intervals are 95 %
+    percentile bootstraps over problems (``Trace.problem_id``). Raises ``LabelError`` without sources, for a
+    source called "truth", a reading for an unknown name, duplicate trace ids, with ``by_rater`` for a label
+    without rater, and for label sets that share no step with the traces.
+    """
+    if not sources:
+        raise LabelError("'sources' is empty; give at least one set of labels")
+    if TRUTH in sources:
+        raise LabelError(f"a source is called {TRUTH!r}, the name of the reference; give it another name")
+    layout = StepLayout(trace for trace in facts_in(traces) if trace.size)
+    _check_ids(layout)
+
+    def rule(name: str) -> LabelRule:
+        return (readings or {}).get(name, reading or LabelRule(neutral="good"))
+
+    groups = (label_sets(name, rows, layout, rule, by_rater=by_rater) for name, rows in sources.items())
+    sets = {source.name: source for group in groups for source in group}
+    reference = label_sets(TRUTH, truth, layout, rule)[0] if truth is not None else None
+    names = sorted([*sets, *([TRUTH] if reference else [])])
+    if foreign := sorted(set(readings or {}) - set(names)):
+        raise LabelError(f"a reading is given for {foreign[0]!r}; the names are {', '.join(names)}")
+    bootstrap = Bootstrap(draws=draws, seed=seed)
+    everyone = [*sets.values(), *([reference] if reference else [])]
+
+    def source(labels: LabelSet) -> Source:
+        compared = None
+        if reference and labels is not reference:
+            compared = against_truth(labels, reference, bins=bins, binning=binning, bootstrap=bootstrap)
+        return Source(
+            name=labels.name,
+            reading=rule(labels.name),
+            counts=labels.counts,
+            cost=labels.cost,
+            against_truth=compared,
+        )
+
+    return LabelAudit(
+        traces=layout.traces,
+        problems=len(layout.problem_ids),
+        steps=layout.steps,
+        traces_without_steps=len(traces) - layout.traces,
+        sources=tuple(map(source, sets.values())),
+        truth=source(reference) if reference else None,
+        pairs=tuple(_pair(layout, bootstrap, *two) for two in combinations(everyone, 2)),
+        overall=_overall(layout, bootstrap, list(sets.values())) if len(sets) > 1 else None,
+    )
+
+
+def _pair(layout: StepLayout, bootstrap: Bootstrap, first: LabelSet, second: LabelSet) -> PairAgreement:
+    """Kappa's interval comes from each problem's table of bad and good, [problems, 4]."""
+    codes = first.codes, second.codes
+    tables = tables_by(layout.of_step(layout.problem), *codes, groups=len(layout.problem_ids))
+    return PairAgreement(
+        first=first.name,
+        second=second.name,
+        steps=agreement(_signs([first, second]), categories=SIGNS),
+        kappa=_interval(bootstrap, tables, lambda row: cohens_kappa(row.reshape(2, 2))),
+        first_error=agreement(list(map(layout.first_errors, codes))),
+    )
+
+
+def _overall(layout: StepLayout, bootstrap: Bootstrap, sets: Sequence[LabelSet]) -> OverallAgreement:
+    """Alpha's interval comes from each problem's bad labels, good labels and disagreement: [problems, 3]."""
+    votes = np.zeros((2, layout.steps), dtype=np.int32)
+    for source in sets:
+        for code in (BAD, GOOD):
+            votes[code] += source.codes == code
+    paired = votes.sum(axis=0) >= 2
+    bad, good = votes[:, paired]
+    problem = layout.of_step(layout.problem)[paired]
+    cells = (bad, good, 2 * bad * good / (bad + good - 1))
+    counts = [np.bincount(problem, weights=cell, minlength=len(layout.problem_ids)) for cell in cells]
+    level = _common_level(sets)
+    return OverallAgreement(
+        steps=agreement(_signs(sets), categories=SIGNS),
+        alpha=_interval(
+            bootstrap, np.stack(counts, axis=1), lambda row: alpha_of(row[:2], float(row[2]), SIGNS)
+        ),
+        first_error=agreement([layout.first_errors(source.codes) for source in sets]),
+        graded=agreement([source.values for source in sets], level=level) if level else None,
+        graded_level=level,
+    )
+
+
+def _interval(
+    bootstrap: Bootstrap, counts: NDArray[Any], statistic: Callable[[FloatArray], float]
+) -> Interval:
+    """``statistic`` of the totals of ``counts`` [problems, C]."""
+    [interval] = bootstrap.totals(
+        [counts], lambda totals: np.array([[statistic(row)] for row in totals[:, 0]])
+    )
+    return interval
+
+
+def _signs(sets: Sequence[LabelSet]) -> Iterator[FloatArray]:
+    """One [steps] for each source: 1 good, -1 bad, NaN unknown, in the smallest numbers that have a NaN."""
+    return (as_numbers(source.codes, bad=-1.0).astype(np.float16) for source in sets)
+
+
+def _common_level(sets: Sequence[LabelSet]) -> Level | None:
+    valued = [bool(source.is_value.any()) for source in sets]
+    other = [bool(((source.codes >= 0) & ~source.is_value).any()) for source in sets]
+    if any(valued) == any(other):
+        return None
+    return "interval" if any(valued) else "ordinal"
+
+
+def _check_ids(layout: StepLayout) -> None:
+    if layout.repeated:
+        twice = {first for first, _ in layout.repeated}
+        first = next(name for name, number in layout.numbers.items() if number == min(twice))
+        raise LabelError(f"{len(twice)} trace ids occur twice, first {first}; keep one trace of each id")
+
+
+def _agreement(audit: LabelAudit) -> str:
+    text = "No true labels were given, so nothing says whether the labels are right"
+    if audit.overall is None:
+        return f"{text}."
+    return f"{text}; the {len(audit.sources)} sources agree with an alpha of {audit.overall.alpha:.2f}."
+
+
+def _cards(audit: LabelAudit, source: Source) -> list[Card]:
+    """Agreement with the truth beyond chance, and the precision of its wrong steps."""
+    precisions = [source.against_truth.precision] if source.against_truth else []
+    kappas = [pair.kappa for pair in audit.pairs if (pair.first, pair.second) == (source.name, TRUTH)]
+    kappa = "is Cohen's kappa with the true labels of steps; chance is 0."
+    wrong = "of the steps that it calls wrong are wrong; below 0.5 most of its alarms are false."
+    claims = {
+        "yes": "is mostly right when it calls a step wrong",
+        "no": "raises too many false alarms",
+    }
+    return [
+        *(card("reads", value, kappa, audit.problems, smallest=0.1) for value in kappas),
+        *(card("trust", value, wrong, audit.problems, null=0.5, claims=claims) for value in precisions),
+    ]
+
+
+def label_section(audit: LabelAudit) -> Section:
+    """Counts and cost, accuracy against the truth, agreement of sources."""
+    truth = "sources.against_truth"
+    return Section(
+        title="Label audit",
+        tested="label noise",
+        about="The last label of a step that is good or bad counts. The positive class is the bad step, by "
+        "the truth. Intervals are 95 %, by bootstrap over problems. A "
+        "value is the chance of a correct answer from a prefix, for one policy; it is measured as the "
+        "chance that the step is correct, which is another quantity. If nearly all steps are good, kappa "
+        "and alpha are low even for sources that nearly always agree; AC1 is not. None of them says which "
+        "source is correct.",
+        results=audit,
+        cards={source.name: _cards(audit, source) for source in audit.sources},
+        sentence="" if audit.truth else _agreement(audit),
+        limits=[
+            f"{audit.traces} traces of {audit.problems} problems; {audit.traces_without_steps} without steps "
+            "left out.",
+            *["No true labels were given, so accuracy is not measured."] * (audit.truth is None),
+        ],
+        plots=[
+            Plot(
+                f"{truth}.by_fifth",
+                "Precision (solid) and recall (dashed) of bad steps by fifth of the trace.",
+                x="by_fifth",
+                y=("precision", "recall"),
+            ),
+            Plot(
+                f"{truth}.first_error.offsets",
+                "Traces by predicted minus true index of the first error, if both have one.",
+            ),
+            Plot(
+                f"{truth}.soft.calibration.bins",
+                "Reliability of the values.",
+                x="mean_score",
+                y=("good",),
+                diagonal=True,
+            ),
+            Plot("pairs", "Cohen's kappa of good and bad steps.", y=("kappa",)),
+        ],
+    )
