@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from surefoot.errors import LabelError
 from surefoot.labelling.verifiers.programs import grade_traces
-from surefoot.labels import AFTER_FIRST_ERROR
+from surefoot.labels import AFTER_FIRST_ERROR, up_to_first_error
 from surefoot.protocols import LabelledTrace, ProblemTrace, Segmenter
 from surefoot.records import CodeTask, Evidence, Problem, StepLabel, Trace
 from surefoot.sandbox import Sandbox
@@ -214,8 +214,7 @@ def _labels(trace: Trace, mutant: Mutant, failed: str) -> Iterator[StepLabel]:
         - len(lines[mutant.line - 1].lstrip())
     )
     wrong = next(number for number, step in enumerate(trace.steps) if step.start <= at < step.end)
-    for step in range(len(trace.steps)):
-        value = 1.0 if step < wrong else -1.0 if step == wrong else None
+    for step, value in enumerate(up_to_first_error(wrong, len(trace.steps))):
         yield StepLabel(
             trace_id=trace.id,
             step=step,
