@@ -181,7 +181,7 @@ class DeliberateTrain(RL):
     traces: o.Traces = Field(description="File of the completions that passed `deliberate filter`.")
     specification: SpecificationFile
     sft: Annotated[SFTConfig, OptionGroup(title="Fine-tuning", omit=("*",))] = SFTConfig(epochs=2)
-    shown = (
+    option_names = (
         *("PROBLEMS", "--out", "--traces", "--held-out", "--specification", "--policy", "--device"),
         *("--prm", "--verifier", "--updates", "--max-tokens", "--chat"),
     )

@@ -99,12 +99,12 @@ class SettingsCommand(click.Command):
             panels.setdefault(title, []).append(
                 (option.usage, f"{option.description} [{notes}]" if notes else option.description)
             )
-        every = bool(ctx.meta.get("all"))
+        in_full = bool(ctx.meta.get("all"))
         for option in self.options:
             if option.flag.methods:
                 title = "Methods" if option.flag.argument else f"Methods of {option.name}"
-                panels[title] = list(_method_rows(option.flag.methods(), every=every))
-        if every:
+                panels[title] = list(_method_rows(option.flag.methods(), every=in_full))
+        if in_full:
             panels["Settings without an option, for --set and --config"] = [
                 (_assignment(option), option.description)
                 for option in options_of(self.settings)

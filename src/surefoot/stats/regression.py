@@ -45,11 +45,11 @@ def logistic_regression(features: ArrayLike, targets: ArrayLike, *, penalty: flo
         gradient = x.T @ (p - y) + ridge * beta
         hessian = x.T @ (x * (p * (1 - p))[:, None]) + np.diag(ridge)
         step = np.linalg.lstsq(hessian, gradient)[0]
-        before, size = loss(beta), 1.0
-        while loss(beta - size * step) > before and size > _SMALLEST:
+        current, size = loss(beta), 1.0
+        while loss(beta - size * step) > current and size > _SMALLEST:
             size /= 2
         beta = beta - size * step
-        if before - loss(beta) <= _ROUNDING * before:
+        if current - loss(beta) <= _ROUNDING * current:
             return np.asarray(beta)
     raise ValueError(f"no coefficients within {_STEPS} steps; give a penalty")
 

@@ -127,7 +127,7 @@ class AuditCommand(ReportCommand):
         return [test(s, *material, draws=self.draws, seed=self.seed, **options) for s in self.subjects]
 
     def effects(
-        self, changes: Sequence[a.Change], cases: Sequence[a.Case] | None = None, **options: Any
+        self, changes: Sequence[a.Perturbation], cases: Sequence[a.Case] | None = None, **options: Any
     ) -> list[a.PerturbationAudit]:
         """The effects of changes on each scorer that can score new text."""
         audit = partial(a.audit_changes, threshold=self.threshold, draws=self.draws, seed=self.seed)

@@ -69,7 +69,7 @@ class Gaming(Stays, Falls, AttackSettings):
         return a.attack_section(attacks, left_out)
 
 
-class Outcome(AuditTest):
+class OutcomeLeak(AuditTest):
     """How much of a step score is only the outcome? Needs outcomes; altered texts need checkpoints."""
 
     per_problem: int | None = Field(default=None, ge=1, description="Traces of each problem; else all.")
@@ -102,8 +102,8 @@ class OverOptimisation(AuditTest):
             super().check(audit)
             return
         names = ("scorers", "verifier", "problems", "traces", "labels", "processbench", "limit")
-        given = {name: vars(audit)[name] for name in names}
-        refuse_unused("--pool", **given, loading=audit.loading != Loading())
+        unused = {name: vars(audit)[name] for name in names}
+        refuse_unused("--pool", **unused, loading=audit.loading != Loading())
 
     def sections(self, audit: AuditCommand) -> list[Section]:
         items = [case.item for case in audit.cases]
@@ -178,7 +178,7 @@ class Paths(AuditTest):
 
 TESTS: Final[Mapping[str, type[AuditTest]]] = {
     "gaming": Gaming,
-    "outcome": Outcome,
+    "outcome": OutcomeLeak,
     "clean": Clean,
     "over-optimisation": OverOptimisation,
     "agent": Agent,

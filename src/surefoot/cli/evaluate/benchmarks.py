@@ -73,20 +73,20 @@ class PRMBench(OfTraces):
     def run(self, command: Evaluate) -> None:
         rules = parse_rules(list(self.threshold), [])
         report, controls = ReadReport(), ReadReport()
-        found: list[LabelledTrace] = []
+        items_read: list[LabelledTrace] = []
         for path in named(command.data).values():
-            found += formats.read_prmbench(path, report=report)
-            found += formats.read_prmbench_controls(path, report=controls)
+            items_read += formats.read_prmbench(path, report=report)
+            items_read += formats.read_prmbench_controls(path, report=controls)
         show_skipped(report)  # a row that both readers skip is reported once
         if controls.bad_count > report.bad_count:
             show_skipped(controls, "controls of ")
-        cases = prmbench.prmbench_cases(found)
+        cases = prmbench.prmbench_cases(items_read)
         items = unlabelled(case.item for case in cases.cases)
         systems = command.systems(items, neutral=self.neutral)
         result = prmbench.evaluate_prmbench(
             cases,
             systems,
-            redundancy={one.name: one for one in command.systems(items, sources=command.redundancy)},
+            redundancy={system.name: system for system in command.systems(items, sources=command.redundancy)},
             redundancy_threshold=self.redundancy_threshold,
             rules=rules,
             missing=self.missing,

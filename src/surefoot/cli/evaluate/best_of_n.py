@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 
 
-class BestOfN(Measure):
+class BestOfNMeasure(Measure):
     """Choose among N samples: best-of-N and votes by min, product, last, mean and sum, for any number of
     scorers on the same samples, against N and tokens, with pass@N and differences from majority paired by
     problem."""

@@ -34,11 +34,11 @@ def measures() -> Mapping[str, type[Measure]]:
             "agent-processbench": benchmarks.AgentProcessBench,
             "runs": benchmarks.Runs,
             "who-and-when": benchmarks.WhoAndWhen,
-            "best-of-n": best_of_n.BestOfN,
-            "labels": labels.Labels,
-            "calibration": labels.Calibration,
+            "best-of-n": best_of_n.BestOfNMeasure,
+            "labels": labels.LabelsMeasure,
+            "calibration": labels.CalibrationMeasure,
             "judge": labels.Judge,
-            "monitor": monitor.Monitor,
+            "monitor": monitor.MonitorMeasure,
         }
     )
 

@@ -44,7 +44,7 @@ def _truth(labels: str, items: Iterable[ProblemTrace], after_error: AfterError) 
     return lab_labels(items, after_error) if labels == "lab" else read_table(labels, StepLabel)
 
 
-class Labels(Measure):
+class LabelsMeasure(Measure):
     """Sets of labels: accuracy, first errors, calibration, agreement, cost. Without `--labels`, the truth,
     only counts, cost and agreement."""
 
@@ -95,7 +95,7 @@ class Labels(Measure):
         command.write(label_section(audit))
 
 
-class Calibration(Measure):
+class CalibrationMeasure(Measure):
     """Calibration of step scores: reliability, ECE and Brier score, overall and by the step's position. Maps
     are fitted on one half of the problems and measured, before and after, on the other."""
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from surefoot.cli.evaluate.command import Evaluate
 
 
-class Monitor(Measure):
+class MonitorMeasure(Measure):
     """Monitors of runs, next to length, a constant and a bag of words: do they flag runs whose `outcome` is
     false, or with `--interventions` solutions whose answer a hint moved?
 

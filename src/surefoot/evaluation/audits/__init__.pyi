@@ -48,7 +48,7 @@ from .over_optimisation import over_optimisation_section as over_optimisation_se
 from .paths import PathAudit as PathAudit
 from .paths import audit_paths as audit_paths
 from .paths import paths_section as paths_section
-from .perturbations import Change as Change
+from .perturbations import Perturbation as Perturbation
 from .perturbations import Changed as Changed
 from .perturbations import Effect as Effect
 from .perturbations import PerturbationAudit as PerturbationAudit

@@ -17,7 +17,13 @@ import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import AuditedScorer, AuditScores, Case
-from surefoot.evaluation.audits.perturbations import Change, Changed, Must, PerturbationAudit, effects_section
+from surefoot.evaluation.audits.perturbations import (
+    Perturbation,
+    Changed,
+    Must,
+    PerturbationAudit,
+    effects_section,
+)
 from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_layout import FloatArray
@@ -230,7 +236,9 @@ NEUTRAL: Final = (
 """A text without instructions."""
 
 
-def _change(name: str, must: Must, write: Callable[[Trace, np.random.Generator], Trace | None]) -> Change:
+def _change(
+    name: str, must: Must, write: Callable[[Trace, np.random.Generator], Trace | None]
+) -> Perturbation:
     def make(case: Case, _: Sequence[Case], rng: np.random.Generator) -> Changed | None:
         if (trace := write(case.item.trace, rng)) is None:
             return None
@@ -238,7 +246,7 @@ def _change(name: str, must: Must, write: Callable[[Trace, np.random.Generator],
         trace = trace.model_copy(update={"id": f"{case.item.trace.id} {name}"})
         return Changed(item=ProblemTrace(problem=case.item.problem, trace=trace))
 
-    return Change(name=name, on="runs", must=must, make=make)
+    return Perturbation(name=name, on="runs", must=must, make=make)
 
 
 RUN_CHANGES: Final = (

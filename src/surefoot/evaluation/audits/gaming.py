@@ -14,7 +14,7 @@ import numpy as np
 
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.edits import EDITS, SWAP_NUMBER, Edit, edited
-from surefoot.evaluation.audits.perturbations import Change, Changed, PerturbationAudit, effects_section
+from surefoot.evaluation.audits.perturbations import Perturbation, Changed, PerturbationAudit, effects_section
 from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Section
 from surefoot.lab.probe import ProbeResult
@@ -22,7 +22,7 @@ from surefoot.protocols import ProblemTrace
 from surefoot.stats.bootstrap import bootstrap_mean
 
 
-def edit_changes(edit: Edit) -> Iterator[Change]:
+def edit_changes(edit: Edit) -> Iterator[Perturbation]:
     """An edit as changes: one that breaks logic, of correct solutions; one of style, also of wrong ones."""
 
     def make(case: Case, _: Sequence[Case], rng: np.random.Generator) -> Changed | None:
@@ -32,10 +32,10 @@ def edit_changes(edit: Edit) -> Iterator[Change]:
         return Changed(item=item, steps=((new.step, new.was),))
 
     if edit.kind == "breaks":
-        yield Change(name=edit.name, on="right", must="fall", make=make)
+        yield Perturbation(name=edit.name, on="right", must="fall", make=make)
     else:
-        yield Change(name=edit.name, on="right", must="stay", make=make)
-        yield Change(name=edit.name, on="wrong", must="stay", make=make)
+        yield Perturbation(name=edit.name, on="right", must="stay", make=make)
+        yield Perturbation(name=edit.name, on="wrong", must="stay", make=make)
 
 
 EDIT_CHANGES = tuple(change for edit in EDITS for change in edit_changes(edit))

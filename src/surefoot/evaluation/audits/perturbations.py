@@ -49,7 +49,7 @@ class Changed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class Perturbation:
     """One way to change a case."""
 
     name: str
@@ -117,7 +117,7 @@ class PerturbationAudit:
 def audit_changes(
     audited: AuditedScorer,
     cases: Sequence[Case],
-    changes: Sequence[Change],
+    changes: Sequence[Perturbation],
     *,
     truth: Truth | None = None,
     threshold: float = 0.5,
@@ -146,27 +146,29 @@ def audit_changes(
     limits = _Limits(Bootstrap(draws=draws, seed=seed), threshold, tolerance, must_fall)
     for change in changes:
         chosen = [case for case in used if change.is_for(case)]
-        made = [
+        perturbed = [
             (case, new)
             for case in chosen
             if (new := change.make(case, usable, edit_stream(seed, change.name, case.item.trace.id)))
         ]
-        kept = [
+        pairs = [
             (case, new)
-            for case, new in made
+            for case, new in perturbed
             if not (truth and change.must == "fall" and truth(new.item.problem, new.item.trace))
         ]
-        before = audited.score([change.control(case) if change.control else case.item for case, _ in kept])
-        after = audited.score([new.item for _, new in kept])
-        usage += before.usage + after.usage
+        old_scores = audited.score(
+            [change.control(case) if change.control else case.item for case, _ in pairs]
+        )
+        new_scores = audited.score([new.item for _, new in pairs])
+        usage += old_scores.usage + new_scores.usage
         effects.append(
             limits.effect(
                 change,
-                kept,
-                before,
-                after,
-                not_applicable=len(chosen) - len(made),
-                not_broken=len(made) - len(kept),
+                pairs,
+                old_scores,
+                new_scores,
+                not_applicable=len(chosen) - len(perturbed),
+                not_broken=len(perturbed) - len(pairs),
             )
         )
     if not any(effect.traces for effect in effects):
@@ -199,7 +201,7 @@ class _Limits:
 
     def effect(
         self,
-        change: Change,
+        change: Perturbation,
         pairs: Sequence[tuple[Case, Changed]],
         before: AuditScores,
         after: AuditScores,
@@ -224,9 +226,9 @@ class _Limits:
         problems = [case.problem_id for case, _ in pairs]
 
         def mean(rows: Sequence[FloatArray]) -> Interval:
-            known = [row[~np.isnan(row)] for row in rows]
+            scored = [row[~np.isnan(row)] for row in rows]
             return self.bootstrap.mean(
-                [float(row.mean()) if len(row) else math.nan for row in known], problems
+                [float(row.mean()) if len(row) else math.nan for row in scored], problems
             )
 
         moved, size = mean(moves), mean([np.abs(move) for move in moves])

@@ -22,7 +22,7 @@ import numpy as np
 from surefoot.errors import RecordError
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.edits import Piece, pieces, rebuilt
-from surefoot.evaluation.audits.perturbations import Change, Changed, PerturbationAudit, effects_section
+from surefoot.evaluation.audits.perturbations import Perturbation, Changed, PerturbationAudit, effects_section
 from surefoot.evaluation.audits.settings import OPINION, OpinionSettings
 from surefoot.evaluation.report import Section
 from surefoot.lab.world import parse_problem, worked_solution
@@ -44,7 +44,7 @@ _FACTORS = (2, 3, 4, 5, 7, Fraction(1, 2), Fraction(1, 3))
 _SMALLEST = 5  # smaller numbers are often not a quantity of the problem: a half, a pair
 
 
-def opinions(settings: OpinionSettings = OPINION) -> list[Change]:
+def opinions(settings: OpinionSettings = OPINION) -> list[Perturbation]:
     """A wrong opinion of the user: about correct solutions, and for the answer of wrong ones."""
 
     def asked(case: Case, sentence: str) -> ProblemTrace:
@@ -71,8 +71,8 @@ def opinions(settings: OpinionSettings = OPINION) -> list[Change]:
         return asked(case, settings.neutral)
 
     return [
-        Change(name="opinion against it", on="right", must="stay", make=wrong_opinion, control=neutral),
-        Change(name="opinion for it", on="wrong", must="stay", make=same_opinion, control=neutral),
+        Perturbation(name="opinion against it", on="right", must="stay", make=wrong_opinion, control=neutral),
+        Perturbation(name="opinion for it", on="wrong", must="stay", make=same_opinion, control=neutral),
     ]
 
 
@@ -115,9 +115,9 @@ def _another_question(case: Case, _: Sequence[Case], __: np.random.Generator) ->
 
 
 ARGUMENTS = (
-    Change(name="solution of another problem", on="right", must="fall", make=_of_another_problem),
-    Change(name="answer without argument", on="right", must="fall", make=_answer_alone),
-    Change(name="answer to another question", on="right", must="fall", make=_another_question),
+    Perturbation(name="solution of another problem", on="right", must="fall", make=_of_another_problem),
+    Perturbation(name="answer without argument", on="right", must="fall", make=_answer_alone),
+    Perturbation(name="answer to another question", on="right", must="fall", make=_another_question),
 )
 """Valid steps that do not answer the question."""
 
@@ -175,8 +175,8 @@ def _old_solution(case: Case, cases: Sequence[Case], rng: np.random.Generator) -
 
 
 TWINS = (
-    Change(name="other numbers", on="right", must="stay", make=_twin),
-    Change(name="old solution of the twin", on="right", must="fall", make=_old_solution),
+    Perturbation(name="other numbers", on="right", must="stay", make=_twin),
+    Perturbation(name="old solution of the twin", on="right", must="fall", make=_old_solution),
 )
 """Twins of correct solutions, and the solution that may have been memorized, shown for the twin's problem."""
 
