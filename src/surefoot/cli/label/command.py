@@ -150,11 +150,11 @@ class Label(Command):
     def _check(self) -> Self:
         method = self.chosen
         options = [option for option in options_of(Label) if not option.flag.argument]
-        given = [option for option, _ in changed_options(self) if option in options]
+        options_given = [option for option, _ in changed_options(self) if option in options]
         for field in method.needs:
-            if field not in [option.path[0] for option in given]:
+            if field not in [option.path[0] for option in options_given]:
                 raise click.UsageError(f"--{dashed(field)} is required by {self.name}")
-        for option in given:
+        for option in options_given:
             if not self._uses(option.path):
                 used = [other.name for other in options if other.names and self._uses(other.path)]
                 raise ValueError(f"{self.name} does not use {option.name}; it uses {', '.join(used)}")

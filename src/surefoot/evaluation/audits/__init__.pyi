@@ -48,9 +48,9 @@ from .over_optimisation import over_optimisation_section as over_optimisation_se
 from .paths import PathAudit as PathAudit
 from .paths import audit_paths as audit_paths
 from .paths import paths_section as paths_section
-from .perturbations import Perturbation as Perturbation
 from .perturbations import Changed as Changed
 from .perturbations import Effect as Effect
+from .perturbations import Perturbation as Perturbation
 from .perturbations import PerturbationAudit as PerturbationAudit
 from .perturbations import Truth as Truth
 from .perturbations import audit_changes as audit_changes

@@ -18,9 +18,9 @@ import numpy as np
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import AuditedScorer, AuditScores, Case
 from surefoot.evaluation.audits.perturbations import (
-    Perturbation,
     Changed,
     Must,
+    Perturbation,
     PerturbationAudit,
     effects_section,
 )

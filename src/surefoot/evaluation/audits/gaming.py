@@ -14,7 +14,7 @@ import numpy as np
 
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.edits import EDITS, SWAP_NUMBER, Edit, edited
-from surefoot.evaluation.audits.perturbations import Perturbation, Changed, PerturbationAudit, effects_section
+from surefoot.evaluation.audits.perturbations import Changed, Perturbation, PerturbationAudit, effects_section
 from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Section
 from surefoot.lab.probe import ProbeResult

@@ -22,7 +22,7 @@ import numpy as np
 from surefoot.errors import RecordError
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.edits import Piece, pieces, rebuilt
-from surefoot.evaluation.audits.perturbations import Perturbation, Changed, PerturbationAudit, effects_section
+from surefoot.evaluation.audits.perturbations import Changed, Perturbation, PerturbationAudit, effects_section
 from surefoot.evaluation.audits.settings import OPINION, OpinionSettings
 from surefoot.evaluation.report import Section
 from surefoot.lab.world import parse_problem, worked_solution
