@@ -62,8 +62,8 @@ def load_policy(
     if dialect != "openai":
         raise PolicyError(f"dialect {dialect!r} is for a server; give its address as base_url")
     if isinstance(name, str) and _CLASS.fullmatch(name) and not Path(name).exists():
-        own: Policy = class_named(name, {}, "policy", PolicyError)()
-        return own
+        loaded: Policy = class_named(name, {}, "policy", PolicyError)()
+        return loaded
     need("torch", "a policy in this process")
     from surefoot.policies.transformers import TransformersPolicy
 
