@@ -57,7 +57,7 @@ def test_an_option_is_used_or_refused(name):
         field, below = option.path[0], option.path[-1]
         if option.flag.argument or not option.names or field in ("out", *kind.needs):
             continue
-        if below in ("dialect", "system"):  # these need another option that is refused, too
+        if below in ("dialect", "system", "device"):  # these need another option, or a GPU
             continue
         value = another(field, below, option.default)
         if field in ("labels", "stop"):
