@@ -24,7 +24,12 @@ MODULES = {f"surefoot.{path.stem}" for path in SOURCE.glob("[a-z]*.py")}
 ENGINES = ("agents", "langchain_core", "langgraph", "pydantic_ai", "trl", "verl")
 """Trainers and agent frameworks whose adapters need them."""
 
-PROGRAMS = [*sorted((ROOT / "examples").glob("*.py")), *sorted((ROOT / "benchmarks").rglob("*.py"))]
+INNER = ("worlds", "readers")
+"""Folders of benchmarks whose worlds and file formats are made of the package's own parts."""
+PROGRAMS = [
+    *sorted((ROOT / "examples").glob("*.py")),
+    *(path for path in sorted((ROOT / "benchmarks").rglob("*.py")) if not {*INNER} & {*path.parts}),
+]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 
