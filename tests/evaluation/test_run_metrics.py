@@ -5,11 +5,12 @@ import math
 import pytest
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.run_metrics import MonitoredRun, RunMetrics, run_metrics
+from surefoot.evaluation.benchmarks.agent_steps import MonitoredRun, RunMetrics, run_metrics
+from surefoot.stats.bootstrap import Bootstrap
 
 
 def measured(*runs: MonitoredRun) -> RunMetrics:
-    return run_metrics(runs, range(len(runs)), draws=200, seed=0)
+    return run_metrics(runs, range(len(runs)), bootstrap=Bootstrap(draws=200, seed=0))
 
 
 def run(labels: str, alarms: str, scores: list[float | None] | None = None, **more: object) -> MonitoredRun:
@@ -70,9 +71,9 @@ def test_what_does_not_occur_is_undefined():
 def test_intervals_resample_problems():
     """Two problems, of which one has all the alarms: the draws hold none, one or both of it."""
     runs = [run("++", "!!"), run("+", ".")]
-    found = run_metrics(runs, ["p", "q"], draws=500, seed=1).false_alarms
+    found = run_metrics(runs, ["p", "q"], bootstrap=Bootstrap(draws=500, seed=1)).false_alarms
     assert (found.low, found.value, found.high) == (0.0, 1.0, 2.0)
-    one = run_metrics(runs, ["p", "p"], draws=50, seed=1).false_alarms
+    one = run_metrics(runs, ["p", "p"], bootstrap=Bootstrap(draws=50, seed=1)).false_alarms
     assert one.low == one.high == 1.0
 
 

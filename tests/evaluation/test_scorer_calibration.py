@@ -10,12 +10,7 @@ from sklearn.metrics import roc_auc_score
 from surefoot.errors import ScoreError
 from surefoot.evaluation.labels import label_set
 from surefoot.evaluation.report import Report
-from surefoot.evaluation.scorer_calibration import (
-    CalibrationAudit,
-    audit_calibration,
-    calibration_section,
-    findings,
-)
+from surefoot.evaluation.scorer_calibration import CalibrationAudit, audit_calibration, calibration_section
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import labelled_system, open_systems, scored_system
 from surefoot.formats import read_processbench
@@ -126,7 +121,7 @@ def test_isotonic_helps_the_sharp_scores_and_is_no_gain_for_the_true_ones(audit)
 
 
 def test_sentences_say_which_way_it_went(audit):
-    true, sharp = findings(audit)
+    true, sharp = calibration_section(audit).findings
     assert "Temperature lowers the ECE on unseen problems" in sharp
     assert "Temperature does not measurably change the ECE" in true
 
@@ -150,7 +145,9 @@ def test_a_scorer_ranks_bad_above_good_only_where_the_auc_says_so(audit):
     for scorer, scores in zip(found.scorers, named.values(), strict=True):
         known = ~np.isnan(good)
         assert scorer.auc.value == pytest.approx(roc_auc_score(good[known], np.array(scores)[known]))
-    said = ["It ranks bad steps above good ones." in sentence for sentence in findings(found)]
+    said = [
+        "It ranks bad steps above good ones." in sentence for sentence in calibration_section(found).findings
+    ]
     assert said == [True, False, False]
     assert "Platt's slope is -" in found.scorers[0].unfitted["platt"]
     assert {fit.kind for fit in found.scorers[1].fits} >= {"platt"}
@@ -220,4 +217,4 @@ def test_a_scorer_reads_only_if_it_knows_more_than_length_and_position() -> None
     assert cards["true"][0].verdict == "yes"
     assert cards["place"][0].verdict in ("no", "cannot tell")
     expected = "It is not shown to read the steps: among continuations of one prefix its AUC minus"
-    assert expected in findings(audit)[1]
+    assert expected in calibration_section(audit).findings[1]

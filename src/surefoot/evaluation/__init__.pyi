@@ -1,5 +1,8 @@
 from . import audits as audits
 from . import benchmarks as benchmarks
+from .benchmarks.agent_steps import MonitoredRun as MonitoredRun
+from .benchmarks.agent_steps import RunMetrics as RunMetrics
+from .benchmarks.agent_steps import run_metrics as run_metrics
 from .best_of_n import BestOfNResult as BestOfNResult
 from .best_of_n import SelectorCurve as SelectorCurve
 from .best_of_n import best_of_n_section as best_of_n_section
@@ -36,9 +39,6 @@ from .report import Plot as Plot
 from .report import Report as Report
 from .report import Section as Section
 from .report import Table as Table
-from .run_metrics import MonitoredRun as MonitoredRun
-from .run_metrics import RunMetrics as RunMetrics
-from .run_metrics import run_metrics as run_metrics
 from .scorer_calibration import CalibrationAudit as CalibrationAudit
 from .scorer_calibration import audit_calibration as audit_calibration
 from .scorer_calibration import calibration_section as calibration_section

@@ -163,11 +163,9 @@ class _LabelArrays:
         self._is_value: BoolArray = np.zeros(layout.steps, dtype=bool)
         self._intervals: FloatArray | None = None
         self._mentioned: BoolArray = np.zeros(layout.traces, dtype=bool)
-        self._labels = self._unknown_traces = self._unknown_steps = self._known = 0
-        self._unread: Counter[str] = Counter()
-        self._kinds: Counter[str] = Counter()
-        self._sources: Counter[str] = Counter()
+        self._labels = self._unknown_traces = self._unknown_steps = 0
         self._policy_tokens = self._verifier_tokens = self._calls = 0
+        self._unread, self._kinds, self._sources = Counter[str](), Counter[str](), Counter[str]()
 
     def add(self, label: StepLabel) -> None:
         self._labels += 1
@@ -181,7 +179,6 @@ class _LabelArrays:
         if position >= stop:
             self._unknown_steps += 1
             return
-        self._known += 1
         self._kinds[label.kind] += 1
         self._sources[label.source] += 1
         usage = label.evidence.usage
@@ -206,7 +203,7 @@ class _LabelArrays:
 
     def label_set(self) -> LabelSet:
         """The result. Raises ``LabelError`` if no label belongs to a known step."""
-        if not self._known:
+        if not self._kinds:
             raise _no_label(self._name, self._labels, self._first)
         used = int((self._codes >= 0).sum())
         labelled = self._codes != UNLABELLED
@@ -216,7 +213,7 @@ class _LabelArrays:
             labels=self._labels,
             unknown_traces=self._unknown_traces,
             unknown_steps=self._unknown_steps,
-            superseded=self._known - self._unread.total() - used,
+            superseded=self._kinds.total() - self._unread.total() - used,
             unread=dict(self._unread.most_common()),
             used=used,
             kinds=dict(self._kinds),

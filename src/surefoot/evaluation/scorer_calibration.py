@@ -8,8 +8,9 @@ evaluated on the other, before and after. Sources: ``surefoot.stats.calibration`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import compress
 
 import numpy as np
@@ -117,7 +118,8 @@ def audit_calibration(
     instead of scores, and if no step has a score and a label.
     """
     used = _recorded(systems)
-    study = _CalibrationStudy(truth, used, facts, bins=bins, binning=binning, draws=draws, seed=seed)
+    measured = partial(reliability, bins=bins, binning=binning)
+    study = _CalibrationStudy(truth, used, facts, measured, Bootstrap(draws=draws, seed=seed))
     good = study.good
     return CalibrationAudit(
         problems=len(study.fits_problem),
@@ -142,13 +144,10 @@ class _CalibrationStudy:
         truth: LabelSet,
         used: BoolArray,
         facts: Sequence[StepFacts],
-        *,
-        bins: int,
-        binning: Binning,
-        draws: int,
-        seed: int,
+        calibration: Callable[[FloatArray, FloatArray], Reliability],
+        bootstrap: Bootstrap,
     ) -> None:
-        self._bins, self._binning, self._bootstrap = bins, binning, Bootstrap(draws=draws, seed=seed)
+        self._calibration, self._bootstrap = calibration, bootstrap
         layout = truth.layout
         self._used, self._in_use = used, layout.of_step(used)
         self.good = as_numbers(truth.codes[self._in_use])
@@ -164,10 +163,7 @@ class _CalibrationStudy:
         self._fitted_traces = [
             trace for trace, at in layout.numbers.items() if fits_trace[at] and layout.lengths[at]
         ]
-        known_in_use = self._in_use[truth.is_known]
-        self._facts = (
-            [fact for fact, used_here in zip(facts, known_in_use, strict=True) if used_here] if facts else []
-        )
+        self._facts = list(compress(facts, self._in_use[truth.is_known]))
         self._problem = np.repeat(number.astype(np.int32), layout.lengths[used])
         self._step = np.minimum(layout.step_numbers(), LAST_SHOWN).astype(np.int8)[self._in_use]
         self._part = layout.parts(PARTS).astype(np.int8)[self._in_use]
@@ -258,9 +254,6 @@ class _CalibrationStudy:
         }
         return {group: row for group, row in rows.items() if row.steps}
 
-    def _calibration(self, score: FloatArray, good: FloatArray) -> Reliability:
-        return reliability(score, good, bins=self._bins, binning=self._binning)
-
     def _totals(self, score: FloatArray, members: BoolArray) -> FloatArray:
         """For each problem with a member: steps, sum of squared errors, and good - score per bin."""
         rows = self._calibration(score[members], self.good[members]).bins
@@ -291,11 +284,6 @@ def _ece_and_brier(totals: FloatArray) -> FloatArray:
     return np.stack([np.abs(gaps).sum(axis=1) / steps, squares / steps], axis=1)
 
 
-def findings(audit: CalibrationAudit) -> list[str]:
-    """For each scorer the direction of its error, and the effect of each map on unseen problems."""
-    return [_finding(scorer) for scorer in audit.scorers]
-
-
 def calibration_section(audit: CalibrationAudit) -> Section:
     """Reliability overall, by position, and before and after each fitted map."""
     return Section(
@@ -305,7 +293,7 @@ def calibration_section(audit: CalibrationAudit) -> Section:
         "less the share of good steps. Maps are fitted on half 0 of the problems "
         f"({audit.fit_problems} of {audit.problems}) and evaluated on the others. Intervals are 95 %, over "
         "problems.",
-        findings=findings(audit),
+        findings=[_finding(scorer) for scorer in audit.scorers],
         results=audit,
         cards={
             scorer.name: [

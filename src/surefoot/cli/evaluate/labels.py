@@ -32,31 +32,33 @@ from surefoot.stats.reading import step_facts
 if TYPE_CHECKING:
     from surefoot.cli.evaluate.command import Evaluate
 
-Bins = Annotated[int, Field(ge=1, description="Bins of the calibration.")]
-Bin = Annotated[Binning, Field(description="Kind of bins.")]
-AfterErrorRule = Annotated[AfterError, Field(description="With `--labels lab`: steps after the first error.")]
 GoodAbove = Annotated[float, Field(ge=0, le=1, description="A value label above this is good.")]
 ByRater = Annotated[bool, Field(description="Treat each rater of a file as a separate source.")]
 
 
-def _truth(labels: str, items: Iterable[ProblemTrace], after_error: AfterError) -> Iterable[StepLabel]:
-    """True labels of a file, or of the lab's exact checker."""
-    return lab_labels(items, after_error) if labels == "lab" else read_table(labels, StepLabel)
+class AgainstLabels(Measure):
+    """Settings of the measures against true labels."""
+
+    after_error: AfterError = "unlabelled"
+    """With `--labels lab`: steps after the first error."""
+    neutral: o.NeutralRule = "good"
+    bins: int = Field(default=10, ge=1, description="Bins of the calibration.")
+    binning: Binning = Field(default="equal-mass", description="Kind of bins.")
+
+    def truth(self, labels: str, items: Iterable[ProblemTrace]) -> Iterable[StepLabel]:
+        """True labels of a file, or of the lab's exact checker."""
+        return lab_labels(items, self.after_error) if labels == "lab" else read_table(labels, StepLabel)
 
 
-class LabelsMeasure(Measure):
+class LabelsMeasure(AgainstLabels):
     """Sets of labels: accuracy, first errors, calibration, agreement, cost. Without `--labels`, the truth,
     only counts, cost and agreement."""
 
     needs: ClassVar = ("sources", "traces")
     takes: ClassVar = ("problems", "labels", "draws")
-    after_error: AfterErrorRule = "unlabelled"
     good_above: tuple[str, ...] = ()
     """A value label above this is good; NUMBER for all, NAME=NUMBER for one."""
-    neutral: o.NeutralRule = "good"
     by_rater: ByRater = False
-    bins: Bins = 10
-    binning: Bin = "equal-mass"
 
     def check(self, command: Evaluate) -> None:
         if command.labels == "lab" and command.problems is None:
@@ -79,7 +81,7 @@ class LabelsMeasure(Measure):
         truth = None
         if command.labels:
             items = pair(command.problems or "", traces) if command.labels == "lab" else ()
-            truth = _truth(command.labels, items, self.after_error)
+            truth = self.truth(command.labels, items)
         audit = audit_labels(
             traces,
             {name: read_table(path, StepLabel) for name, path in named(command.sources).items()},
@@ -95,7 +97,7 @@ class LabelsMeasure(Measure):
         command.write(label_section(audit))
 
 
-class CalibrationMeasure(Measure):
+class CalibrationMeasure(AgainstLabels):
     """Calibration of step scores: reliability, ECE and Brier score, overall and by the step's position. Maps
     are fitted on one half of the problems and measured, before and after, on the other."""
 
@@ -105,11 +107,7 @@ class CalibrationMeasure(Measure):
     store: bool = False
     """Write the one map of `fit` as calibration.json into each checkpoint, for
     `load_prm(path, calibrated=True)`."""
-    after_error: AfterErrorRule = "unlabelled"
     good_above: GoodAbove = 0.0
-    neutral: o.NeutralRule = "good"
-    bins: Bins = 10
-    binning: Bin = "equal-mass"
 
     def check(self, command: Evaluate) -> None:  # noqa: ARG002
         if self.store and len(set(self.fit) - {"none"}) != 1:
@@ -122,18 +120,15 @@ class CalibrationMeasure(Measure):
         items = pair(command.problems or "", command.traces or "")
         layout = StepLayout(facts_of(item.trace) for item in items)
         reading = LabelRule(good_above=self.good_above, neutral=self.neutral)
-        truth = _truth(command.labels or "", items, self.after_error)
+        truth = self.truth(command.labels or "", items)
         labels = label_sets("labels", truth, layout, lambda _: reading)[0]
-        labelled_steps = [
-            labels.is_known[slice(*layout.span(number))].tolist() for number in range(len(items))
-        ]
         audit = evaluation.audit_calibration(
             command.systems(items),
             labels,
             facts=[
                 fact
-                for item, chosen in zip(items, labelled_steps, strict=True)
-                for fact in step_facts(item.problem, item.trace, chosen)
+                for item, good in zip(items, labels.good, strict=True)
+                for fact in step_facts(item.problem, item.trace, [known is not None for known in good])
             ],
             fits=[kind for kind in dict.fromkeys(self.fit) if kind != "none"],
             bins=self.bins,
