@@ -67,9 +67,10 @@ def exact_judge(body):
 def filtered(check=good):
     """The filter with this judge."""
     with serve(exact_judge) as server:
-        return check(*FILTER, "--policy", "judge", "--base-url", server.url, "--votes", 1)
+        return check(*FILTER, "--policy", "judge", "--base-url", server.url, ONE_VOTE)
 
 
+ONE_VOTE = "judge:votes=1,lowest=true"
 GENERATE = ("deliberate", "generate", "p.jsonl", "--specification", "s.json", "--policy", "m", "-n", 1)
 FILTER = (
     *("deliberate", "filter", "c.jsonl", "--problems", "p.jsonl", "--specification", "s.json"),

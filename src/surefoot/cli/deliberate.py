@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.imitate import Imitate
-from surefoot.cli.label.method import work_of, write_labels
-from surefoot.cli.label.models import REVIEWS, say_reviews
+from surefoot.cli.label.command import METHOD, METHODS, Label
 from surefoot.cli.rl import RL
-from surefoot.cli.runs import labelled, map_pieces, pair, read_table
+from surefoot.cli.runs import labelled, read_table
 from surefoot.cli.sample import Sample
-from surefoot.cli.settings import Command, Flag, OptionGroup
+from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.errors import RunError
 from surefoot.io import write_records
-from surefoot.labelling.judge import JudgeLabeller, JudgePrompt, structured_output
 from surefoot.labelling.specification import Specification, rejection
-from surefoot.policies.devices import Loading
-from surefoot.protocols import Sampling
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.rl.config import CloningConfig
 from surefoot.training.config import SFTConfig
-from surefoot.work.cost import Rates
-from surefoot.work.jobs import Opened
 
 SpecificationFile = Annotated[
     str,
@@ -40,6 +31,9 @@ SpecificationFile = Annotated[
     ),
     o.INPUT,
 ]
+
+
+_METHOD = replace(METHOD, methods=lambda: {name: METHODS[name] for name in ("judge", "verify")})
 
 
 class DeliberateGenerate(Sample):
@@ -64,71 +58,41 @@ class DeliberateGenerate(Sample):
         Sample.run(self.model_copy(update={"prompt": prompt}))
 
 
-class CriticSettings(o.PolicySettings):
-    """The judge."""
-
-    batch_size: Annotated[int, Flag(transient=True)] = Field(default=REVIEWS, ge=1)
-    """Samples decoded together in this process."""
-
-
-class DeliberateFilter(Command):
+class DeliberateFilter(Label):
     """Let a judge check the clause that each step cites, and keep the completions in which all steps hold.
 
     The judge reads the specification and says of each step whether the cited clause exists, applies to
-    the request and is applied correctly; the lowest of `--votes` verdicts counts. A completion passes if
-    every step is right or neutral, a right one cites a clause, and the outcome is not wrong. An unknown
-    step does not pass. Labels have the clause in their evidence.
+    the request and is applied correctly; the lowest of the votes counts. METHOD is another way to
+    label, such as `judge:votes=5,lowest=true`. A completion passes if every step is right or
+    neutral, a right one cites a clause, and the outcome is not wrong. An unknown step does not pass. Labels
+    have the clause in their evidence.
 
     Example: `surefoot deliberate filter completions.jsonl --problems rules/requests.jsonl
     --specification rules/specification.json --policy judge --out labels.jsonl --passed passed.jsonl`
     """
 
-    traces: o.TracesArgument
-    problems: o.Problems
+    method: Annotated[str, _METHOD] = "judge:votes=3,lowest=true"
     out: Annotated[str, Flag(short="-o", transient=True, output=True)]
     """File of step labels to write."""
     passed: Annotated[str, Flag(transient=True, output=True)]
     """File to write the completions to that pass."""
     specification: SpecificationFile
-    votes: Annotated[int, Flag(short="-k")] = Field(default=3, ge=1, description="Replies per completion.")
-    policy: CriticSettings
-    sampling: Annotated[Sampling, OptionGroup(omit=("stop",))] = Sampling(max_tokens=2048)
-    seed: o.Seed = 0
-    token_budget: o.TokenBudget = None
-    loading: o.Models = Loading()
-    retry_failed: o.RetryFailed = False
-    dry_run: o.DryRun = False
-    rates: o.CostRates = Rates()
+    option_names: ClassVar = (
+        *("FILE", str(_METHOD.metavar), "--problems", "--out", "--passed", "--specification", "--seed"),
+        *("--policy", "--base-url", "--dialect", "--concurrency", "--device", "--dtype"),
+        *("--temperature", "--top-p", "--max-tokens", "--token-budget", "--retry-failed", "--dry-run"),
+    )
+    always: ClassVar = (*Label.always, "passed", "specification")
 
     def outputs(self) -> list[Path]:
-        return [] if self.dry_run else super().outputs()
+        """The labels and the completions that pass."""
+        return [] if self.dry_run else [*super().outputs(), Path(self.passed)]
 
     def run(self) -> None:
-        items = pair(self.problems, self.traces)
+        super().run()
         if self.dry_run:
-            prompt = self._prompt()
-            say_reviews(
-                items,
-                lambda item: str(prompt.render(item)[0].content),
-                "verdicts",
-                replies=self.votes,
-                max_tokens=self.sampling.max_tokens,
-                rates=self.rates,
-            )
             return
-        write_labels(
-            partial(
-                map_pieces,
-                self,
-                out=self.out,
-                policy=self.policy,
-                token_budget=self.token_budget,
-                retry_failed=self.retry_failed,
-            ),
-            items,
-            self.opened,
-        )
-        problems, traces = read_table(self.problems, Problem), read_table(self.traces, Trace)
+        problems, traces = read_table(self.problems, Problem), read_table(self.file, Trace)
         reasons: Counter[str] = Counter()
         passed: list[Trace] = []
         for item in labelled(problems, traces, read_table(self.out, StepLabel)):
@@ -142,26 +106,6 @@ class DeliberateFilter(Command):
             raise RunError(f"none of the {reasons.total()} completions passes, so none is written")
         write_records(Path(self.passed), passed)
         note(f"{len(passed)} of {len(passed) + reasons.total()} completions pass")
-
-    @contextmanager
-    def opened(self) -> Iterator[Opened]:
-        """The judge at work, in each process that labels."""
-        body = structured_output("per-step", name_clauses=True) if self.policy.base_url else None
-        policy = self.policy.open(chat=True, loading=self.loading, extra_body=body)
-        judge = JudgeLabeller(
-            policy=policy,
-            prompt=self._prompt(),
-            votes=self.votes,
-            lowest=True,
-            sampling=self.sampling,
-            seed=self.seed,
-        )
-        yield work_of(judge, policy, judge.failures)
-
-    def _prompt(self) -> JudgePrompt:
-        return JudgePrompt(
-            specification=Specification.of_file(self.specification), structured=bool(self.policy.base_url)
-        )
 
 
 class DeliberateTrain(RL):

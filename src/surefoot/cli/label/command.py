@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import click
 from pydantic import Field, model_validator
@@ -51,6 +51,9 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
     }
 )
 """Ways to label by name. To add one, write its settings class (:class:`Method`) and add a line here."""
+
+
+METHOD = Flag(argument=True, metavar="METHOD[:SETTING=VALUE,…]", methods=lambda: METHODS)
 
 
 class PolicyOptions(o.PolicySettings):
@@ -105,7 +108,7 @@ class Label(Command):
     file: Annotated[str, Flag(argument=True, transient=True, file=True)]
     """File of trace records with steps (of problem records for `tree` and `mutants`), or `-` for standard
     input."""
-    method: Annotated[str, Flag(argument=True, metavar="METHOD[:SETTING=VALUE,…]", methods=lambda: METHODS)]
+    method: Annotated[str, METHOD]
     problems: o.Problems = ""
     out: o.Out = "-"
     traces: Annotated[str, o.INPUT] = ""
@@ -116,6 +119,8 @@ class Label(Command):
     `consensus` two sources or more."""
     rules: Annotated[Path | None, o.INPUT] = None
     """Text file: a policy or specification that `judge` judges by."""
+    specification: Annotated[str, o.INPUT] = ""
+    """JSON file of a specification; `judge` says whether the clause that a step cites exists and applies."""
     tool_policy: Annotated[str, o.INPUT] = ""
     """JSON file with a policy for `verify:rules=tool-calls` (`forbidden`, `rules`, `repeatable`,
     `read_only`), in addition to a problem's `meta.tool_policy`."""
@@ -135,6 +140,8 @@ class Label(Command):
     rates: o.CostRates = Rates()
     workers: o.Workers = 1
     engine: o.EngineName = "local"
+    always: ClassVar[tuple[str, ...]] = ("file", "method", "out")
+    """Fields that all methods use."""
 
     @cached_property
     def chosen(self) -> Method:
@@ -149,7 +156,7 @@ class Label(Command):
     @model_validator(mode="after")
     def _check(self) -> Self:
         method = self.chosen
-        options = [option for option in options_of(Label) if not option.flag.argument]
+        options = [option for option in options_of(type(self)) if not option.flag.argument]
         options_given = [option for option, _ in changed_options(self) if option in options]
         for field in method.needs:
             if field not in [option.path[0] for option in options_given]:
@@ -167,7 +174,7 @@ class Label(Command):
 
     def _uses(self, path: tuple[str, ...]) -> bool:
         """Whether the method uses the option of a setting."""
-        fields = ("file", "method", "out", *self.chosen.needs, *self.chosen.uses)
+        fields = (*self.always, *self.chosen.needs, *self.chosen.uses)
         return any(".".join(path[:depth]) in fields for depth in range(1, len(path) + 1))
 
     def resolved(self) -> dict[str, Any]:

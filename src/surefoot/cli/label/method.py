@@ -14,7 +14,7 @@ from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError
 from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling
 from surefoot.records import FrozenModel, StepLabel, Usage
-from surefoot.work import Job, MapResult, Opened
+from surefoot.work import Job, Opened
 
 if TYPE_CHECKING:
     from surefoot.cli.label.command import Label
@@ -68,35 +68,24 @@ class Method(FrozenModel):
         raise NotImplementedError
 
     def run(self, label: Label) -> None:
-        """Label the traces, or predict the cost."""
+        """Label the traces, and report the total cost, including interrupted runs; or predict it.
+
+        Raises ``PolicyError`` if every request fails: finished pieces are saved, and the same command
+        resumes.
+        """
         items = self.items(label)
         if label.dry_run:
             self.predict(label, items)
-        else:
-            write_labels(label.map, items, partial(self.open, label), self.size)
-
-
-def write_labels(
-    map_items: Callable[..., MapResult],
-    items: Any,
-    load: Callable[[], AbstractContextManager[Opened]],
-    size: int = 50,
-) -> None:
-    """Label ``items`` in pieces of ``size``, and report the total cost, including interrupted runs.
-
-    ``map_items`` is called with the job, ``items``, ``size`` and ``on_line``, as ``map_pieces`` is.
-
-    Raises ``PolicyError`` if every request fails: finished pieces are saved, and the same command resumes.
-    """
-    tally = Tally()
-    job = Job(record=StepLabel, load=load, failure=_failure)
-    try:
-        outcome = map_items(job, items, size, on_line=tally.add)
-    finally:
-        for reason, count in job.counts.most_common():
-            note(f"{count} votes not counted: {reason}")
-    tally.report()
-    outcome.require_complete()
+            return
+        tally = Tally()
+        job = Job(record=StepLabel, load=partial(self.open, label), failure=_failure)
+        try:
+            outcome = label.map(job, items, self.size, on_line=tally.add)
+        finally:
+            for reason, count in job.counts.most_common():
+                note(f"{count} votes not counted: {reason}")
+        tally.report()
+        outcome.require_complete()
 
 
 def work_of(labeller: Labeller, policy: Policy | None = None, failures: Counter[str] | None = None) -> Opened:

@@ -304,11 +304,13 @@ class JudgeLabels(Method):
     """
 
     needs = ("problems", "policy")
-    uses = ("rules", *_ANSWER, *_PROCESSES)
+    uses = ("rules", "specification", *_ANSWER, *_PROCESSES)
     role = "automated judge"
     mode: JudgeMode = "per-step"
     """Ask for a verdict on each step, or for the first error alone."""
     votes: int = Field(default=1, ge=1, description="Replies per trace.")
+    lowest: bool = False
+    """The lowest verdict on a step counts, not the most frequent one; a missing vote makes it unknown."""
     show_answer: bool = Field(default=False, description="Show the judge the problem's reference answer.")
     name_failures: bool = False
     """Let the judge name the kind of failure of each wrong step of an agent."""
@@ -346,11 +348,20 @@ class JudgeLabels(Method):
     @contextmanager
     def open(self, label: Label) -> Iterator[Opened]:
         prompt = self._prompt(label)
-        form = labelling.structured_output(prompt.mode, name_failures=prompt.name_failures)
+        form = labelling.structured_output(
+            prompt.mode,
+            name_failures=prompt.name_failures,
+            name_clauses=prompt.specification is not None,
+        )
         body = form if prompt.structured else None
         policy = label.open_policy(chat=True, batch_size=REVIEWS, extra_body=body)
         judge = labelling.JudgeLabeller(
-            policy=policy, prompt=prompt, votes=self.votes, sampling=label.sampled, seed=label.seed
+            policy=policy,
+            prompt=prompt,
+            votes=self.votes,
+            lowest=self.lowest,
+            sampling=label.sampled,
+            seed=label.seed,
         )
         yield work_of(judge, policy, judge.failures)
 
@@ -359,8 +370,10 @@ class JudgeLabels(Method):
             rules = label.rules.read_text(encoding="utf-8") if label.rules is not None else None
         except UnicodeDecodeError as error:
             raise LabelError(f"--rules {label.rules} is not UTF-8 text: {error}") from error
+        specification = labelling.Specification.of_file(label.specification) if label.specification else None
         return labelling.JudgePrompt(
             mode=self.mode,
+            specification=specification,
             rules=rules,
             show_answer=self.show_answer,
             structured=bool(label.policy.base_url) if self.structured is None else self.structured,

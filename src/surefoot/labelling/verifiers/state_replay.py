@@ -119,7 +119,7 @@ def restorable(environment: Environment, action: str) -> RestorableEnvironment:
     if not isinstance(environment, RestorableEnvironment):
         raise LabelError(
             f"the state of environment {environment.name!r} cannot be {action}: it lacks 'state', "
-            "'snapshot' or 'restore'. Label its runs by rules (--verifier tool-calls) or a judge"
+            "'snapshot' or 'restore'. Label its runs by rules (verify:rules=tool-calls) or a judge"
         )
     return environment
 
