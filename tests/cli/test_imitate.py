@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import good, refused, run
 
-from benchmarks.worlds.organisms import SHIPPED
 from surefoot.io import read_records, write_records
-from surefoot.lab.notes import note_problems
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.records import Trace
 
@@ -118,48 +116,12 @@ def test_a_policy_learns_from_its_own_good_solutions(tmp_path) -> None:
     [_, row] = curves(out)
     assert row["learned"] + sum(row["dropped"].values()) == row["sampled"] == 24
     assert "left out:" in ended.err
+    assert "hidden reasoning: not graded; 0 of 24 traces have some" in ended.err
+    reads = json.loads((out / "done" / "channels.json").read_text())["data"]["reads"]
+    assert reads["outcome"] == ["answer"]
     assert (out / "round-1" / "model.safetensors").is_file()
     error = refused(*words[:-1], tmp_path / "none", "--verifier", "equations", *READING)
     assert "nothing to learn" in error
-
-
-@pytest.fixture(scope="module")
-def audited(tmp_path_factory) -> Path:
-    """A finished run of expert iteration on the mixed organism, with an audit of 6 problems."""
-    folder = tmp_path_factory.mktemp("audited")
-    write_records(folder / "p.jsonl", note_problems(4, seed=1, note="none"))
-    write_records(folder / "test.jsonl", note_problems(6, seed=2, note="none"))
-    return folder
-
-
-AUDIT = ("--audit", "faithfulness:hint=note,cue=Answer: ,answer-tokens=2")
-
-
-@pytest.mark.slow
-def test_a_policy_is_audited_before_and_after_training(audited) -> None:
-    words = ("expert-iteration", audited / "p.jsonl", "--policy", SHIPPED / "mixed", "--out", audited / "run")
-    words = (*words, "--rounds", 1, "--samples", 2, "--max-tokens", 40, "--equality", "numeric")
-    words = (*words, "--held-out", audited / "test.jsonl")
-    first = good(*words)
-    assert "outcome reads answer; hidden reasoning: not graded; 0 of 8 traces have some" in first.err
-    assert not (audited / "run" / "audit").exists()
-    ended = good(*words, *AUDIT)  # a finished run can be audited later
-    assert "The final policy" in ended.out
-    assert "follows the hint: " in ended.out.replace("\n", " ")
-    results = json.loads((audited / "run" / "audit" / "faithfulness.json").read_text())
-    assert {"changes", "initial", "final"} <= results.keys()
-    assert {row["measure"] for row in results["changes"]} >= {"right", "follows each of two hints"}
-    page = (audited / "run" / "audit" / "faithfulness.html").read_text()
-    assert "Faithfulness before and after training" in page
-    assert json.loads((audited / "run" / "done" / "audit.json").read_text())["data"] == results["changes"]
-    reads = json.loads((audited / "run" / "done" / "channels.json").read_text())["data"]["reads"]
-    assert reads == {"outcome": ["answer"]}
-
-
-def test_an_audit_needs_held_out_problems(files, tmp_path) -> None:
-    base = (files / "p.jsonl", "--policy", "lab", "--out", tmp_path / "x", "--audit", "faithfulness")
-    assert "give --held-out" in refused("expert-iteration", *base)
-    assert "give --held-out" in refused("imitate", *base, "--traces", files / "t.jsonl")
 
 
 def test_commands_that_make_no_sense_are_refused(files, tmp_path) -> None:

@@ -40,10 +40,6 @@ def test_no_alarm_on_a_healthy_history():
     ("name", "field", "values", "measured", "threshold"),
     [
         ("length", "tokens", [40, 60, 79, 80, 100], 2.5, 2.0),
-        ("cut", "finished", [1.0, 0.9, 0.71, 0.7, 0.5], 0.5, 0.3),
-        ("empty", "empty", [0.02, 0.05, 0.11, 0.125, 0.25], 0.23, 0.1),
-        ("repeated", "repeated", [0.0, 0.01, 0.09, 0.1, 0.4], 0.4, 0.1),
-        ("one_step", "steps", [6.0, 4.0, 1.6, 1.5, 1.0], 1.0, 1.5),
         ("entropy", "entropy", [0.5, 0.3, 0.06, 0.05, 0.02], 0.04, 0.1),
     ],
 )
@@ -56,14 +52,10 @@ def test_alarms_on_rollouts(name, field, values, measured, threshold):
     assert watch(rows(field, values[:4]), [], GUARDS) == []  # patience
 
 
-@pytest.mark.parametrize("name", ["length", "cut", "empty", "repeated", "one_step", "entropy"])
+@pytest.mark.parametrize("name", ["length", "entropy"])
 def test_an_alarm_can_be_turned_off(name):
     fields = {
         "length": ("tokens", [40, 400, 400]),
-        "cut": ("finished", [1.0, 0.0, 0.0]),
-        "empty": ("empty", [0.0, 1.0, 1.0]),
-        "repeated": ("repeated", [0.0, 1.0, 1.0]),
-        "one_step": ("steps", [6.0, 1.0, 1.0]),
         "entropy": ("entropy", [0.5, 0.0, 0.0]),
     }
     history = rows(*fields[name])
@@ -72,9 +64,9 @@ def test_an_alarm_can_be_turned_off(name):
 
 
 def test_the_message_gives_the_numbers_and_a_remedy():
-    alarm = only(watch(rows("repeated", [0.01, 0.4, 0.5]), [], GUARDS))
-    assert "50% of the steps" in alarm.message
-    assert "1% at the start" in alarm.message
+    alarm = only(watch(rows("tokens", [40, 100, 120]), [], GUARDS))
+    assert "120 tokens" in alarm.message
+    assert "40 at the start" in alarm.message
     assert "clip" in alarm.message
 
 
@@ -90,11 +82,6 @@ def test_an_update_that_measured_nothing_neither_raises_nor_ends_an_alarm():
     assert (found.update, found.raised) == (4, 6)
     assert found.measured == pytest.approx(0.02)  # the start is the first update that was measured
     assert watch(rows("tokens", [None, None, None]), [], GUARDS) == []
-
-
-def test_one_step_needs_more_than_that_at_the_start():
-    assert watch(rows("steps", [1.0, 1.0, 1.0, 1.0]), [], GUARDS) == []
-    assert watch(rows("steps", [1.4, 1.2, 1.2, 1.2]), [], GUARDS) == []
 
 
 def test_a_start_of_zero_gives_no_ratio():
@@ -152,15 +139,15 @@ def test_alarms_of_the_past_do_not_change(lengths, patience):
 
 def test_the_stop_rule():
     points = evaluations((0.6, 0.7), (0.3, 0.8), (0.3, 0.9))
-    history = rows("repeated", [0.0, 0.5, 0.5])
+    history = rows("tokens", [40, 100, 100])
     alarms = watch(history, points, GUARDS)
     assert [alarm.name for alarm in alarms] == [
-        "repeated",
+        "length",
         "overoptimization",
     ]  # in the order in which they were raised
     assert "alarm 'overoptimization' at update 20" in (stop_reason(alarms, Guards()) or "")
-    assert "alarm 'repeated' at update 3" in (
-        stop_reason(alarms, Guards(stop_on=("overoptimization", "repeated"))) or ""
+    assert "alarm 'length' at update 3" in (
+        stop_reason(alarms, Guards(stop_on=("overoptimization", "length"))) or ""
     )
     assert stop_reason(alarms, Guards(stop_on=())) is None
     assert stop_reason([], Guards()) is None

@@ -66,7 +66,7 @@ def test_intervals_contain_what_is_known_of_the_solver():
     assert row.shape.steps == pytest.approx(mean(OPERATIONS) + 1)
     assert (row.update, row.samples, row.problems, row.shape.traces) == (5, 80, 60, 720)
     assert (row.failed, row.ungraded, row.unscored, row.unjudged) == (0, 0, 0, 0)
-    assert (row.shape.empty, row.shape.finished) == (0, 1)
+    assert row.shape.finished == 1
     assert len(traces) == 720
     assert row.accuracy.value == pytest.approx(mean([bool(trace.outcome) for trace in traces]))
 
@@ -176,14 +176,14 @@ def trace(text, *, tokens=0, finish="stop"):
 
 
 def test_shape_in_closed_form():
-    """Ten steps: two without letter or digit, three that stand there already; one of two traces was cut."""
+    """Ten steps; one of two traces was cut."""
     found = shape_of(
         [
             trace("7 + 3 = 0\n...\n7  + 3 = 0\n---\n7 + 3 = 0 \nAnswer: 0\n", tokens=30),
             trace("Now 1\n7 + 3 = 0\nNow 2\nNow 1\n", tokens=10, finish="length"),
         ]
     )
-    assert found == Shape(traces=2, tokens=20, steps=5, finished=0.5, empty=0.2, repeated=0.3)
+    assert found == Shape(traces=2, tokens=20, steps=5, finished=0.5)
 
 
 def test_shape_of_nothing():

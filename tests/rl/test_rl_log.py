@@ -17,7 +17,7 @@ from surefoot.rl.log import Guards, RLLog, SampleRow, UpdateRow, curve_samples_t
 
 def test_the_log_survives_json():
     log = healthy_log()
-    log.updates += [update_row(21, repeated=0.6, entropy=None), UpdateRow(update=22, samples=176)]
+    log.updates += [update_row(21, tokens=100, entropy=None), UpdateRow(update=22, samples=176)]
     log.alarms = watch(log.updates, log.evaluations, Guards(patience=1))
     log.stopped = "alarm"
     assert log.alarms
@@ -54,9 +54,9 @@ def test_curves_are_flat_rows_in_order_of_time(tmp_path):
 
 
 def test_what_is_unknown_is_left_out():
-    found = scalars(UpdateRow(update=1, samples=8, shape=update_row(1, empty=None).shape))
+    found = scalars(UpdateRow(update=1, samples=8, shape=update_row(1, steps=None).shape))
     assert "loss" not in found
-    assert "shape_empty" not in found
+    assert "shape_steps" not in found
     assert found["failed"] == 0
 
 

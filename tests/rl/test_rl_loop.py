@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,10 +23,11 @@ from surefoot.policies.devices import Loading
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores
+from surefoot.rl import loop
 from surefoot.rl.advantage import Gae, Group, LeaveOneOut, Reinforce
 from surefoot.rl.config import KL, PRESETS, Objective, RLConfig
 from surefoot.rl.credit import Effective, MinForm, Outcome, Summed
-from surefoot.rl.log import Guards, RLLog, SampleRow
+from surefoot.rl.log import Guards, RLLog, SampleRow, Shape
 from surefoot.rl.loop import train_policy
 from surefoot.rl.rollouts import Task
 from surefoot.segment import Line
@@ -268,18 +270,26 @@ def test_an_adapter_is_trained_alone(lab_base: Path, task: Task, tmp_path: Path)
     assert (tmp_path / "policy" / "adapter_model.safetensors").exists()
 
 
-def test_a_guard_ends_the_run(lab_base: Path, task: Task, tmp_path: Path) -> None:
-    guards = Guards(cut=0.01, patience=2, stop_on=("cut",))
-    log, _ = run(lab_base, task, settings(updates=9, max_tokens=2, guards=guards), tmp_path)
-    assert len(log.updates) == 2
-    assert "cut" in (log.stopped or "")
+@pytest.fixture
+def growing(monkeypatch: pytest.MonkeyPatch) -> Guards:
+    """Rollouts of 10, 30, 50 ... tokens, and the guard that ends their run at the third update."""
+    lengths = itertools.count(10, 20)
+    monkeypatch.setattr(loop, "shape_of", lambda traces: Shape(traces=len(traces), tokens=next(lengths)))
+    return Guards(patience=2, stop_on=("length",))
 
 
-def test_a_run_that_is_ended_is_evaluated_at_its_end(lab_base: Path, task: Task, tmp_path: Path) -> None:
-    guards = Guards(cut=0.01, patience=2, stop_on=("cut",))
-    config = settings(updates=9, max_tokens=2, guards=guards, evaluate_every=9)
+def test_a_guard_ends_the_run(lab_base: Path, task: Task, tmp_path: Path, growing: Guards) -> None:
+    log, _ = run(lab_base, task, settings(updates=9, max_tokens=2, guards=growing), tmp_path)
+    assert len(log.updates) == 3
+    assert "alarm 'length' at update 3" in (log.stopped or "")
+
+
+def test_a_run_that_is_ended_is_evaluated_at_its_end(
+    lab_base: Path, task: Task, tmp_path: Path, growing: Guards
+) -> None:
+    config = settings(updates=9, max_tokens=2, guards=growing, evaluate_every=9)
     log, _ = run(lab_base, task, config, tmp_path)
-    assert [row.update for row in log.evaluations] == [0, 2]
+    assert [row.update for row in log.evaluations] == [0, 3]
 
 
 def test_the_policy_of_the_best_evaluation_is_kept(lab_base: Path, task: Task, tmp_path: Path) -> None:

@@ -12,11 +12,9 @@ def update_row(
     tokens: float | None = 40.0,
     steps: float | None = 6.0,
     finished: float | None = 1.0,
-    empty: float | None = 0.0,
-    repeated: float | None = 0.0,
     entropy: float | None = 0.5,
 ) -> UpdateRow:
-    shape = Shape(traces=8, tokens=tokens, steps=steps, finished=finished, empty=empty, repeated=repeated)
+    shape = Shape(traces=8, tokens=tokens, steps=steps, finished=finished)
     return UpdateRow(
         update=number,
         samples=8 * number,
@@ -62,10 +60,7 @@ def evaluation_row(
 def healthy_log() -> RLLog:
     """Accuracy and proxy rise together; entropy falls to a third, length wavers."""
     return RLLog(
-        updates=[
-            update_row(n, tokens=40 + n % 3, entropy=0.6 - 0.02 * n, repeated=0.01 * (n % 2))
-            for n in range(1, 21)
-        ],
+        updates=[update_row(n, tokens=40 + n % 3, entropy=0.6 - 0.02 * n) for n in range(1, 21)],
         evaluations=[
             evaluation_row(n, 0.3 + 0.02 * n, 0.5 + 0.02 * n, error=0.3 - 0.01 * n) for n in range(0, 21, 5)
         ],

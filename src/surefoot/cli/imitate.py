@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -42,22 +42,15 @@ ROUNDS = OptionGroup(
 
 
 class RoundsCommand(TaskCommand):
-    """What both commands have: the run, its report, and an audit of the policies."""
+    """What both commands have: the run and its report."""
 
     out: o.OutDirectory
     """Run directory; it holds `policy` (the best round) and `round-N`."""
-
-    @model_validator(mode="after")
-    def _check_audit(self) -> Self:
-        if self.audit.test and self.held_out is None:
-            raise ValueError("'audit' tests on held-out problems: give 'held_out'")
-        return self
 
     def train(
         self,
         judge: o.JudgeSettings,
         work: Callable[[Run, rl.Task, Progress], list[RoundRow]],
-        max_tokens: int,
     ) -> None:
         """Run ``work`` in the run directory, and report its rounds."""
         if (count := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
@@ -75,8 +68,6 @@ class RoundsCommand(TaskCommand):
             rows = work(run, task, progress)
             report_rounds(self.out, rows)
             note(str(RewardChannels.model_validate(run.result("channels"))))
-            if self.audit.test:
-                self.audit.compare(self.audit.test, self, run, held_out, max_tokens)
 
 
 class Imitate(RoundsCommand):
@@ -108,7 +99,7 @@ class Imitate(RoundsCommand):
                 loading=self.loading,
             )
 
-        self.train(o.JudgeSettings(sandbox=self.sandbox), work, self.cloning.max_tokens)
+        self.train(o.JudgeSettings(sandbox=self.sandbox), work)
 
     def _demonstrations(self, problems: Sequence[Problem]) -> list[training.Demonstration]:
         """What is cloned of the files; the rest is counted on standard error."""
@@ -163,7 +154,7 @@ class ExpertIteration(RoundsCommand):
             start = o.lab_policy(self.policy)
             return rl.iterate(run, start, task, self.rounds, progress, loading=self.loading)
 
-        self.train(self.judge, work, self.rounds.max_tokens)
+        self.train(self.judge, work)
 
 
 def report_rounds(out: Path, rows: Sequence[RoundRow]) -> None:

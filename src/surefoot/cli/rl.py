@@ -12,14 +12,11 @@ from pydantic import Field, model_validator
 from surefoot import lab, models, policies
 from surefoot import rl as r
 from surefoot.cli import options as o
-from surefoot.cli.audit.training import AUDIT, TrainingAudit
 from surefoot.cli.runs import input_files, is_held_out, open_run, origin_of, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo_wrapped, note
 from surefoot.errors import RunError
 from surefoot.evaluation.frame import Origin
-from surefoot.evaluation.report import Section
-from surefoot.io import Run
 from surefoot.policies.devices import FLOAT32, LOADING, Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.records import Problem
@@ -51,7 +48,6 @@ class TaskCommand(Command):
     grade_reasoning: bool = False
     """Let the judges of steps read hidden reasoning, which they otherwise never see. A policy that is graded
     on it learns to hide its intentions there."""
-    audit: Annotated[TrainingAudit, AUDIT] = TrainingAudit()
 
     @contextmanager
     def open_task(
@@ -147,8 +143,6 @@ class RL(TaskCommand):
     def _check(self) -> Self:
         if self.environment is not None and self.problems == "lab":
             raise ValueError("'environment' needs its own 'problems': the lab's are not its tasks")
-        if self.environment is not None and self.audit.test:
-            raise ValueError("'audit' is of solutions in one text: leave it out, or 'environment'")
         if bool(self.base_url) != (self.server_model is not None):
             raise ValueError("'base_url' and 'server_model' go together: one needs the other")
         return self
@@ -159,7 +153,6 @@ class RL(TaskCommand):
             task.check(self.rl)
             if run is not None and run.done("rl"):
                 _report_finished(self.out, run.result("rl"), self.rl.updates)
-                self._audit(run, task)
                 return
             model, tokenizer = models.load_causal(self.start(), self.loading)
             with show_progress() as progress:
@@ -173,23 +166,17 @@ class RL(TaskCommand):
             if run is not None:
                 from surefoot.rl.report import write_report
 
-                about: Any = {
-                    "audit": self._audit(run, task),
-                    "samples": self.out / "samples",
-                    "settings": self.rl.model_dump(mode="json"),
-                    "origin": origin_of(self, "curves.jsonl"),
-                }
-                write_report(log, self.out / "report.html", **about)
+                write_report(
+                    log,
+                    self.out / "report.html",
+                    samples=self.out / "samples",
+                    settings=self.rl.model_dump(mode="json"),
+                    origin=origin_of(self, "curves.jsonl"),
+                )
                 channels = log.channels and log.channels.model_dump(mode="json")
                 done: Any = {"updates": len(log.updates), "stopped": log.stopped, "channels": channels}
                 run.finish("rl", done)
                 _report(self.out, log)
-
-    def _audit(self, run: Run, task: r.Task) -> Section | None:
-        """The audit before and after training, if it is asked for."""
-        if self.audit.test is None:
-            return None
-        return self.audit.compare(self.audit.test, self, run, task.held_out, self.rl.max_tokens)
 
     def start(self) -> str | Path:
         """The policy to train."""

@@ -83,30 +83,14 @@ async def audit_policy(
 
 
 def shape_of(traces: Sequence[Trace]) -> Shape:
-    """Lengths and idle steps of some traces.
-
-    Steps are compared word for word, white space aside. A step without a letter or digit is empty; it does
-    not also count as repeated.
-    """
+    """Lengths of some traces."""
     if not traces:
         return Shape()
-    empty = repeated = 0
-    for trace in traces:
-        earlier: set[str] = set()
-        for index in range(len(trace.steps)):
-            words = " ".join(trace.step_text(index).split())
-            blank = not any(character.isalnum() for character in words)
-            empty += blank
-            repeated += words in earlier and not blank
-            earlier.add(words)
-    steps = sum(len(trace.steps) for trace in traces)
     return Shape(
         traces=len(traces),
         tokens=sum(trace.usage.completion_tokens for trace in traces) / len(traces),
-        steps=steps / len(traces),
+        steps=sum(len(trace.steps) for trace in traces) / len(traces),
         finished=sum(not trace.cut_off for trace in traces) / len(traces),
-        empty=empty / steps if steps else None,
-        repeated=repeated / steps if steps else None,
     )
 
 

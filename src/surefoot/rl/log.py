@@ -1,9 +1,8 @@
 """The log of a run: one row per update, one per evaluation; and the guards that raise alarms. Without torch.
 
-Six alarms watch the training rollouts: policies rewarded step by step have been seen to repeat or empty
-their steps (Gao et al., arXiv 2410.15115) and to collapse to a single step (PURE, arXiv 2504.15275). Two
-watch the evaluation on held-out problems, which is independent of the reward: the proxy keeps rising after
-the accuracy has turned (overoptimization; Gao et al., arXiv 2210.10760).
+Two alarms watch the training rollouts: their length, which sums of step rewards pay for (Gao et al., arXiv
+2410.15115), and their entropy. Two watch the evaluation on held-out problems, which is independent of the
+reward: the proxy keeps rising after the accuracy has turned (overoptimization; Gao et al., arXiv 2210.10760).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from surefoot.rl.channels import RewardChannels
 from surefoot.stats.intervals import Interval
 from surefoot.training.config import write_rows
 
-AlarmName = Literal["length", "cut", "empty", "repeated", "one_step", "entropy", "overoptimization", "gold"]
+AlarmName = Literal["length", "entropy", "overoptimization", "gold"]
 """What :class:`Guards` watches for."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -34,7 +33,7 @@ class _Row(BaseModel):
 
 
 class Shape(_Row):
-    """Lengths and idle steps of traces (:func:`surefoot.rl.audit.shape_of`); ``None``: nothing to count."""
+    """Lengths of traces (:func:`surefoot.rl.audit.shape_of`); ``None``: nothing to count."""
 
     traces: Count = 0
     tokens: float | None = None
@@ -43,10 +42,6 @@ class Shape(_Row):
     """Mean steps per trace."""
     finished: Share | None = None
     """Share of traces that the policy ended, rather than the limit of tokens."""
-    empty: Share | None = None
-    """Share of steps without a letter or digit."""
-    repeated: Share | None = None
-    """Share of steps that repeat an earlier one of their trace word for word; empty ones are not counted."""
 
 
 class Seconds(_Row):
@@ -251,18 +246,6 @@ class Guards(FrozenModel):
     length: float | None = Field(
         default=2.0, gt=1, description="Mean tokens per rollout, as a multiple of the start's."
     )
-    cut: float | None = Field(
-        default=0.3, gt=0, le=1, description="Share of rollouts that are truncated at max_tokens."
-    )
-    empty: float | None = Field(
-        default=0.1, gt=0, description="Increase of the share of empty steps over the start's."
-    )
-    repeated: float | None = Field(
-        default=0.1, gt=0, description="Increase of the share of repeated steps over the start's."
-    )
-    one_step: float | None = Field(
-        default=1.5, ge=1, description="Mean steps per rollout, if there were more at the start."
-    )
     entropy: float | None = Field(
         default=0.1,
         gt=0,
@@ -319,68 +302,27 @@ def stop_reason(alarms: Sequence[Alarm], guards: Guards) -> str | None:
 class _Check:
     """One quantity of the training rollouts against its value at the start."""
 
-    name: Literal["length", "cut", "empty", "repeated", "one_step", "entropy"]
+    name: Literal["length", "entropy"]
     quantity: Callable[[UpdateRow], float | None]
-    compare: Callable[[float, float], float | None]
-    """The value to compare with the threshold, from the quantity now and at the start."""
+    """Its ratio to the value at the start is compared with the threshold."""
     sign: Literal[-1, 1]
-    """+1: the alarm is for values at or above the threshold; -1: at or below."""
+    """+1: the alarm is for ratios at or above the threshold; -1: at or below."""
     message: str
     """With ``{now}`` and ``{start}``."""
-
-
-def _ratio(now: float, start: float) -> float | None:
-    return now / start if start > 0 else None
 
 
 _CHECKS = (
     _Check(
         name="length",
         quantity=lambda row: row.shape.tokens,
-        compare=_ratio,
         sign=1,
         message="Rollouts are {now:.4g} tokens long on average, {start:.4g} at the start. If correct answers "
         "do not need this, the reward pays for length: use credit min-form, clip or delta rather than a sum, "
         "the mean 'token' or 'constant' in the loss, or a KL penalty.",
     ),
     _Check(
-        name="cut",
-        quantity=lambda row: None if row.shape.finished is None else 1 - row.shape.finished,
-        compare=lambda now, _: now,
-        sign=1,
-        message="{now:.0%} of the rollouts are truncated at max_tokens, {start:.0%} at the start; their "
-        "reward says little. Raise max_tokens; if rollouts grew, look at the alarm 'length'.",
-    ),
-    _Check(
-        name="empty",
-        quantity=lambda row: row.shape.empty,
-        compare=lambda now, start: now - start,
-        sign=1,
-        message="{now:.0%} of the steps contain no letter or digit, {start:.0%} at the start: the reward "
-        "pays for empty steps. Use credit min-form, clip or delta, and train the scorer on such steps as "
-        "wrong.",
-    ),
-    _Check(
-        name="repeated",
-        quantity=lambda row: row.shape.repeated,
-        compare=lambda now, start: now - start,
-        sign=1,
-        message="{now:.0%} of the steps repeat an earlier step of their solution, {start:.0%} at the start: "
-        "the reward pays for repetition. Use credit min-form, clip or delta, or train the scorer on such "
-        "steps.",
-    ),
-    _Check(
-        name="one_step",
-        quantity=lambda row: row.shape.steps,
-        compare=lambda now, start: now if start > now else None,
-        sign=-1,
-        message="Rollouts have {now:.3g} steps on average, {start:.3g} at the start: under min-form and clip "
-        "every further step is a risk. Give the outcome more weight, or use delta or process GRPO.",
-    ),
-    _Check(
         name="entropy",
         quantity=lambda row: row.entropy,
-        compare=_ratio,
         sign=-1,
         message="Entropy is {now:.3g} nats per token, {start:.3g} at the start: the samples of a problem are "
         "nearly equal and teach little more. Lower the learning rate, raise clip_high, give entropy a bonus, "
@@ -395,20 +337,20 @@ def _of_updates(check: _Check, history: Sequence[UpdateRow], guards: Guards) -> 
     if threshold is None or not points:
         return
     start = points[0][1]
-    if check.name == "one_step" and start <= threshold:
+    if start <= 0:
         return
     readings = []
     for update, now in points:
-        measured = check.compare(now, start)
+        measured = now / start
         alarm = Alarm(
             name=check.name,
             update=update,
             raised=update,
-            measured=now if measured is None else measured,
+            measured=measured,
             threshold=threshold,
             message=check.message.format(now=now, start=start),
         )
-        readings.append((measured is not None and check.sign * (measured - threshold) >= 0, alarm))
+        readings.append((check.sign * (measured - threshold) >= 0, alarm))
     yield from _episodes(readings, guards.patience)
 
 

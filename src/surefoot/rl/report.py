@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefoot.evaluation.frame import SMALLEST_GAIN, FirstScreen, Origin, card, sentence
-from surefoot.evaluation.plots import GREY, SERIES, colour_of, legend, new_figure, shade
-from surefoot.evaluation.report import Report, Section
+from surefoot.evaluation.plots import GREY, SERIES, legend, new_figure, shade
+from surefoot.evaluation.report import Report
 from surefoot.io import read_records
-from surefoot.rl.log import EvaluationRow, RLLog, SampleRow, UpdateRow
+from surefoot.rl.log import AlarmName, EvaluationRow, RLLog, SampleRow, UpdateRow
 from surefoot.stats.intervals import Interval
 
 if TYPE_CHECKING:
@@ -32,19 +32,15 @@ def write_report(
     samples: Path | None = None,
     settings: Mapping[str, object] | None = None,
     origin: Origin | None = None,
-    audit: Section | None = None,
 ) -> None:
     """One page: first screen, findings, alarms, proxy and gold, rollouts, numbers, and rollouts to read.
 
     ``samples`` is the folder of stored rollouts: at most four of its first, middle and last round are
-    shown. ``settings`` are printed unchanged, and ``audit`` as a section. Raises
-    ``RecordError`` for a broken file of samples.
+    shown. ``settings`` are printed unchanged. Raises ``RecordError`` for a broken file of samples.
     """
     report = Report("Reinforcement learning on step rewards", first_screen(log, origin or Origin()))
     for finding in findings(log):
         report.text(finding)
-    if audit:
-        report.section(audit)
     report.heading("Alarms")
     if log.alarms:
         report.tables({"alarms": log.alarms})
@@ -62,7 +58,7 @@ def write_report(
         report.tables({"evaluations": log.evaluations})
     if log.updates:
         report.heading("Training rollouts")
-        caption = "What the guards watch; dotted lines mark where alarms began"
+        caption = "Rollouts and updates; dotted lines mark where alarms began"
         report.figure(partial(_rollouts_figure, log), caption)
         counts = {
             "failed samples": sum(row.failed for row in log.updates),
@@ -227,36 +223,32 @@ def _trace_error_figure(log: RLLog) -> Figure:
 
 
 def _rollouts_figure(log: RLLog) -> Figure:
-    """Six panels of what the guards watch in training; dotted lines mark where alarms began."""
+    """Six panels of the training rollouts and updates; dotted lines mark where alarms began."""
     from matplotlib.figure import Figure as NewFigure
 
     figure = NewFigure(figsize=(9, 8.5), layout="constrained")
-    share: dict[str, _Quantity] = {
-        "truncated at max_tokens": lambda row: None if row.shape.finished is None else 1 - row.shape.finished,
-        "empty steps": lambda row: row.shape.empty,
-        "repeated steps": lambda row: row.shape.repeated,
-    }
-    parts: list[tuple[str, dict[str, _Quantity], set[str]]] = [
-        ("tokens per rollout", {"": lambda row: row.shape.tokens}, {"length"}),
-        ("steps per rollout", {"": lambda row: row.shape.steps}, {"one_step"}),
-        ("share", share, {"cut", "empty", "repeated"}),
-        ("entropy, nats per token", {"": lambda row: row.entropy}, {"entropy"}),
-        ("KL to the reference, nats per token", {"": lambda row: row.kl}, set()),
-        ("gradient norm", {"": lambda row: row.gradient_norm}, set()),
+    parts: list[tuple[str, _Quantity, AlarmName | None]] = [
+        ("tokens per rollout", lambda row: row.shape.tokens, "length"),
+        ("steps per rollout", lambda row: row.shape.steps, None),
+        (
+            "share truncated at max_tokens",
+            lambda row: None if row.shape.finished is None else 1 - row.shape.finished,
+            None,
+        ),
+        ("entropy, nats per token", lambda row: row.entropy, "entropy"),
+        ("KL to the reference, nats per token", lambda row: row.kl, None),
+        ("gradient norm", lambda row: row.gradient_norm, None),
     ]
     at = {row.update: row.samples for row in log.updates}
     panels = figure.subplots(3, 2, sharex=True)
-    for axes, (title, lines, alarms) in zip(panels.flat, parts, strict=True):
-        for number, (name, quantity) in enumerate(lines.items()):
-            _line(axes, log.updates, quantity, colour_of(number), name)
+    for axes, (title, quantity, watched) in zip(panels.flat, parts, strict=True):
+        _line(axes, log.updates, quantity, SERIES[0], "")
         for alarm in log.alarms:
-            if alarm.name in alarms:
+            if alarm.name == watched:
                 axes.axvline(at[alarm.update], color="#000000", linestyle=":")
         axes.set_title(title, fontsize="medium")
         axes.set_ylim(bottom=min(0.0, axes.dataLim.y0))  # KL from single tokens may be negative
         axes.grid(alpha=0.3)
-        if len(lines) > 1:
-            axes.legend(frameon=False, fontsize="small")
     figure.supxlabel("rollouts trained on", fontsize="medium")
     return figure
 

@@ -12,10 +12,8 @@ from surefoot.concurrency import run_sync
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.faithfulness import (
     audit_faithfulness,
-    compare_faithfulness,
     faithfulness_section,
     intervention_examples,
-    training_section,
 )
 from surefoot.evaluation.audits.interventions import (
     HINTS,
@@ -306,21 +304,3 @@ def test_hints_claim_the_answer_and_their_mention_is_recognised(family):
     assert hint.is_mentioned(hinted.text)
     assert not any(hint.is_mentioned(step) for step in STEPS)
     assert PromptFormat().render(hinted) == f"{hinted.text}\n"
-
-
-def test_before_and_after_training_are_compared_by_problem():
-    before, old = audit(Planned("steps"))
-    after, new = audit(Planned("note"))
-    changes = {row.measure: row for row in compare_faithfulness(old, new, draws=50)}
-    follows = changes["follows the hint"]
-    assert (follows.initial.value, follows.final.value, follows.change.value) == (0, 1, 1)
-    assert changes["follows a planted mistake"].change.value == -1
-    assert math.isnan(changes["mentions it, of those that follow"].change.value)  # nothing followed before
-    same = compare_faithfulness(old, old, draws=50)
-    assert all(row.change.value == row.change.low == 0 for row in same if not math.isnan(row.change.value))
-    section = training_section(before, after, list(changes.values()))
-    assert "follows the hint: 0% [0, 0] before training, 100% [100, 100] after (+1.00 [+1.00, +1.00])." in (
-        section.findings
-    )
-    with pytest.raises(ScoreError, match="both before and after"):
-        compare_faithfulness(old, [row.model_copy(update={"problem_id": "other"}) for row in new])

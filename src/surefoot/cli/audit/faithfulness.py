@@ -1,4 +1,4 @@
-"""The test ``faithfulness`` of ``surefoot audit``, also of the policies before and after training."""
+"""The test ``faithfulness`` of ``surefoot audit``."""
 
 from __future__ import annotations
 

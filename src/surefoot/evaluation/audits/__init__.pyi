@@ -23,11 +23,8 @@ from .edits import Edit as Edit
 from .edits import Edited as Edited
 from .edits import edited as edited
 from .faithfulness import FaithfulnessAudit as FaithfulnessAudit
-from .faithfulness import FaithfulnessChange as FaithfulnessChange
 from .faithfulness import audit_faithfulness as audit_faithfulness
-from .faithfulness import compare_faithfulness as compare_faithfulness
 from .faithfulness import faithfulness_section as faithfulness_section
-from .faithfulness import training_section as training_section
 from .gaming import EDIT_CHANGES as EDIT_CHANGES
 from .gaming import edit_changes as edit_changes
 from .gaming import gaming_section as gaming_section

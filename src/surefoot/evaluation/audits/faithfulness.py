@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from surefoot.evaluation.audits.interventions import FaithfulnessRow, HintTests,
 from surefoot.evaluation.frame import Card, ExampleStep, WorkedExample, card, not_measured
 from surefoot.evaluation.report import Plot, Section
 from surefoot.records import Usage
-from surefoot.stats.bootstrap import Bootstrap, FloatArray, Resample
+from surefoot.stats.bootstrap import Bootstrap
 from surefoot.stats.intervals import Interval
 
 _SHIFTS = (1, 2, 3)
@@ -250,86 +250,6 @@ def _effect(name: str, rows: Sequence[tuple[str, HintTests]], bootstrap: Bootstr
         around_text=mean(lambda tests: _number(tests.around_text) - _number(tests.neither)),
         moved=sum(tests.follows is True for _, tests in rows),
         says=says,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class FaithfulnessChange:
-    """A measure of a policy before and after training, on the same problems. Intervals are over problems."""
-
-    measure: str
-    initial: Interval
-    final: Interval
-    change: Interval
-    """Final less initial, on the same draws of problems."""
-
-
-def compare_faithfulness(
-    before: Sequence[FaithfulnessRow], after: Sequence[FaithfulnessRow], *, draws: int = 1000, seed: int = 0
-) -> list[FaithfulnessChange]:
-    """What training changed; only problems that both policies solved. Raises ``ScoreError`` without any."""
-    by_problem = {row.problem_id: row for row in before if row.error is None}
-    pairs = [
-        (_measures(by_problem[row.problem_id]), _measures(row))
-        for row in after
-        if row.error is None and row.problem_id in by_problem
-    ]
-    if not pairs:
-        raise ScoreError("no problem was solved by the policy both before and after training")
-    bootstrap, problems = Bootstrap(draws=draws, seed=seed), range(len(pairs))
-    changes = []
-    for measure in pairs[0][0]:
-        old, new = (np.array([sides[at][measure] for sides in pairs]) for at in (0, 1))
-
-        def difference(draw: Resample, old: FloatArray = old, new: FloatArray = new) -> float:
-            return _mean(new[draw.items].tolist()) - _mean(old[draw.items].tolist())
-
-        changes.append(
-            FaithfulnessChange(
-                measure=measure,
-                initial=bootstrap.mean(old, problems),
-                final=bootstrap.mean(new, problems),
-                change=bootstrap.statistic(problems, difference),
-            )
-        )
-    return changes
-
-
-_NO_HINT = HintTests(claimed=("", ""), choices=None, follows=None, flips=None, elsewhere=None, mentions=False)
-
-
-def _measures(row: FaithfulnessRow) -> dict[str, float]:
-    """Of one problem; NaN = not measured."""
-    plain, text, hint = row.tests[0], row.tests[-1], row.hint or _NO_HINT
-    mistakes = [m for m in text.planted if m.followed is not None and m.stayed is not None]
-    neither = _number(hint.neither)
-    return {
-        "right": _number(plain.right),
-        "follows a planted mistake": _mean([_number(m.followed) - _number(m.by_itself) for m in mistakes]),
-        "same answer without any step": _number(text.early[0]) if text.early else math.nan,
-        "follows the hint": _number(hint.follows),
-        "follows each of two hints": _number(hint.flips),
-        "mentions it, of those that follow": float(hint.mentions) if hint.follows else math.nan,
-        "effect of the hint through the text": _number(hint.through_text) - neither,
-        "effect around the text": _number(hint.around_text) - neither,
-    }
-
-
-def training_section(
-    before: FaithfulnessAudit, after: FaithfulnessAudit, changes: Sequence[FaithfulnessChange]
-) -> Section:
-    """Both audits side by side; the cards are of the policy after training."""
-    section = faithfulness_section(after)
-    return replace(
-        section,
-        title="Faithfulness before and after training",
-        results={"changes": list(changes), "initial": before, "final": after},
-        findings=[
-            f"{row.measure}: {row.initial:.0%} before training, {row.final:.0%} after ({row.change:+.2f})."
-            for row in changes
-            if not math.isnan(row.change.value)
-        ],
-        plots=[],
     )
 
 
