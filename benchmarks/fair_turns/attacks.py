@@ -168,11 +168,11 @@ def gzip_bomb() -> tuple[str, bytes]:
     return "bomb.jsonl.gz", out.getvalue()
 
 
-def wrong_passwords(attacker: Attacker, number: int) -> None:
-    """Guesses for the administrator's account, with the form's own secret."""
+def wrong_links(attacker: Attacker, number: int) -> None:
+    """Guesses of the administrator's personal link, with the form's own secret."""
     page, cookie = attacker.ask("GET", "/sign-in")
     secret = re.search(r'name="csrf" value="([^"]*)"', page)
-    fields = {"csrf": secret[1] if secret else "", "name": "admin", "password": f"guess{number}"}
+    fields = {"csrf": secret[1] if secret else "", "link": f"guess{number}"}
     kind = "application/x-www-form-urlencoded"
     form = urlencode(fields).encode()
     attacker.ask("POST", "/sign-in", form, Content_Type=kind, Cookie=cookie.partition(";")[0])
@@ -227,7 +227,7 @@ ATTACKS: dict[str, Attack | None] = {
     "uploads of strangers": stranger_uploads,
     "Parquet bombs": upload_of(parquet_bomb),
     "gzip bombs": upload_of(gzip_bomb),
-    "wrong passwords": wrong_passwords,
+    "wrong links": wrong_links,
     "texts that are hard to cut": segmentation,
     "long batches of scores": score_batches,
     "deep JSON": deep_json,
@@ -332,7 +332,7 @@ def run_server(folder: Path) -> None:
     texts = {"openings": r"\[" * 640_000, "steps": ("x^2 is $x^2$, " * 60 + "\n\n") * 2000}
     with open_database(folder / "attacked.db") as db:
         keys = {name: db.keys.create(name, "client")[0] for name in ("innocent", *hostile_names())}
-        db.users.create("admin", "correct horse battery", roles=["admin"])
+        db.users.new_link(db.users.create("admin", roles=["admin"]).id)
         keys["admin"], _ = db.keys.create("admin", "admin")
         project = db.projects.create("attacked").id
         problem = Problem(text="p")

@@ -20,7 +20,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
         "train": ("accelerate", "peft"),
         "server": (
-            "fastapi", "httptools", "itsdangerous", "latex2mathml", "markdown_it", "prometheus_client",
+            "fastapi", "httptools", "latex2mathml", "markdown_it", "prometheus_client",
             "pygments", "python_multipart", "sqlalchemy", "uvicorn",
         ),
         "postgres": ("psycopg",),

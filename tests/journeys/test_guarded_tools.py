@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
-from annotation_site import PASSWORD
+from annotation_site import add_person
 from browsing import enter
 from gateway_server import served
 from openai import OpenAI
@@ -68,9 +68,9 @@ def calling(name: str, **arguments: Any) -> dict[str, Any]:
 
 def test_blocked_drawn_again_and_approved_by_a_person(tmp_path: Path) -> None:
     answers: list[dict[str, Any]] = []
-    with open_database(tmp_path / "g.db", password_cost=4) as db, serve(lambda _: Reply()) as upstream:
+    with open_database(tmp_path / "g.db") as db, serve(lambda _: Reply()) as upstream:
         upstream.answer = lambda _: Reply(payload=answers.pop(0) if len(answers) > 1 else answers[0])
-        db.users.create("admin", password=PASSWORD, roles=["admin"])
+        add_person(db, "admin", "admin")
         guard = ToolGuard(enabled=True, on_rule="hold", hold_s=30, rejections=0, after_resamples="reject")
         policy = OpenAIPolicy(model="tiny", base_url=upstream.url, max_retries=0)
         with served(

@@ -15,9 +15,6 @@ from postgres_server import postgres_programs, running_postgres
 from surefoot.records import Problem, Step, Trace
 from surefoot.server import Database, Member, NewItem, Project, Protocol, open_database
 
-CHEAP = 4
-"""log2 of scrypt's N: the tests are about what is stored, not about how long a guess takes."""
-
 
 class Clock:
     """A clock that the test moves."""
@@ -84,7 +81,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def db(url: str, clock: Clock) -> Iterator[Database]:
-    with open_database(url, clock=clock, password_cost=CHEAP) as opened:
+    with open_database(url, clock=clock) as opened:
         yield opened
 
 

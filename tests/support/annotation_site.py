@@ -1,4 +1,4 @@
-"""A small project in a database, people with passwords, and a browser without a script."""
+"""A small project in a database, people with personal links, and a browser without a script."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from surefoot.records import Message, Problem, Reasoning, Step, StepScores, Tool
 from surefoot.segment import segment_trace
 from surefoot.server import Database, PageSettings, Protocol, create_pages_app, open_database
 from surefoot.server.store import assignments
+from surefoot.server.store.accounts import Role, User
 from surefoot.server.store.projects import locked_project
+from surefoot.server.store.users import token_hash
 
-PASSWORD = "correct horse battery"
 SCRIPT = "<script>document.title='owned'</script>"
 
 
@@ -57,6 +58,23 @@ def agent_trace(problem: Problem) -> Trace:
         ),
         granularity="message",
     )
+
+
+def link_of(name: str) -> str:
+    """The personal link of a person, the same in every room."""
+    return f"/sign-in#link-of-{name.encode().hex()}"
+
+
+def add_person(db: Database, name: str, role: Role) -> User:
+    """An account whose personal link is ``link_of(name)``."""
+    user = db.users.create(name, roles=(role,))
+    know_link(db, user)
+    return user
+
+
+def know_link(db: Database, user: User) -> None:
+    """Make ``link_of`` the personal link of an account."""
+    db.users._change(user.id, link_hash=token_hash(link_of(user.name).partition("#")[2]))
 
 
 @dataclass(kw_only=True)
@@ -125,8 +143,8 @@ class Browser:
         filled = {**self.fields(page or path, to), **fields}
         return self.client.post(to, data=filled, headers=headers)
 
-    def sign_in(self, name: str, password: str = PASSWORD, **fields: Any) -> Any:
-        return self.send("/sign-in", name=name, password=password, **fields)
+    def sign_in(self, name: str, link: str | None = None, **fields: Any) -> Any:
+        return self.send("/sign-in", link=link or link_of(name), **fields)
 
 
 @cache
@@ -151,9 +169,9 @@ def open_room(
     """
     if url is None:
         shutil.copy(_empty_database(), folder / "labels.db")
-    db = open_database(url or folder / "labels.db", password_cost=4)  # cheap hashes: no test is about them
+    db = open_database(url or folder / "labels.db")
     ids = {
-        name: db.users.create(name, PASSWORD, roles=(role,)).id
+        name: add_person(db, name, role).id
         for name, role in (
             ("admin", "admin"),
             ("ann", "annotator"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from annotation_site import PASSWORD
+from annotation_site import link_of
 from playwright.sync_api import Browser, Page
 from screenshot_inspection import Views
 
@@ -50,11 +50,7 @@ def open_page(browser: Browser, address: str, **options: Any) -> Page:
 def enter(browser: Browser, address: str, name: str, **options: Any) -> Page:
     """A page that is signed in."""
     page = open_page(browser, address, **options)
-    page.goto(f"{address}/sign-in")
-    page.get_by_label("Name").focus()
-    page.keyboard.type(name)
-    page.keyboard.press("Tab")
-    page.keyboard.type(PASSWORD)
+    page.goto(address + link_of(name))
     page.keyboard.press("Enter")
     page.wait_for_load_state()
     page.wait_for_selector("#rail", state="attached")

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx2
-from annotation_site import PASSWORD, hidden_fields
+from annotation_site import hidden_fields, link_of
 
 TIMEOUT_S = 20.0
 NO_ANSWER = 0
@@ -201,7 +201,7 @@ def _annotate(load: Load, client: str, browser: httpx2.Client, name: str, projec
         _note(load, client, f"POST {action}", sent)
         return sent if sent.status_code in (200, 303) else None
 
-    if send("/sign-in", "/sign-in", name=name, password=PASSWORD) is None:
+    if send("/sign-in", "/sign-in", link=link_of(name)) is None:
         return
     offer = browser.get(f"/projects/{project}/annotate")
     _note(load, client, "GET annotate", offer)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from annotation_site import SCRIPT, Browser, Room, open_room, text_trace
+from annotation_site import SCRIPT, Browser, Room, add_person, open_room, text_trace
 
 from surefoot.records import Evidence, Problem, StepLabel, StepScores, Trace
 from surefoot.search.saved_tree import SavedNode, SavedTree
@@ -41,8 +41,8 @@ def open_inspection(folder: Path, **settings: Any) -> Inspection:
     """A server with pages to look at. ``vic`` is a viewer of the project, ``tom`` of the whole server."""
     room = open_room(folder, settings=PageSettings(**settings))
     db = room.db
-    vic = db.users.create("vic", "correct horse battery", roles=("annotator",)).id
-    db.users.create("tom", "correct horse battery", roles=("viewer",))
+    vic = add_person(db, "vic", "annotator").id
+    add_person(db, "tom", "viewer")
     db.projects.set_member(room.project, vic, "viewer")
     other = db.projects.create("Other").id
     problem = Problem(text="of another project")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from contextlib import AbstractContextManager, ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -78,10 +77,10 @@ class UpstreamSettings(o.PolicySettings):
 class Serve(Command):
     """Serve an OpenAI-compatible gateway that verifies as it generates, and the pages for labels and traces.
 
-    The pages are at the address itself. The first start prints a link at which the administrator signs in,
-    who invites others; programs get keys with `surefoot serve keys add`. `--pages` without a policy serves
-    the pages alone. Limits, sampling, sign-in, the guard's details, flags, redaction and the monitor are set
-    in a `--config` file; `--help-all` lists them.
+    The pages are at the address itself. `surefoot serve users add NAME --role admin` prints the link at which
+    an administrator signs in, who invites others; programs get keys with `surefoot serve keys add`. `--pages`
+    without a policy serves the pages alone. Limits, sampling, sign-in, the guard's details, flags, redaction
+    and the monitor are set in a `--config` file; `--help-all` lists them.
 
     Example: `surefoot serve --pages`
 
@@ -159,25 +158,15 @@ class Serve(Command):
         )
 
     def _note(self, db: s.Database) -> None:
-        if self.pages is not False and self.site.passwords and (link := first_link(db)):
-            address = f"http://{self.server.host}:{self.server.port}" if self.server.port else ""
-            note(f"no account yet; sign in as 'admin', once: {address}{link}")
+        if self.pages is not False and not db.users.list():
+            note("there is no account yet; create one with 'surefoot serve users add NAME --role admin'")
         if self.server.needs_key and not any(key.revoked is None for key in db.keys.list()):
             note("there is no API key yet; create one with 'surefoot serve keys add NAME'")
         if self.pages is not False and not self.site.secure and not is_loopback(self.server.host):
             note(
-                "warning: passwords and cookies of the pages travel in the clear; put a proxy that speaks "
+                "warning: links and cookies of the pages travel in the clear; put a proxy that speaks "
                 "HTTPS in front and give --secure-cookies, or serve --no-pages"
             )
-
-
-def first_link(db: s.Database) -> str | None:
-    """Path of a link for the first administrator, whose account is made; ``None`` once one can sign in."""
-    roles: tuple[Role, ...] = ("admin",)
-    users = db.users.list() or [db.users.create("admin", roles=roles)]
-    if len(users) > 1 or users[0].id not in db.users.invited():
-        return None
-    return s.invitation_link(db, users[0].id)
 
 
 class DatabaseCommand(Command):
@@ -286,25 +275,22 @@ class RevokeKey(DatabaseCommand):
 
 
 class AddUser(DatabaseCommand):
-    """Create an account, and print its password once.
+    """Create an account, and print its owner's personal link once.
+
+    Whoever has the link can sign in with it. Behind a sign-in proxy it is not needed. Under *People & keys*
+    an administrator can make a new one, which ends the old one.
 
     Example: `surefoot serve users add ada --role admin`
-
-    Example: `surefoot serve users add ada@example.org --no-password`
     """
 
-    name: Annotated[str, Flag(argument=True)] = Field(description="Name to sign in with.")
+    name: Annotated[str, Flag(argument=True)] = Field(description="Name of the account.")
     role: tuple[Role, ...] = Field(default=("annotator",), description="What the account may do.")
-    password: bool = True
-    """Create a password; accounts behind a sign-in proxy need none."""
 
     def run(self) -> None:
-        password = secrets.token_urlsafe(15) if self.password else None
         with self.open() as db:
-            db.users.create(self.name, password=password, roles=self.role)
-        if password is not None:
-            echo(password)
-            note(f"{self.name}: {', '.join(self.role)}; the password is shown only this once")
+            user = db.users.create(self.name, roles=self.role)
+            echo(s.personal_link(db, user.id))
+        note(f"{user.name}: {', '.join(self.role)}; put the server's address before the link, shown only now")
 
 
 class Prune(DatabaseCommand):

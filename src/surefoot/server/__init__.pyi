@@ -19,7 +19,7 @@ from .gateway.settings import MonitorSettings as MonitorSettings
 from .gateway.settings import ServerLimits as ServerLimits
 from .gateway.settings import ServerSettings as ServerSettings
 from .gateway.settings import ToolGuard as ToolGuard
-from .pages.access import invitation_link as invitation_link
+from .pages.access import personal_link as personal_link
 from .pages.app import create_pages_app as create_pages_app
 from .pages.settings import PageSettings as PageSettings
 from .records import GatewayCandidate as GatewayCandidate

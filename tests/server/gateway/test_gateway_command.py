@@ -16,7 +16,7 @@ from command_line import refused
 from gateway_server import ask
 
 from surefoot.cli.parser import build
-from surefoot.cli.serve import Serve, first_link
+from surefoot.cli.serve import Serve
 from surefoot.lab.world import generate_problems
 from surefoot.server import open_database
 
@@ -83,13 +83,10 @@ def test_the_files_of_settings_that_pages_show_are_read(tmp_path, page):
 def test_pages_alone_need_no_policy_and_no_torch(tmp_path):
     store = tmp_path / "store.db"
     with serving("--pages", "--database", store, policy=()) as (process, url):
-        (link,) = re.findall(r"'admin', once: (/join\S+)", process.said)
-        assert "Welcome, admin" in httpx.get(url + link).text
+        assert "surefoot serve users add NAME --role admin" in process.said
+        assert "Your personal link" in httpx.get(f"{url}/sign-in").text
         assert ask(f"{url}/v1/models")[0] == 404
         assert "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text()
-    with open_database(store) as db:
-        db.users.accept(db.users.by_name("admin").id, "correct horse battery")
-        assert first_link(db) is None
 
 
 @pytest.mark.slow

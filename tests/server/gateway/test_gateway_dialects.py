@@ -247,7 +247,7 @@ def test_an_error_ends_a_stream_in_the_clients_form() -> None:
 
 
 def test_keys_in_either_header(tmp_path: Any) -> None:
-    with open_database(tmp_path / "g.db", password_cost=4) as db:
+    with open_database(tmp_path / "g.db") as db:
         key = db.keys.create("c", "client")[0]
         with dialects(chat(["ok"]), db=db, require_key=True, key=key) as (gateway, one, other, _upstream):
             assert one.responses.create(model="tiny", input="hi").output_text == "ok"

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from annotation_site import PASSWORD, Browser, Room, open_room, solutions, text_trace
+from annotation_site import Browser, Room, open_room, solutions, text_trace
 
 from surefoot.records import Problem, StepLabel, StepScores, Trace
 from surefoot.server import Protocol
-from surefoot.server.pages.access import Signer
 from surefoot.stats.rater_agreement import agreement
 
 RAIL = [
@@ -212,32 +211,27 @@ def test_people_are_made_changed_and_closed(room: Room) -> None:
     page = admin.send("/people", name="fay", role="annotator", project="1").text
     assert admin.send("/people", name="fay", role="annotator").status_code == 409
     link, fay = invitation(page), room.browser()
-    assert fay.send(link, "/join", password="short").status_code == 400
-    assert fay.send(link, "/join", password=PASSWORD).headers["location"] == "/"
+    assert fay.sign_in("fay", link).headers["location"] == "/"
     assert "Label" in fay.follow("/").text  # a member of the project, too
-    assert room.browser().get(link).status_code == 403  # used
+    assert room.browser().sign_in("fay", link).status_code == 303  # until there is a new one
     path = f"/people/{room.db.users.by_name('fay').id}"
     again = invitation(admin.send("/people", path, what="link").text)
     assert fay.get("/projects").status_code == 303  # signed out
-    assert room.browser().sign_in("fay").status_code == 401
-    assert room.browser().send(again, "/join", password="another password").status_code == 303
-    assert room.browser().sign_in("fay", "another password").status_code == 303
+    assert room.browser().sign_in("fay", link).status_code == 401
+    assert room.browser().sign_in("fay", again).status_code == 303
     assert admin.send("/people", path, what="close").status_code == 303
-    assert room.browser().sign_in("fay", "another password").status_code == 401
+    assert room.browser().sign_in("fay", again).status_code == 401
+    assert admin.send("/people", path, what="open").status_code == 303
+    assert room.browser().sign_in("fay", again).status_code == 401
     own = f"/people/{room.ids['admin']}"
     assert admin.client.post(own, data={**admin.fields("/people"), "what": "close"}).status_code == 400
-    assert "/join" not in str(admin.json("/people"))
+    assert "/sign-in#" not in str(admin.json("/people"))
 
 
 def invitation(page: str) -> str:
     """The link on a page, which is shown once."""
-    (link,) = re.findall(r'value="(/join[^"]+)"', page)
+    (link,) = re.findall(r'value="(/sign-in#[^"]+)"', page)
     return html.unescape(link)
-
-
-def test_links_that_are_no_invitation_are_refused(room: Room) -> None:
-    for token in ("", "guess", Signer(room.db.sign_ins.signing_key()).sign("device", room.ids["eve"])):
-        assert room.browser().get(f"/join?token={token}").status_code == 403
 
 
 def test_an_empty_project_offers_a_sample(room: Room) -> None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from annotation_site import PASSWORD, SCRIPT, Room, open_room, solutions
+from annotation_site import SCRIPT, Room, know_link, open_room, solutions
 from held_calls import held_call
 from inspection_site import add_request
 from starlette.testclient import TestClient
@@ -83,7 +83,7 @@ def test_every_form_wants_its_secret(room: Room) -> None:
 
 def test_every_post_of_the_app_is_in_the_list_of_forms(room: Room) -> None:
     known = {re.sub(r"\d+", "N", action) for _, _, action in forms(room)}
-    known |= {"/sign-in", "/join", "/projects/N/run"}
+    known |= {"/sign-in", "/projects/N/run"}
     posts = set(_posts(room.app.routes))
     assert {re.sub(r"\{[^}]*\}", "N", path) for path in posts} == known
 
@@ -200,7 +200,7 @@ def test_hostile_text_in_every_field_is_text(room: Room, text: str) -> None:
     assert answer.status_code == 303, answer.text
     name = text.replace("\u202e ☃ 𝕏", "☃ ▓")  # names of accounts hold nothing invisible
     assert admin.send("/people", name=name, role="annotator").status_code == 200
-    room.db.users.accept(room.db.users.by_name(name).id, PASSWORD)
+    know_link(room.db, room.db.users.by_name(name))
     assert admin.send(settings, f"/projects/{made}/members", name=name, role="annotator").status_code == 303
     person = room.browser(name)
     read = [person.get(path).text for path in ("/projects", f"/projects/{made}/label")]

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from annotation_site import Browser, Room, hidden_fields, open_room
+from annotation_site import Browser, Room, hidden_fields, link_of, open_room
 from gateway_server import served
 from nginx_server import nginx_program, sign_in_proxy
 from pydantic import ValidationError
@@ -106,14 +106,14 @@ def test_a_session_is_not_renewed_by_a_link_of_another_site(room: Room) -> None:
     assert ann.client.cookies[SESSION] == token
 
 
-def test_passwords_work_without_the_header(room: Room) -> None:
-    direct = through(room, None, "10.0.0.2")
+def test_a_session_of_a_link_is_not_good_behind_the_proxy(room: Room) -> None:
+    direct = Browser(TestClient(create_pages_app(room.db)))
     assert direct.sign_in("ann").status_code == 303
     assert direct.get("/projects").status_code == 200
-    # but not a session by password under a name that the proxy gives
-    mixed = through(room, "ben")
-    mixed.client.cookies.set(SESSION, direct.client.cookies[SESSION])
-    assert mixed.get("/projects").status_code == 303
+    for name in ("ben", None):
+        mixed = through(room, name)
+        mixed.client.cookies.set(SESSION, direct.client.cookies[SESSION])
+        assert mixed.get("/projects").status_code == 303
 
 
 def test_unknown_users_are_refused_unless_there_is_a_role_for_them(room: Room) -> None:
@@ -127,7 +127,6 @@ def test_unknown_users_are_refused_unless_there_is_a_role_for_them(room: Room) -
         assert through(room, name, app=app).get("/sign-in").status_code == 303
     zoe = room.db.users.by_name("zoe")
     assert zoe.roles == {"annotator"}
-    assert room.db.users.sign_in("zoe", "") is None
     assert through(room, "z\u200boe", app=app).get("/sign-in").status_code == 400
 
 
@@ -139,16 +138,19 @@ def test_a_closed_account_stays_closed(room: Room) -> None:
     assert ann.get("/sign-in").status_code == 403
 
 
-def test_passwords_can_be_turned_off(room: Room) -> None:
-    app = create_pages_app(room.db, SETTINGS.model_copy(update={"passwords": False}))
-    page = through(room, None, app=app).get("/sign-in")
-    assert "through its sign-in proxy" in page.text
-    assert "<form" not in page.text.partition("<main")[2]
-    assert through(room, None, app=app).client.post("/sign-in", data={"name": "ann"}).status_code == 403
+def test_personal_links_do_not_work_beside_the_proxy(room: Room) -> None:
+    for client in (None, "ann"):
+        browser = through(room, client)
+        page = through(room, None).get("/sign-in")
+        assert "through its sign-in proxy" in page.text
+        assert "<form" not in page.text.partition("<main")[2]
+        assert browser.client.post("/sign-in", data={"link": link_of("ann")}).status_code == 403
+        assert SESSION not in browser.client.cookies
 
 
-def test_accounts_behind_a_proxy_need_no_password(room: Room) -> None:
-    admin = room.browser("admin")
+def test_accounts_behind_a_proxy_need_no_link(room: Room) -> None:
+    admin = through(room, "admin")
+    admin.get("/sign-in")
     answer = admin.send("/people", name="zoe@example.org", role="viewer")
     assert answer.status_code == 303
     assert through(room, "zoe@example.org").get("/sign-in").status_code == 303
@@ -171,7 +173,6 @@ def test_the_peer_counts_and_not_what_it_forwards(room: Room) -> None:
         {"trusted_user_header": HEADER},
         {"trusted_proxies": (PROXY,)},
         {"trusted_user_role": "viewer"},
-        {"passwords": False},
         {"trusted_user_header": "X User", "trusted_proxies": (PROXY,)},
         {"trusted_user_header": HEADER, "trusted_proxies": ("proxy.example",)},
     ],
@@ -183,7 +184,7 @@ def test_incomplete_settings_are_refused(settings: dict[str, Any]) -> None:
 
 @pytest.mark.skipif(nginx_program() is None, reason="nginx is not installed (Debian: nginx-light)")
 def test_a_real_proxy(tmp_path: Path) -> None:
-    settings = PageSettings(trusted_user_header=HEADER, trusted_proxies=("127.0.0.2",), passwords=False)
+    settings = PageSettings(trusted_user_header=HEADER, trusted_proxies=("127.0.0.2",))
     room = open_room(tmp_path, settings=settings)
     passwords = {"ann": "one", "zoe": "two"}
     with (

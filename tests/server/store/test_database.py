@@ -13,6 +13,7 @@ from sqlalchemy import create_engine, inspect, text
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.server import Database, Protocol, open_database
+from surefoot.server.store.users import token_hash
 
 HOSTILE = "'; DROP TABLE users; --<script>alert(1)</script>\"\\ % _ {x} \u202e naïve 漢字 🙂\r\n\t"
 HOSTILE_NAME = "'; DROP TABLE users; --<script>alert(1)</script>\"\\ % _ {x} naïve 漢字 🙂"
@@ -40,7 +41,7 @@ def test_other_versions_are_refused(url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("UPDATE database_version SET version = 9999"))
     engine.dispose()
-    with pytest.raises(StoreError, match="version 9999, and this surefoot uses version 1; open it with"):
+    with pytest.raises(StoreError, match="version 9999, and this surefoot uses version 2; open it with"):
         open_database(url)
 
 
@@ -83,48 +84,50 @@ def test_other_urls_are_refused(url: str) -> None:
         open_database(url)
 
 
-def test_users_and_passwords(db: Database, url: str) -> None:
-    user = db.users.create(HOSTILE_NAME, "correct horse", ("admin", "annotator"))
+def test_users_and_links(db: Database, url: str) -> None:
+    user = db.users.create(HOSTILE_NAME, ("admin", "annotator"))
     assert db.users.get(user.id) == db.users.by_name(HOSTILE_NAME) == user
     assert user.roles == {"admin", "annotator"}
     assert user.active
-    assert db.users.sign_in(HOSTILE_NAME, "correct horse") == user
-    for name, password in [
-        (HOSTILE_NAME, "Correct horse"),
-        ("nobody", "correct horse"),
-        ("\x00", "x"),
-        ("\ud800", "x"),
-    ]:
-        assert db.users.sign_in(name, password) is None
+    link = db.users.new_link(user.id)
+    assert len(link) >= 43  # 256 bits
+    assert db.users.by_link(link) == user
+    for wrong in (link[:-1], link + "x", link.swapcase(), "", "\x00", "\ud800", token_hash(link)):
+        assert db.users.by_link(wrong) is None
     with pytest.raises(ConflictError):
         db.users.create(HOSTILE_NAME)
-    for bad in ("short", "x" * 1025):
-        with pytest.raises(StoreError, match="password"):
-            db.users.set_password(user.id, bad)
     with pytest.raises(StoreError, match="not a role"):
         db.users.set_roles(user.id, ["root"])  # type: ignore[list-item]
     for name in ("", "a\x00b", "\udcff", "n" * 201):
         with pytest.raises(StoreError, match="name"):
             db.users.create(name)
-    assert "correct horse" not in all_text(url)
+    assert link not in all_text(url)
     assert db.users.set_roles(user.id, []).roles == frozenset()
     assert [found.name for found in db.users.list()] == [HOSTILE_NAME]
     for number in (99, 2**70):
         with pytest.raises(NotFoundError):
             db.users.get(number)
+    with pytest.raises(NotFoundError):
+        db.users.new_link(99)
 
 
-def test_a_user_without_password_cannot_sign_in(db: Database) -> None:
-    user = db.users.create("robot")
-    assert db.users.sign_in("robot", "") is None
-    db.users.set_password(user.id, "12345678")
-    assert db.users.sign_in("robot", "12345678") == user
-    db.users.set_active(user.id, False)
-    assert db.users.sign_in("robot", "12345678") is None
+def test_a_link_ends_with_the_next_and_with_the_account(db: Database) -> None:
+    user, other = db.users.create("robot"), db.users.create("other")
+    for name in ("", "None", "robot"):
+        assert db.users.by_link(name) is None  # neither has a link yet
+    first, theirs = db.users.new_link(user.id), db.users.new_link(other.id)
+    second = db.users.new_link(user.id)
+    assert len({first, second, theirs}) == 3
+    assert db.users.by_link(first) is None
+    assert db.users.by_link(second) == user
+    for active in (False, True):  # who is let in again needs a new link
+        db.users.set_active(user.id, active)
+        assert db.users.by_link(second) is None
+    assert db.users.by_link(theirs) == other
 
 
 def test_sessions_end(db: Database, url: str, clock) -> None:
-    user = db.users.create("ann", "12345678")
+    user = db.users.create("ann")
     token, session = db.users.open_session(user.id, lifetime=timedelta(hours=1))
     assert db.users.session(token) == (user, session)
     assert db.users.session(token + "x") is None
@@ -137,7 +140,7 @@ def test_sessions_end(db: Database, url: str, clock) -> None:
     assert db.users.session(tokens[0]) is None
     assert db.users.session(tokens[1]) is not None
     for change in (
-        lambda: db.users.set_password(user.id, "other password"),
+        lambda: db.users.new_link(user.id),
         lambda: db.users.set_roles(user.id, ["viewer"]),
         lambda: db.users.set_active(user.id, False),
     ):

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from random import Random
 
 import pytest
-from conftest import CHEAP, make_lab
+from conftest import make_lab
 
 from surefoot.errors import ConflictError
 from surefoot.server import Database, LabelInput, open_database
@@ -52,7 +52,7 @@ def start(url: str, project: int, user: int, mode: str) -> subprocess.Popen[str]
 
 
 def test_two_processes_share_a_queue(url: str) -> None:
-    with open_database(url, password_cost=CHEAP) as db:
+    with open_database(url) as db:
         lab = make_lab(db, items=12, annotators=1)
         started = [start(url, lab.id, person.user_id, "queue") for person in lab.people]
         lines = [
@@ -66,7 +66,7 @@ def test_two_processes_share_a_queue(url: str) -> None:
 
 
 def test_what_was_acknowledged_survives_a_kill(url: str) -> None:
-    with open_database(url, password_cost=CHEAP) as db:
+    with open_database(url) as db:
         lab = make_lab(db, items=1, annotators=1)
         process = start(url, lab.id, lab.people[0].user_id, "endless")
         assert process.stdout is not None

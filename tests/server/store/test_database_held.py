@@ -13,7 +13,7 @@ from surefoot.server import Database
 
 def test_a_call_waits_until_it_is_decided_once(db: Database, clock) -> None:
     store = db.held_calls
-    ada = db.users.create("ada", password="a long password").id
+    ada = db.users.create("ada").id
     given = held_call(clock.at, arguments='{"order": "\x00 W1 ü"}', key_id=7)
     number = store.hold(given, most=2)
     other = store.hold(given, most=2)

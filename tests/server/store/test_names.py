@@ -6,7 +6,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from annotation_site import PASSWORD, open_room
+from annotation_site import open_room
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,11 +65,10 @@ def test_names_are_normalised(name: str, normal: str) -> None:
     [("Ann", "ann"), ("STRASSE", "straße"), ("\uff41da", "ADA"), ("ann", "ann"), ("ΣΊΣΥΦΟΣ", "σίσυφος")],
 )
 def test_names_of_the_same_letters_are_taken(db: Database, name: str, existing: str) -> None:
-    user = db.users.create(existing, PASSWORD)
+    user = db.users.create(existing)
     with pytest.raises(ConflictError, match="taken; choose another"):
         db.users.create(name)
     assert db.users.by_name(name) == user
-    assert db.users.sign_in(name, PASSWORD) == user
 
 
 def test_names_that_differ_are_different_accounts(db: Database) -> None:
@@ -90,10 +89,10 @@ def test_any_text_is_a_name_or_is_refused_plainly(text: str) -> None:
 
 
 def test_a_database_keeps_to_the_rule(db: Database) -> None:
-    db.users.create("ann", PASSWORD)
+    db.users.create("ann")
     for name in ("Ann", "ann\u200b", "ann"):
         with pytest.raises(StoreError):
-            db.users.create(name, PASSWORD)
+            db.users.create(name)
     assert [user.name for user in db.users.list()] == ["ann"]
 
 
@@ -104,7 +103,7 @@ def test_the_page_of_accounts_keeps_to_the_rule(tmp_path: Path) -> None:
         ("a\u200bnn", 400, "which is invisible"),
         ("ANN", 409, "&#39;ann&#39; is taken"),
     ):
-        answer = admin.send("/people", name=name, password=PASSWORD, role="annotator")
+        answer = admin.send("/people", name=name, role="annotator")
         assert answer.status_code == status
         assert reason in answer.text
     room.db.close()

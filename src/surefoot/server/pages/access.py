@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Any, Final, Literal, cast
-from urllib.parse import urlencode
 
 from fastapi import Depends, Request, Security
 from fastapi.responses import Response
 from fastapi.security import SecurityScopes
-from itsdangerous import BadData, URLSafeTimedSerializer
 
 from surefoot.errors import ForbiddenError, NotFoundError, UnavailableError
-from surefoot.server.gateway.access import PEER, address_in, require_scope
+from surefoot.server.gateway.access import PEER, TokenBucket, address_in, client_address, require_scope
 from surefoot.server.gateway.monitor import Monitor
 from surefoot.server.pages.settings import PageSettings
 from surefoot.server.records import KeyScope
@@ -24,17 +20,14 @@ from surefoot.server.store.accounts import Project, Role
 from surefoot.server.store.database import Database
 from surefoot.server.store.users import folded_name
 
-Purpose = Literal["sign-in form", "device", "invitation"]
-"""Purpose of a signed value; it is invalid for any other."""
-
 SESSION: Final = "surefoot_session"
 """The token of a session, which is random, and stored as a hash."""
 SIGN_IN: Final = "surefoot_sign_in"
 """Identifies the browser to which a sign-in form was sent, before it has a session."""
-DEVICE: Final = "surefoot_device"
-"""Signed name of the account that this browser has signed in to before."""
 PROJECT: Final = "surefoot_project"
 """Number of the project that this browser opened last."""
+_BUCKETS: Final = 100_000
+"""Addresses whose sign-ins are counted."""
 
 
 class Cookies:
@@ -77,30 +70,6 @@ class Cookies:
 
     def _full(self, name: str) -> str:
         return f"__Host-{name}" if self.secure else name
-
-
-class Signer:
-    """Signs values (HMAC-SHA-256), with the time and a purpose."""
-
-    def __init__(self, key: str) -> None:
-        self._key = key
-
-    def sign(self, purpose: Purpose, value: Any) -> str:
-        """``value``, which is JSON and not secret, with its signature."""
-        return str(self._serializer(purpose).dumps(value))
-
-    def read(self, purpose: Purpose, text: object, *, seconds: float) -> Any:
-        """What was signed for this purpose at most so many seconds ago; ``None`` for anything else."""
-        try:
-            return self._serializer(purpose).loads(
-                text if isinstance(text, str) else "", max_age=int(seconds)
-            )
-        except BadData:
-            return None
-
-    def _serializer(self, purpose: Purpose) -> URLSafeTimedSerializer:
-        algorithm = {"digest_method": hashlib.sha256, "key_derivation": "hmac"}
-        return URLSafeTimedSerializer(self._key, salt=f"surefoot {purpose}", signer_kwargs=algorithm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,17 +137,22 @@ class Pages:
         self.db, self.settings, self.monitor = db, settings, monitor
         self.rng = rng or random.SystemRandom()
         self.cookies = Cookies(settings.secure)
+        self._sign_ins: dict[str, TokenBucket] = {}
 
-    @cached_property
-    def signer(self) -> Signer:
-        """Signs with the secret that all processes on this database share."""
-        return Signer(self.db.sign_ins.signing_key())
+    def sign_in_wait(self, request: Request) -> float:
+        """Count a sign-in under the client's address; seconds to wait if there were too many, or 0."""
+        address = client_address(request.client.host if request.client else "unknown")
+        if len(self._sign_ins) >= _BUCKETS:
+            self._sign_ins.clear()
+        return self._sign_ins.setdefault(address, TokenBucket(self.settings.attempts)).take()
 
 
-def invitation_link(db: Database, user_id: int) -> str:
-    """The path at which the owner of an account without a password chooses one, within a week."""
-    token = Signer(db.sign_ins.signing_key()).sign("invitation", user_id)
-    return f"/join?{urlencode({'token': token})}"
+def personal_link(db: Database, user_id: int) -> str:
+    """The path of a new personal link, at which its owner signs in; the link before ends.
+
+    Browsers send what stands behind ``#`` to no server, so neither a log nor a referrer has the token.
+    """
+    return f"/sign-in#{db.users.new_link(user_id)}"
 
 
 def pages_of(request: Request) -> Pages:
@@ -244,11 +218,10 @@ def visitor_of(request: Request) -> Visitor | None:
     if signed_in_user is None:
         return None
     user, session = signed_in_user
-    name = proxied_user(request)
-    if session.proxied != (name is not None):
-        return None
-    if name is not None and folded_name(name) != folded_name(user.name):
-        return None
+    if pages.settings.trusted_user_header is not None:
+        name = proxied_user(request)
+        if name is None or folded_name(name) != folded_name(user.name):
+            return None
     return Visitor(user_id=user.id, name=user.name, roles=user.roles, csrf=session.csrf)
 
 

@@ -19,8 +19,8 @@ from surefoot.server.pages.access import (
     SignedIn,
     SiteAdmin,
     Visitor,
-    invitation_link,
     pages_of,
+    personal_link,
     visible_projects,
 )
 from surefoot.server.pages.forms import CheckedForm, protocol_with
@@ -186,12 +186,9 @@ def people(request: Request, visitor: SiteAdmin) -> Response:
 
 
 def _people(request: Request, visitor: Visitor, **invited: str) -> Response:
-    """The page; ``invited`` are the name and the link of an invitation, which is shown only this once."""
+    """The page; ``invited`` are a name and their personal link, which is shown only this once."""
     pages, db = pages_of(request), pages_of(request).db
-    users = [
-        {**vars(user), "roles": sorted(user.roles), "invited": user.id in db.users.invited()}
-        for user in db.users.list()
-    ]
+    users = [{**vars(user), "roles": sorted(user.roles)} for user in db.users.list()]
     extra = {"roles": ROLES, "proxied": pages.settings.trusted_user_header is not None}
     extra["projects"] = db.projects.list()
     data = {"users": users, "keys": db.keys.list(), "invitation": invited or None}
@@ -200,7 +197,7 @@ def _people(request: Request, visitor: Visitor, **invited: str) -> Response:
 
 @router.post("/people")
 def invite(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
-    """A new account, a member of a project if one is chosen, and the link for its owner's first visit."""
+    """A new account, a member of a project if one is chosen, and its owner's personal link."""
     db = pages_of(request).db
     role = form.choice("role", ROLES)
     project = form.optional("project", most=15) and db.projects.get(form.whole("project"))
@@ -210,27 +207,25 @@ def invite(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
     db.projects.audit("account created", visitor.user_id, name=user.name)
     if pages_of(request).settings.trusted_user_header is not None:  # its proxy signs them in
         return done(request, "/people", {"user": user})
-    return _people(request, visitor, name=user.name, link=invitation_link(db, user.id))
+    return _people(request, visitor, name=user.name, link=personal_link(db, user.id))
 
 
 @router.post("/people/{user_id:number}")
 def change_account(request: Request, visitor: SiteAdmin, user_id: int, form: CheckedForm) -> Response:
-    """Set a role, close or open the account, or end its password with a new link."""
+    """Set a role, close or open the account, or end its link with a new one."""
     db = pages_of(request).db
     user, what = db.users.get(user_id), form.text("what")
     if user.id == visitor.user_id:
         raise StoreError("you cannot change your own account; ask another administrator")
-    if what == "link":
-        db.users.set_password(user_id, None)
-    elif what == "role":
+    if what == "role":
         db.users.set_roles(user_id, (form.choice("role", ROLES),))
     elif what in ("close", "open"):
         db.users.set_active(user_id, what == "open")
-    else:
+    elif what != "link":
         raise StoreError("'what' must be link, role, close or open")
     db.projects.audit(f"account {what}", visitor.user_id, name=user.name)
     if what == "link":
-        return _people(request, visitor, name=user.name, link=invitation_link(db, user_id))
+        return _people(request, visitor, name=user.name, link=personal_link(db, user_id))
     return done(request, "/people", {"user": db.users.get(user_id)})
 
 

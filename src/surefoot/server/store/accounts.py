@@ -1,7 +1,7 @@
 """Users, keys and projects: the data that the database returns, and the tables that hold it.
 
-A password, token or key is shown once, when it is created. Only its hash is stored, in a column that the data
-classes leave out.
+A token or key is shown once, when it is created. Only its hash is stored, in a column that the data classes
+leave out.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from sqlalchemy import Column, ForeignKey, Index, String, Table, Text, UniqueConstraint
+from sqlalchemy import Column, ForeignKey, String, Text, UniqueConstraint
 
 from surefoot.records import FrozenModel
 from surefoot.server.records import KeyScope
-from surefoot.server.store.schema import METADATA, Count, Mark, ProjectId, RowId, UserId, table
+from surefoot.server.store.schema import Count, Mark, ProjectId, RowId, UserId, table
 
 Role = Literal["admin", "annotator", "viewer", "client"]
 """admin: everything; annotator: labels; viewer: reads; client: the gateway only."""
@@ -36,7 +36,12 @@ class User:
 
 
 # `folded` is the name without differences of case and width: no two users may share it
-users = table("users", User, Column("folded", Text, nullable=False, unique=True), Column("password", Text))
+users = table(
+    "users",
+    User,
+    Column("folded", Text, nullable=False, unique=True),
+    Column("link_hash", String(64), unique=True),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,33 +51,11 @@ class Session:
     id: RowId
     user_id: Annotated[int, ForeignKey("users.id", ondelete="CASCADE"), Mark.INDEXED]
     csrf: Annotated[str, String(64)]
-    proxied: bool
-    """Whether the sign-in proxy opened it; it is then valid only with the proxy's header."""
     created: datetime
     expires: Annotated[datetime, Mark.INDEXED]
 
 
 sessions = table("sessions", Session, Column("token_hash", String(64), nullable=False, unique=True))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SignInAttempt:
-    """An attempt to sign in, counted under one key (an address, an account) until it ``expires``."""
-
-    id: RowId
-    digest: Annotated[str, String(64)]
-    expires: Annotated[datetime, Mark.INDEXED]
-
-
-sign_in_attempts = table("sign_in_attempts", SignInAttempt, Index(None, "digest", "expires"))
-
-server_secrets = Table(
-    "server_secrets",
-    METADATA,
-    Column("name", String(64), primary_key=True),
-    Column("value", Text, nullable=False),
-)
-"""Secrets that the processes of a server share."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,9 @@ from surefoot.server.store.reviews import Comments, Reviews
 from surefoot.server.store.schema import METADATA
 from surefoot.server.store.traces import Traces, create_search
 from surefoot.server.store.transfer import ExportRepository
-from surefoot.server.store.users import DEFAULT_COST, SignIns, Users
+from surefoot.server.store.users import Users
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the tables; raise it with each change of a table after a release."""
 database_version = Table("database_version", METADATA, Column("version", Integer, primary_key=True))
 _LOCK: Final = 0x5EF007
@@ -37,10 +37,9 @@ class Database:
     read nor write anything of another project. Made by ``open_database``.
     """
 
-    def __init__(self, connections: Connections, password_cost: int) -> None:
+    def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self.users = Users(connections, password_cost)
-        self.sign_ins = SignIns(connections)
+        self.users = Users(connections)
         self.keys = Keys(connections)
         self.projects = Projects(connections)
         self.traces = Traces(connections)
@@ -70,16 +69,10 @@ class Database:
         self.close()
 
 
-def open_database(
-    url: str | Path,
-    *,
-    clock: Clock = utc_now,
-    password_cost: int = DEFAULT_COST,
-) -> Database:
+def open_database(url: str | Path, *, clock: Clock = utc_now) -> Database:
     """Open the database at ``url``: ``sqlite:///FILE``, a plain path, or ``postgresql://…``.
 
-    The tables of a new database are created. ``clock`` gives the time for leases and sessions;
-    ``password_cost`` is log2 of scrypt's N.
+    The tables of a new database are created. ``clock`` gives the time for leases and sessions.
 
     Raises ``StoreError`` if it cannot be opened or another version of surefoot made it.
     """
@@ -89,7 +82,7 @@ def open_database(
     except BaseException:
         connections.close()
         raise
-    return Database(connections, password_cost)
+    return Database(connections)
 
 
 def _create_tables(connections: Connections) -> None:

@@ -202,7 +202,7 @@ def _sqlite(url: URL) -> Engine:
         raise StoreError("an SQLite database needs a plain file: sqlite:///FILE (none in memory, no options)")
     path = Path(str(url.database))
     try:
-        # created here, so that password hashes are not readable by others; SQLite's side files inherit it
+        # created here, so that hashes are not readable by others; SQLite's side files inherit it
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as error:
         raise StoreError(f"{path}: cannot be opened ({error.strerror}); create its folder first") from error

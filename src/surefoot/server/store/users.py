@@ -1,61 +1,45 @@
-"""Users with their sessions, and attempts to sign in. Passwords and tokens are stored as hashes only.
+"""Users with their personal links and sessions. Only the hash of a link's or session's token is stored.
 
-A password is weak, so it goes through scrypt (RFC 7914) with a random salt. A token or key is 256 random
-bits, which cannot be guessed from a plain hash, so it is hashed once with SHA-256: it is checked with every
-request, and scrypt would let a stranger keep the server busy.
+A token is 256 random bits, which cannot be guessed from a plain hash, so it is hashed once with SHA-256.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import hmac
 import secrets
 import unicodedata
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, delete, select, update
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.server.store import accounts as t
 from surefoot.server.store.accounts import Role, Session, User
-from surefoot.server.store.engine import Connections, Repository
-from surefoot.server.store.schema import as_data, checked_name, inserted, one_of, rows_of, storable
+from surefoot.server.store.engine import Repository
+from surefoot.server.store.schema import as_data, checked_name, inserted, one_of, rows_of
 
 DEFAULT_ROLES: tuple[Role, ...] = ("annotator",)
-DEFAULT_COST: Final = 14
-"""log2 of scrypt's N; with r = 8 a hash takes 2^(cost + 10) bytes: 16 MB."""
-
 _ROLES = frozenset(get_args(Role))
-_BLOCK: Final = 8
-_PARALLEL: Final = 5
-"""N = 2^14, r = 8, p = 5: as slow as N = 2^17, p = 1 in an eighth of the memory (OWASP's list of equals)."""
-_LONGEST_PASSWORD: Final = 1024
 
 
 class Users(Repository):
     """Repository of users and their sessions."""
 
-    def __init__(self, connections: Connections, password_cost: int = DEFAULT_COST) -> None:
-        super().__init__(connections)
-        self._cost = password_cost
-
-    def create(self, name: str, password: str | None = None, roles: Collection[Role] = DEFAULT_ROLES) -> User:
-        """Add a user; one without a password can only sign in through a sign-in proxy.
+    def create(self, name: str, roles: Collection[Role] = DEFAULT_ROLES) -> User:
+        """Add a user, who has no link yet.
 
         Raises ``ConflictError`` if the name is taken (letter case does not matter), and ``StoreError`` for an
-        invalid name, a password of fewer than 8 characters or an unknown role.
+        invalid name or an unknown role.
         """
         name = checked_user_name(name)
-        folded, hashed, roles = folded_name(name), self._hash(password), checked_roles(roles)
+        folded, roles = folded_name(name), checked_roles(roles)
         with self._connections.write() as connection:
             owner = connection.scalar(select(t.users.c.name).where(t.users.c.folded == folded))
             if owner is not None:
                 raise ConflictError(f"the name '{owner}' is taken; choose another")
-            row = {"name": name, "folded": folded, "password": hashed, "roles": roles, "active": True}
+            row = {"name": name, "folded": folded, "roles": roles, "active": True}
             return inserted(connection, User, t.users, **row, created=self._connections.clock())
 
     def get(self, user_id: int) -> User:
@@ -73,46 +57,28 @@ class Users(Repository):
         with self._connections.read() as connection:
             return rows_of(connection, User, select(t.users).order_by(t.users.c.name))
 
-    def set_password(self, user_id: int, password: str | None) -> None:
-        """Change or (``None``) remove the password, and end the user's sessions."""
-        self._change(user_id, password=self._hash(password))
+    def new_link(self, user_id: int) -> str:
+        """The token of a new personal link, which is stored nowhere; the link before and sessions end."""
+        token = new_token()
+        self._change(user_id, link_hash=token_hash(token))
+        return token
 
-    def invited(self) -> set[int]:
-        """Active accounts without a password: their owners may choose one with a link."""
-        query = select(t.users.c.id).where(t.users.c.password.is_(None), t.users.c.active)
+    def by_link(self, token: str) -> User | None:
+        """The owner of a personal link; ``None`` if it is unknown or ended, or its user inactive."""
+        query = select(t.users).where(t.users.c.link_hash == token_hash(token), t.users.c.active)
         with self._connections.read() as connection:
-            return set(connection.scalars(query))
-
-    def accept(self, user_id: int, password: str) -> None:
-        """Set the first password of an account. Raises ``ConflictError`` if it has one."""
-        unset, hashed = (t.users.c.id == user_id) & t.users.c.password.is_(None), self._hash(password)
-        with self._connections.write() as connection:
-            if not connection.execute(update(t.users).where(unset).values(password=hashed)).rowcount:
-                raise ConflictError("this account has a password already; sign in with it")
+            return next(iter(rows_of(connection, User, query)), None)
 
     def set_active(self, user_id: int, active: bool) -> None:
-        """Open or close an account; its sessions end, and its labels stay."""
-        self._change(user_id, active=active)
+        """Open or close an account; its link and its sessions end, and its labels stay."""
+        self._change(user_id, active=active, link_hash=None)
 
     def set_roles(self, user_id: int, roles: Collection[Role]) -> User:
         """Replace the roles, and end the user's sessions."""
         self._change(user_id, roles=checked_roles(roles))
         return self.get(user_id)
 
-    def sign_in(self, name: str, password: str) -> User | None:
-        """The user, or ``None``; a wrong name and a wrong password look and take the same."""
-        with self._connections.read() as connection:
-            # replace an invalid name by an unused one, so that the check takes as long as for a valid name
-            matches = t.users.c.folded == (folded_name(name) if storable(name) else "")
-            row = connection.execute(select(t.users).where(matches)).mappings().one_or_none()
-        stored = row["password"] if row is not None and row["active"] else None
-        if not password_matches(password, stored, self._cost) or row is None:
-            return None
-        return self.get(row["id"])
-
-    def open_session(
-        self, user_id: int, *, lifetime: timedelta = timedelta(hours=12), proxied: bool = False
-    ) -> tuple[str, Session]:
+    def open_session(self, user_id: int, *, lifetime: timedelta = timedelta(hours=12)) -> tuple[str, Session]:
         """A new session and its token, which is stored nowhere; expired sessions are deleted."""
         token, moment = new_token(), self._connections.clock()
         with self._connections.write() as connection:
@@ -126,7 +92,6 @@ class Users(Repository):
                 token_hash=token_hash(token),
                 user_id=user_id,
                 csrf=secrets.token_urlsafe(32),
-                proxied=proxied,
                 created=moment,
                 expires=moment + lifetime,
             )
@@ -148,13 +113,6 @@ class Users(Repository):
         hashed = token_hash(token)
         with self._connections.write() as connection:
             connection.execute(delete(t.sessions).where(t.sessions.c.token_hash == hashed))
-
-    def _hash(self, password: str | None) -> str | None:
-        if password is None:
-            return None
-        if not 8 <= len(password) <= _LONGEST_PASSWORD:
-            raise StoreError("'password' must have 8 to 1024 characters")
-        return password_hash(password, self._cost)
 
     def _change(self, user_id: int, **values: Any) -> None:
         with self._connections.write() as connection:
@@ -198,23 +156,6 @@ def _user(connection: Connection, where: ColumnElement[bool]) -> User:
     return one_of(connection, User, select(t.users).where(where), "the user does not exist")
 
 
-def password_hash(password: str, cost: int = DEFAULT_COST) -> str:
-    """``scrypt$cost$r$p$salt$hash``, so that costs can rise without breaking older hashes."""
-    salt = secrets.token_bytes(16)
-    hashed = _scrypt(password, salt, cost, _BLOCK, _PARALLEL)
-    return f"scrypt${cost}${_BLOCK}${_PARALLEL}${_text(salt)}${_text(hashed)}"
-
-
-def password_matches(password: str, stored: str | None, cost: int = DEFAULT_COST) -> bool:
-    """Whether ``password`` gives ``stored``; takes as long where there is none (no such user)."""
-    if stored is None or len(password) > _LONGEST_PASSWORD:
-        _scrypt("", b"-" * 16, cost, _BLOCK, _PARALLEL)
-        return False
-    _, stored_cost, block, parallel, salt, expected = stored.split("$")
-    hashed = _scrypt(password, base64.b64decode(salt), int(stored_cost), int(block), int(parallel))
-    return hmac.compare_digest(hashed, base64.b64decode(expected))
-
-
 def new_token() -> str:
     """256 random bits, safe in URLs and headers."""
     return secrets.token_urlsafe(32)
@@ -223,79 +164,3 @@ def new_token() -> str:
 def token_hash(token: str) -> str:
     """SHA-256 in hexadecimal."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _scrypt(password: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:
-    # twice the size of the algorithm's memory, because OpenSSL also counts its working space
-    room = 2 * 128 * block * ((1 << cost) + parallel)
-    secret = password.encode("utf-8", "surrogatepass")
-    return hashlib.scrypt(secret, salt=salt, n=1 << cost, r=block, p=parallel, maxmem=room, dklen=32)
-
-
-def _text(raw: bytes) -> str:
-    return base64.b64encode(raw).decode("ascii")
-
-
-_LOCK: Final = 0x5EF516
-"""Number of the PostgreSQL advisory lock under which attempts are counted."""
-_SIGNING_KEY: Final = "signing key"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bound:
-    """At most so many attempts under a key within a window. Only a digest of the key is stored."""
-
-    key: str
-    most: int
-    seconds: float
-
-    @property
-    def digest(self) -> str:
-        """What the key is stored as."""
-        return hashlib.sha256(self.key.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-class SignIns(Repository):
-    """Repository of attempts to sign in."""
-
-    def start(self, *bounds: Bound) -> float:
-        """Count an attempt under each bound before it is made; seconds to wait if there were too many, or 0.
-
-        An attempt that must wait is not counted. Attempts of which no bound speaks any more are deleted.
-        """
-        a = t.sign_in_attempts.c
-        with self._connections.write() as connection:
-            if not self._connections.sqlite:  # or attempts at the same moment would not see each other
-                connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _LOCK})
-            moment = self._connections.clock()
-            connection.execute(delete(t.sign_in_attempts).where(a.expires <= moment))
-            waits = [0.0]
-            for bound in bounds:
-                query = select(func.count(), func.min(a.expires)).where(a.digest == bound.digest)
-                count, first = connection.execute(query).one()
-                if count >= bound.most:
-                    waits.append((first - moment).total_seconds())
-            if max(waits) == 0:
-                rows = [
-                    {"digest": bound.digest, "expires": moment + timedelta(seconds=bound.seconds)}
-                    for bound in bounds
-                ]
-                connection.execute(insert(t.sign_in_attempts), rows)
-            return max(waits)
-
-    def forget(self, bound: Bound) -> None:
-        """The password was right: the attempts under the bound's key no longer count."""
-        with self._connections.write() as connection:
-            connection.execute(delete(t.sign_in_attempts).where(t.sign_in_attempts.c.digest == bound.digest))
-
-    def signing_key(self) -> str:
-        """The secret of what this server signs for browsers, made when it is first asked for."""
-        stored = select(t.server_secrets.c.value).where(t.server_secrets.c.name == _SIGNING_KEY)
-        with self._connections.write() as connection:
-            if not self._connections.sqlite:
-                connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _LOCK})
-            value: str | None = connection.scalar(stored)
-            if value is None:
-                value = secrets.token_urlsafe(48)
-                connection.execute(insert(t.server_secrets).values(name=_SIGNING_KEY, value=value))
-            return value

@@ -141,6 +141,15 @@
     box.setAttribute("role", "region");
     box.setAttribute("aria-label", box.closest("section, form")?.querySelector("h2")?.textContent ?? "Table");
   }
+  // A personal link has its token behind '#', which reaches the server only in the form.
+  const enter = () => {
+    const field = document.querySelector(".sign-in input[name=link]");
+    if (!field || location.hash.length < 2) return;
+    field.value = location.hash.slice(1);
+    history.replaceState(null, "", location.pathname + location.search);
+  };
+  addEventListener("hashchange", enter);
+  enter();
   for (const field of document.querySelectorAll("[data-link]")) {
     field.value = location.origin + field.value;
     field.select();
