@@ -147,6 +147,7 @@
     if (!field || location.hash.length < 2) return;
     field.value = location.hash.slice(1);
     history.replaceState(null, "", location.pathname + location.search);
+    field.focus(); // browsers skip autofocus at an address with '#'
   };
   addEventListener("hashchange", enter);
   enter();
