@@ -119,7 +119,7 @@ class Label(Command):
     `consensus` two sources or more."""
     rules: Annotated[Path | None, o.INPUT] = None
     """Text file: a policy or specification that `judge` judges by."""
-    specification: Annotated[str, o.INPUT] = ""
+    specification: Annotated[str, Flag(transient=True, file=True)] = ""
     """JSON file of a specification; `judge` says whether the clause that a step cites exists and applies."""
     tool_policy: Annotated[str, o.INPUT] = ""
     """JSON file with a policy for `verify:rules=tool-calls` (`forbidden`, `rules`, `repeatable`,
