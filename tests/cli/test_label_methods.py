@@ -67,7 +67,7 @@ def test_an_option_is_used_or_refused(name):
         nested: object = value
         for key in reversed(option.path[1:]):
             nested = {key: nested}
-        if command._uses(option.path):
+        if command.chosen.uses(option.path):
             continue
         with pytest.raises(ValueError, match=f"{name} does not use {option.name}; it uses --"):
             built(name, **{field: nested})
@@ -94,7 +94,7 @@ def read_fields(kind: type) -> set[str]:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_declares_the_options_that_it_reads(name):
     kind = METHODS[name]
-    declared = {field.split(".")[0] for field in (*kind.needs, *kind.uses)}
+    declared = {field.split(".")[0] for field in (*kind.needs, *kind.takes)}
     assert declared <= read_fields(kind) | {"workers", "engine", "problems", "dry_run"}
     unused_by_default = {"problems", "workers", "engine", "loading", "policy", "token_budget", "retry_failed"}
     assert read_fields(kind) - SHARED - unused_by_default <= declared

@@ -44,11 +44,13 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import click
 from pydantic import BaseModel, ByteSize, ConfigDict
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from surefoot.cli.commands import COMMANDS
+from surefoot.records import FrozenModel
 
 T = TypeVar("T")
 
@@ -225,6 +227,34 @@ def changed_options(command: Command) -> Iterator[tuple[Option, Any]]:
             value = getattr(value, name, None)
         if value not in (None, (), option.default):
             yield option, value
+
+
+class MethodSettings(FrozenModel):
+    """Settings of what an option of a command names (``mc:rollouts=8``), and the fields that it uses."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Fields of the command that must be given."""
+    takes: ClassVar[tuple[str, ...]] = ()
+    """Other fields that it reads, such as ``seed`` or ``sampling.max_tokens``; the rest is refused."""
+
+    def uses(self, path: tuple[str, ...]) -> bool:
+        """Whether it uses the setting of the command at ``path``."""
+        return any(".".join(path[:depth]) in self.needs + self.takes for depth in range(1, len(path) + 1))
+
+    def check_options(self, command: Command, name: str, shared: tuple[str, ...]) -> None:
+        """Refuse options that it does not use; those of the fields ``shared`` are used by all methods.
+
+        Raises ``click.UsageError`` for a missing option, and ``ValueError``, which lists those that it uses.
+        """
+        options = [option for option in options_of(type(command)) if option.path[0] not in shared]
+        changed = [option for option, _ in changed_options(command) if option in options]
+        for option in options:
+            if option.path[0] in self.needs and option.path[0] not in [other.path[0] for other in changed]:
+                raise click.UsageError(f"{option.name} is required by {name}")
+        for option in changed:
+            if not self.uses(option.path):
+                used = [other.name for other in options if other.names and self.uses(other.path)]
+                raise ValueError(f"{name} does not use {option.name}; it uses {', '.join(used)}")
 
 
 def command_line(command: Command) -> list[str]:

@@ -79,8 +79,8 @@ def _labels(item: LabelledTrace, start: float | None, best_of: int) -> list[Step
     for change in _changes(item, start):
         advantage = message = None
         if change.reason is None:
-            advantage = best_of_k(change.after, best_of) - best_of_k(change.before, best_of)
-            message = f"value {change.after:g} after, {change.before:g} before"
+            advantage = best_of_k(change.value_after, best_of) - best_of_k(change.value_before, best_of)
+            message = f"value {change.value_after:g} after, {change.value_before:g} before"
         labels.append(change.label("advantage", advantage, source=source, message=message))
     return labels
 
@@ -92,13 +92,15 @@ def _progress(item: LabelledTrace, start: float | None, threshold: float) -> lis
         good = message = None
         if failed is not None:
             good, message = -1.0, f"after step {failed + 1}, from where no rollout was right"
-        elif change.after == 0:
+        elif change.value_after == 0:
             failed, good, message = step, -1.0, "value 0: no rollout was right"
         elif change.reason is None:
-            ratio = change.after / change.before if change.before else math.inf
+            ratio = change.value_after / change.value_before if change.value_before else math.inf
             # 0.24 / 0.3 is 0.8 whatever the rounding
             good = 1.0 if ratio > threshold or math.isclose(ratio, threshold) else -1.0
-            message = f"progress {ratio:g}: value {change.after:g} after, {change.before:g} before"
+            message = (
+                f"progress {ratio:g}: value {change.value_after:g} after, {change.value_before:g} before"
+            )
         labels.append(change.label("correctness", good, source="relative-progress", message=message))
     return labels
 
@@ -109,8 +111,8 @@ class _Change:
 
     trace_id: str
     step: int
-    before: float
-    after: float
+    value_before: float
+    value_after: float
     reason: str | None
     """Why one of them is unknown."""
     of: StepLabel | None
@@ -146,8 +148,8 @@ def _changes(item: LabelledTrace, start: float | None) -> Iterator[_Change]:
         yield _Change(
             trace_id=item.trace.id,
             step=step,
-            before=math.nan if value_before is None else value_before,
-            after=math.nan if value_after is None else value_after,
+            value_before=math.nan if value_before is None else value_before,
+            value_after=math.nan if value_after is None else value_after,
             reason=reason,
             of=value,
         )

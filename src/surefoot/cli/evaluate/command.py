@@ -99,13 +99,7 @@ class Evaluate(ReportCommand):
     @model_validator(mode="after")
     def _check(self) -> Self:
         method = parse_method(self.measure, measures(), what="measure")
-        name = self.report_name
-        if missing := [field for field in method.needs if not getattr(self, field)]:
-            raise ValueError(f"'{missing[0]}' is needed for --as {name}")
-        used = {*SHARED, *method.needs, *method.takes}
-        for field, info in type(self).model_fields.items():
-            if field not in used and getattr(self, field) != info.default:
-                raise ValueError(f"'{field}' is not used by --as {name}")
+        method.check_options(self, f"--as {self.report_name}", SHARED)
         method.check(self)
         self._method = method
         return self

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import PrivateAttr
 
 from surefoot import lab
 from surefoot.cli import options as o
 from surefoot.cli.runs import origin_of, print_report, read_table, trained_on
-from surefoot.cli.settings import Command, Flag
+from surefoot.cli.settings import Command, Flag, MethodSettings
 from surefoot.cli.terminal import echo, note
 from surefoot.concurrency import run_sync
 from surefoot.errors import LabelError, RecordError
@@ -25,7 +25,7 @@ from surefoot.io import ReadReport, write_json
 from surefoot.io.sources import files_of, names_files
 from surefoot.io.tables import RecordTable, open_table
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import FrozenModel, Problem, StepLabel, StepScores
+from surefoot.records import Problem, StepLabel, StepScores
 
 if TYPE_CHECKING:
     from surefoot.cli.evaluate.command import Evaluate
@@ -109,13 +109,8 @@ class ReportCommand(Command):
         echo(f"{for_html}")
 
 
-class Measure(FrozenModel):
+class Measure(MethodSettings):
     """What ``--as`` names: the settings of one measure, and how it is computed from the command's files."""
-
-    needs: ClassVar[tuple[str, ...]] = ()
-    """Fields of the command that must be given."""
-    takes: ClassVar[tuple[str, ...]] = ()
-    """Further fields that it uses; others are refused."""
 
     def check(self, command: Evaluate) -> None:
         """Raise ``ValueError``, with the fields' names in quotes, for settings that do not fit together."""

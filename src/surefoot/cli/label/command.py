@@ -25,7 +25,7 @@ from surefoot.cli.label.rules import (
 )
 from surefoot.cli.parser import FILE_ENDINGS
 from surefoot.cli.runs import map_pieces
-from surefoot.cli.settings import Command, Flag, changed_options, options_of
+from surefoot.cli.settings import Command, Flag
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Policy, Sampling
@@ -156,15 +156,7 @@ class Label(Command):
     @model_validator(mode="after")
     def _check(self) -> Self:
         method = self.chosen
-        options = [option for option in options_of(type(self)) if not option.flag.argument]
-        options_given = [option for option, _ in changed_options(self) if option in options]
-        for field in method.needs:
-            if field not in [option.path[0] for option in options_given]:
-                raise click.UsageError(f"--{dashed(field)} is required by {self.name}")
-        for option in options_given:
-            if not self._uses(option.path):
-                used = [other.name for other in options if other.names and self._uses(other.path)]
-                raise ValueError(f"{self.name} does not use {option.name}; it uses {', '.join(used)}")
+        method.check_options(self, self.name, self.always)
         if method.folder and self.out == "-":
             raise click.UsageError(f"--out is required by {self.name}, which writes a directory")
         if method.folder and (ending := Path(self.out).suffix) in FILE_ENDINGS:
@@ -172,15 +164,10 @@ class Label(Command):
         method.check(self)
         return self
 
-    def _uses(self, path: tuple[str, ...]) -> bool:
-        """Whether the method uses the option of a setting."""
-        fields = (*self.always, *self.chosen.needs, *self.chosen.uses)
-        return any(".".join(path[:depth]) in fields for depth in range(1, len(path) + 1))
-
     def resolved(self) -> dict[str, Any]:
         """The options that the method uses, and its settings."""
-        config = {name: value for name, value in super().resolved().items() if self._uses((name,))}
-        if any(field.startswith("sampling") for field in self.chosen.uses):
+        config = {name: value for name, value in super().resolved().items() if self.chosen.uses((name,))}
+        if any(field.startswith("sampling") for field in self.chosen.takes):
             config["sampling"] = asdict(self.sampled)
         return config | {"method": self.name, "role": self.chosen.role} | self.chosen.config(self)
 

@@ -10,26 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from surefoot.cli.runs import pair
+from surefoot.cli.settings import MethodSettings
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError
 from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling
-from surefoot.records import FrozenModel, StepLabel, Usage
+from surefoot.records import StepLabel, Usage
 from surefoot.work import Job, Opened
 
 if TYPE_CHECKING:
     from surefoot.cli.label.command import Label
 
 
-class Method(FrozenModel):
+class Method(MethodSettings):
     """The settings of one way to label, and the work.
 
     A labeller of traces overrides ``open``. A method with other inputs or outputs overrides ``run``, too.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("problems",)
-    """Fields of :class:`surefoot.cli.label.command.Label` that must be given."""
-    uses: ClassVar[tuple[str, ...]] = ()
-    """Other fields that it reads, such as ``seed`` or ``sampling.max_tokens``; the rest is refused."""
     role: ClassVar[str | None] = None
     """Role of the policy on a card."""
     folder: ClassVar[tuple[str, ...]] = ()

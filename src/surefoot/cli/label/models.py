@@ -91,7 +91,7 @@ class MonteCarlo(MonteCarloSettings, Method):
     """
 
     needs = ("problems", "policy")
-    uses = (*_ROLL_OUT, "sandbox", *_PROCESSES)
+    takes = (*_ROLL_OUT, "sandbox", *_PROCESSES)
     role = "policy"
     grader: Literal["answer", "tests"] = "answer"
     """What decides on a completion: the reference answer, or the hidden tests of a program, which run in a
@@ -194,7 +194,7 @@ class Tree(TreeSettings, Method):
     """
 
     needs = ("policy",)
-    uses = ("traces", *_ROLL_OUT)
+    takes = ("traces", *_ROLL_OUT)
     role = "policy"
     folder = ("trees.jsonl", "traces.jsonl", "labels.jsonl", "pairs.jsonl")
     estimate: Literal["soft", "hard"] = "soft"
@@ -304,7 +304,7 @@ class JudgeLabels(Method):
     """
 
     needs = ("problems", "policy")
-    uses = ("rules", "specification", *_ANSWER, *_PROCESSES)
+    takes = ("rules", "specification", *_ANSWER, *_PROCESSES)
     role = "automated judge"
     mode: JudgeMode = "per-step"
     """Ask for a verdict on each step, or for the first error alone."""
@@ -388,7 +388,7 @@ class Critiques(Method):
     """
 
     needs = ("problems", "policy")
-    uses = ("format", *_ANSWER)
+    takes = ("format", *_ANSWER)
     role = "automated judge"
     chains: int = Field(default=4, ge=1, description="Critiques per trace.")
 

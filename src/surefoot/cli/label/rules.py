@@ -40,7 +40,7 @@ class Verify(Method):
     check stay unlabelled, with a reason.
     """
 
-    uses = ("tool_policy", "sandbox", "workers", "engine")
+    takes = ("tool_policy", "sandbox", "workers", "engine")
     size = 500
     rules: tuple[str, ...] = Field(min_length=1)
     """`compile`, `equations`, `execution-trace`, `gold-calls`, `lab`, `lean`, `python-tests`, `rocq`,
@@ -118,7 +118,7 @@ class ConsensusLabels(ConsensusSettings, Method):
     """
 
     needs = ("problems", "labels")
-    uses = ("report",)
+    takes = ("report",)
     weights: Annotated[Mapping[str, float], BeforeValidator(_weights)] = Field(default_factory=dict)
 
     def outputs(self, label: Label) -> list[Path]:
@@ -161,7 +161,7 @@ class ValueMethod(Method):
     """Labels that are computed from value labels."""
 
     needs = ("problems", "labels")
-    uses = ("traces",)
+    takes = ("traces",)
     size = 1000
 
     def labels_of(self, items: Sequence[LabelledTrace], rates: Mapping[str, float]) -> list[list[StepLabel]]:
@@ -231,7 +231,7 @@ class Mutants(Method):
     """
 
     needs = ()
-    uses = ("sandbox", "seed")
+    takes = ("sandbox", "seed")
     folder = ("traces.jsonl", "labels.jsonl")
     per_problem: int = Field(default=10, ge=1, description="Most mutants of one problem, chosen at random.")
     segment: o.Segment = "python"
