@@ -380,10 +380,10 @@ def _continues(
         return plain
     if isinstance(continued, Capability):
         return continued
-    before, begun = plain.prompt_tokens, continued.prompt_tokens
-    if begun < before + _MIN_GROWTH:
-        return _no(f"the prompt has {before} tokens without a beginning and {begun} with one")
-    grown = f"the beginning makes the prompt grow from {before} to {begun} tokens"
+    plain_tokens, begun = plain.prompt_tokens, continued.prompt_tokens
+    if begun < plain_tokens + _MIN_GROWTH:
+        return _no(f"the prompt has {plain_tokens} tokens without a beginning and {begun} with one")
+    grown = f"the beginning makes the prompt grow from {plain_tokens} to {begun} tokens"
     if continued.reasoning or continued.thinks_in_text:
         return _no("reasoning starts again after a beginning that has closed it")
     text = continued.text

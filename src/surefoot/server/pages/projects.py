@@ -53,8 +53,8 @@ _BATCH = 500
 @router.get("/")
 def start(request: Request, visitor: SignedIn) -> Response:
     """The front page is the home of the project opened last."""
-    place = last_place(request, visitor)
-    address = "/projects" if place is None else f"/projects/{place.id}"
+    project = last_place(request, visitor)
+    address = "/projects" if project is None else f"/projects/{project.id}"
     return RedirectResponse(request.scope.get("root_path", "") + address, status_code=303, headers=HEADERS)
 
 
