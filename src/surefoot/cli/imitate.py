@@ -177,7 +177,6 @@ def report_rounds(out: Path, rows: Sequence[RoundRow]) -> None:
 
 
 def _choice(rows: Sequence[RoundRow]) -> str:
-    """Which round it is of, and why."""
     from surefoot.rl.rounds import best_round
 
     best, start = best_round(rows), rows[0].evaluation

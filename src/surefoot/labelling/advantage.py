@@ -134,7 +134,6 @@ class _Change:
 
 
 def _changes(item: LabelledTrace, start: float | None) -> Iterator[_Change]:
-    """The values around every step of a trace, in order."""
     if start is not None and not 0 <= start <= 1:
         raise LabelError(f"start[{item.problem.id!r}] is {start}; a success rate lies in [0, 1]")
     values = _values(item)
@@ -157,7 +156,6 @@ def _changes(item: LabelledTrace, start: float | None) -> Iterator[_Change]:
 
 
 def _values(item: LabelledTrace) -> dict[int, StepLabel]:
-    """The value label of each step that has one."""
     by_step: dict[int, StepLabel] = {}
     for label in (label for label in item.labels if label.kind == "value"):
         where = f"step {label.step + 1} of trace {label.trace_id}"

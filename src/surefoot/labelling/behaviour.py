@@ -231,7 +231,6 @@ def literal_calls(texts: Sequence[str], name: str) -> list[list[Any]]:
 
 
 def _vary(value: Any, rng: random.Random) -> Any:
-    """Another value of the same type."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):

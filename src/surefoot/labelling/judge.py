@@ -194,7 +194,6 @@ class JudgePrompt:
         return f"{question}\n\n{_NAME_FAILURE.format(place=field, failures=kinds)}"
 
     def _blocks(self, item: ProblemTrace) -> Iterator[tuple[str, str]]:
-        """Tags and texts in reading order."""
         if self.specification:
             yield "specification", self.specification.text
         if self.rules:
@@ -381,8 +380,6 @@ class JudgeLabeller:
 
 @dataclass(frozen=True, kw_only=True)
 class _Outcome:
-    """The result of the votes on one step."""
-
     value: float | None
     votes: int
     reason: str | None = None
@@ -391,7 +388,6 @@ class _Outcome:
 
 
 def _step(votes: list[Judgement]) -> _Outcome:
-    """The verdict on one step that has the most votes."""
     leading, most = _leaders([str(vote.verdict) for vote in votes])
     if len(leading) > 1:
         return _Outcome(value=None, votes=most, reason=f"votes tied: {', '.join(sorted(leading))}")
@@ -401,7 +397,6 @@ def _step(votes: list[Judgement]) -> _Outcome:
 
 
 def _lowest(votes: list[Judgement], asked: int) -> _Outcome:
-    """The lowest verdict on one step."""
     lowest = min(votes, key=lambda vote: _VALUES[str(vote.verdict)])  # the first of equal ones
     count = sum(vote.verdict == lowest.verdict for vote in votes)
     reason = None
@@ -434,7 +429,6 @@ def _up_to_first_error(votes: list[Judgement], steps: int) -> list[_Outcome]:
 
 
 def _leaders(votes: list[V]) -> tuple[list[V], int]:
-    """The options with the most votes, and the number of their votes."""
     counts = Counter(votes)
     most = max(counts.values())
     return [value for value, count in counts.items() if count == most], most

@@ -94,7 +94,6 @@ def _differs(text: str, tree: ast.Module) -> bool:
 
 
 def _changes(node: ast.expr | ast.stmt, tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
-    """Operators and replacements of one node."""
     changed = copy.deepcopy(node)
     match changed:
         case ast.Compare(ops=[op, *others]) if type(op) in _COMPARISONS:
@@ -131,7 +130,6 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _variables(tree: ast.Module) -> list[str]:
-    """Arguments and variables of the program."""
     stored = {
         node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }

@@ -322,7 +322,6 @@ class TreeSearch:
         *,
         ended: bool,
     ) -> Node[PrefixRecord]:
-        """Add one solution below ``at`` and return its last node."""
         tree = self.tree
         end = (tree.tree.insert(steps, at=at) or [at])[-1]
         new = end not in tree.solutions

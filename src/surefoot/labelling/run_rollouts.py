@@ -159,6 +159,5 @@ class _State:
 
 
 def _visible(message: Message) -> list[object]:
-    """The parts of a message that the policy sees."""
     calls = [(call.id, call.name, call.arguments) for call in message.tool_calls]
     return [message.role, message.content, calls, message.readable_reasoning]

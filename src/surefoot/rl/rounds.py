@@ -109,7 +109,6 @@ def best_round(rows: Sequence[RoundRow]) -> RoundRow:
 
 
 def _flat(row: RoundRow) -> dict[str, JSON]:
-    """A row of the curves; evaluation fields are named as in reinforcement learning."""
     flat = row.model_dump(mode="json", exclude={"evaluation"}, exclude_none=True)
     return flat | (scalars(row.evaluation) if row.evaluation else {}) | flat
 
@@ -232,7 +231,6 @@ class Rounds:
         return [problems[order[at % len(problems)]] for at in range(first, first + count)]
 
     def _train(self, number: int) -> None:
-        """Fine-tune, and record the result."""
         rounds = range(1, number + 1) if self.config.data == "all" else (number,)
         data = [record for n in rounds for record in self.run.journal(f"collected-{n}", ProblemData).read()]
         learned = [

@@ -89,7 +89,6 @@ class ExecutionTraceVerifier(SandboxedVerifier):
         return rows
 
     def _confirm(self, suspects: Sequence[_Suspect]) -> None:
-        """Keep the repairs with which all tests pass."""
         jobs = [(suspect, repair) for suspect in suspects for repair in suspect.proposals()]
         programs = [
             (repair.text, python_task(suspect.task, suspect.task.that_are("hidden")))

@@ -86,7 +86,6 @@ def _of_other_call(result: CallResult, gold: Sequence[ToolCall]) -> Verdict:
 
 
 def _differences(gold: ToolCall, call: ToolCall) -> list[str]:
-    """Where the arguments differ, in words."""
     expected, actual = call_arguments(gold), call_arguments(call)
     if expected is None or actual is None:
         return [f"the arguments{' of the gold call' if expected is None else ''} cannot be read"]

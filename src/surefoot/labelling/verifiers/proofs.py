@@ -284,7 +284,6 @@ def _rocq_sentences(proof: str) -> Iterator[tuple[int, str]]:
 
 
 def _without_comments(sentence: str) -> str:
-    """A sentence of Rocq without its (nested) comments."""
     parts, depth, at = [], 0, 0
     for match in re.finditer(r"\(\*|\*\)", sentence):
         parts += [sentence[at : match.start()]] if not depth else []

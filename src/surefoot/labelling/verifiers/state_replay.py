@@ -332,7 +332,6 @@ class _Replay:
         return results, end
 
     def _wrong(self, state: State) -> set[str]:
-        """Parts that differ from the end of the gold turn."""
         return set(_effect(state, self.ends[self.turn]))
 
 
@@ -340,7 +339,6 @@ _NONE = "\0absent"
 
 
 def _effect(before: State, after: State) -> State:
-    """The parts that differ, as they are after."""
     return {
         at: after.get(at, _NONE)
         for at in before.keys() | after.keys()
@@ -365,7 +363,6 @@ def _leaves(state: JsonValue) -> State:
 
 
 def _same_text(recorded: str, text: str) -> bool:
-    """Whether two results are the same, JSON in any spelling."""
     if recorded == text:
         return True
     try:

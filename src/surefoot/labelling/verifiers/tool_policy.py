@@ -545,7 +545,6 @@ def _types(part: Mapping[str, Any]) -> set[str] | None:
 
 
 def _literal(token: str) -> str | float | bool | None:
-    """The value of a literal; ``None`` for anything else."""
     if token[0] in "'\"":
         return token[1:-1]
     if token in ("true", "false"):
