@@ -44,9 +44,8 @@ def test_every_answer_is_declared(found):
 
 PROJECT, ITEM = "/projects/{project_id}", "/projects/{project_id}/items/{item_id}"
 FORMS = {
-    "/sign-in": "name password next csrf",
+    "/sign-in": "link next csrf",
     "/sign-out": "csrf",
-    "/join": "token password csrf",
     "/projects": "name",
     f"{PROJECT}/sample": "csrf",
     f"{PROJECT}/runs": "id",
@@ -61,13 +60,13 @@ FORMS = {
     f"{ITEM}/undo": "key",
     f"{ITEM}/skip": "reason words",
     f"{ITEM}/comment": "kind comment step",
-    "/people": "name password role",
-    "/people/{user_id}": "what password role",
+    "/people": "name role",
+    "/people/{user_id}": "what role",
     "/requests/import": "which into model strategy policy scorer session project",
     "/held/{number}": "decision comment",
 }
 """Fields of each form of the pages."""
-WORDS = ["1", "0.5", "-1", "NaN", "admin", "flag", "order", "nothing", "chosen", "approve", "password"]
+WORDS = ["1", "0.5", "-1", "NaN", "admin", "flag", "order", "nothing", "chosen", "approve", "link"]
 """Values that are valid in some field."""
 EXAMPLES = int(os.environ.get("SUREFOOT_SCHEMATHESIS_EXAMPLES", "1"))
 """Requests to a page of each kind (valid or not); five times as many to a route of the gateway."""

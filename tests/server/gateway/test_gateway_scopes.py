@@ -78,8 +78,6 @@ ROUTES = {
         "GET /ready",
         "GET /openapi.json",
         "* /v1/{path:path}",
-        "GET /join",
-        "POST /join",
         "GET /sign-in",
         "POST /sign-in",
         "POST /sign-out",
