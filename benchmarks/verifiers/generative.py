@@ -22,7 +22,7 @@ from benchmarks.worlds import critic
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.evaluation.benchmarks import processbench_f1
 from surefoot.lab import TRUNK, Difficulty, ExactLabeller, NoisySolver, generate_problems
-from surefoot.models import GenerativeVerifier, VerifierFormat, load_verifier
+from surefoot.models import GenerativeVerifier, load_verifier
 from surefoot.policies import sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.records import Problem
@@ -31,18 +31,6 @@ from surefoot.stats import roc_auc
 from surefoot.training import VerifierConfig, build_critique_examples, train_verifier, write_critiques
 
 DIFFICULTY = Difficulty(min_operations=1, max_operations=3)
-FORMAT = VerifierFormat(
-    template=critic.TEMPLATE,
-    chat=False,
-    step=critic.STEP,
-    opening=critic.OPENING,
-    correct=critic.CORRECT,
-    incorrect=critic.INCORRECT,
-    end=critic.END,
-    question=critic.QUESTION,
-    yes=(critic.YES,),
-    no=(critic.NO,),
-)
 
 
 def labelled(problems: list[Problem], *, seed: int) -> list[LabelledTrace]:
@@ -67,14 +55,16 @@ def train(items: list[LabelledTrace], directory: Path, config: VerifierConfig) -
     tokenizer.add_tokens(list(critic.PIECES))
     model = AutoModelForCausalLM.from_pretrained(TRUNK)
     model.resize_token_embeddings(len(tokenizer))
-    critiques = asyncio.run(write_critiques(critic.NoisyCritic(error_rate=0.05), items, FORMAT, chains=2))
-    data = build_critique_examples(tokenizer, items, critiques, FORMAT, seed=config.seed)
+    critiques = asyncio.run(
+        write_critiques(critic.NoisyCritic(error_rate=0.05), items, critic.FORMAT, chains=2)
+    )
+    data = build_critique_examples(tokenizer, items, critiques, critic.FORMAT, seed=config.seed)
     start = time.perf_counter()
     log = train_verifier(
         model,
         tokenizer,
         data.examples,
-        FORMAT,
+        critic.FORMAT,
         config,
         directory,
         base="surefoot-lab-trunk",

@@ -19,6 +19,7 @@ import numpy as np
 from surefoot.errors import RecordError
 from surefoot.lab.solver import sample_rng
 from surefoot.lab.world import SolutionState, apply, parse_problem
+from surefoot.models import VerifierFormat
 from surefoot.protocols import Completion, SampleRequest, SampleResult
 from surefoot.records import Usage
 
@@ -30,6 +31,18 @@ YES, NO = " Yes", " No"
 SHOULD, ARROW = " should be ", " -> "
 PIECES = ("\nStep ", ") ", SHOULD, ARROW, CORRECT, INCORRECT, OPENING, END, QUESTION, YES, NO)
 """Tokens to add to the lab's tokenizer."""
+FORMAT = VerifierFormat(
+    template=TEMPLATE,
+    chat=False,
+    step=STEP,
+    opening=OPENING,
+    correct=CORRECT,
+    incorrect=INCORRECT,
+    end=END,
+    question=QUESTION,
+    yes=(YES,),
+    no=(NO,),
+)
 
 _HEADING = re.compile(r"Step \d+\) ")
 

@@ -20,24 +20,12 @@ from surefoot.labelling.advantage import start_values
 from surefoot.models.engine.causal import CACHE
 from surefoot.models.kinds.calibrated import fit_calibration, save_calibration
 from surefoot.models.kinds.effective_reward import EffectiveReward
-from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.protocols import ProblemTrace, SampleRequest
 from surefoot.records import Evidence, StepLabel, StepScores, Trace
 from surefoot.scores import best_of_k
 from surefoot.training.critiques import TraceCritiques
 
-FORM = VerifierFormat(
-    template=critic.TEMPLATE,
-    chat=False,
-    step=critic.STEP,
-    opening=critic.OPENING,
-    correct=critic.CORRECT,
-    incorrect=critic.INCORRECT,
-    end=critic.END,
-    question=critic.QUESTION,
-    yes=(critic.YES,),
-    no=(critic.NO,),
-)
+FORM = critic.FORMAT
 SUCCESSES = (7, 5, 5, 8, 2, 0)
 """Of 8 rollouts after each step, in turn."""
 

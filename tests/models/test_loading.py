@@ -24,7 +24,6 @@ from surefoot.models.kinds.calibrated import (
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.kinds.generative import load_verifier
 from surefoot.models.kinds.implicit import ImplicitPRM
-from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.loading import identifying_files
 from surefoot.models.lora import Lora, add_adapter
 from surefoot.models.scorer import CheckpointScorer, Scorer
@@ -33,18 +32,7 @@ from surefoot.protocols import StepScorer
 from surefoot.records import StepScores
 
 CARD = CheckpointCard(kind="prm", aggregation="product", label_source="test", base="tiny")
-FORM = VerifierFormat(
-    template=critic.TEMPLATE,
-    chat=False,
-    step=critic.STEP,
-    opening=critic.OPENING,
-    correct=critic.CORRECT,
-    incorrect=critic.INCORRECT,
-    end=critic.END,
-    question=critic.QUESTION,
-    yes=(critic.YES,),
-    no=(critic.NO,),
-)
+FORM = critic.FORMAT
 VERIFIER = CARD.model_copy(
     update={"family": "generative", "aggregation": "last", "score_means": "correctness"}
 )

@@ -10,25 +10,13 @@ from benchmarks.worlds import critic
 from surefoot.errors import TrainingError
 from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.lab.world import ExactLabeller
-from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Step, StepLabel, Trace
 from surefoot.training.critiques import build_critique_examples as build
 from surefoot.training.critiques import write_critiques
 from surefoot.training.examples import Example
 
-FORM = VerifierFormat(
-    template=critic.TEMPLATE,
-    chat=False,
-    step=critic.STEP,
-    opening=critic.OPENING,
-    correct=critic.CORRECT,
-    incorrect=critic.INCORRECT,
-    end=critic.END,
-    question=critic.QUESTION,
-    yes=(critic.YES,),
-    no=(critic.NO,),
-)
+FORM = critic.FORMAT
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ from benchmarks.worlds import critic
 from surefoot.errors import CheckpointError, TrainingError
 from surefoot.lab.world import ExactLabeller
 from surefoot.models.kinds.generative import load_verifier
-from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.lora import Lora
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.training.batches import sharing_rows
@@ -26,18 +25,7 @@ from surefoot.training.critiques import build_critique_examples, write_critiques
 from surefoot.training.examples import Example
 from surefoot.training.sft import TokenLoss, train_verifier
 
-FORM = VerifierFormat(
-    template=critic.TEMPLATE,
-    chat=False,
-    step=critic.STEP,
-    opening=critic.OPENING,
-    correct=critic.CORRECT,
-    incorrect=critic.INCORRECT,
-    end=critic.END,
-    question=critic.QUESTION,
-    yes=(critic.YES,),
-    no=(critic.NO,),
-)
+FORM = critic.FORMAT
 
 
 def resized(lab_base: Path, directory: Path) -> Path:
