@@ -15,7 +15,6 @@ class Inner(BaseModel):
 
 
 class Outer(BaseModel, extra="forbid"):
-    name: str = ""
     names: tuple[str, ...] = ()
     keep: bool = False
     share: float | None = None
@@ -31,14 +30,14 @@ METHODS = {"outer": Outer, "plain_one": Plain}
 
 
 def parsed(text: str):
-    return parse_method(text, METHODS, what="method", omit=("name",), name=text)
+    return parse_method(text, METHODS, what="method")
 
 
 def test_values_become_the_types_of_their_fields() -> None:
     text = "outer:names=a+b,keep=true,share=0.5,inner.kind=hard,inner.rollouts=2"
-    expected = Outer(name=text, names=("a", "b"), keep=True, share=0.5, inner=Inner(kind="hard", rollouts=2))
+    expected = Outer(names=("a", "b"), keep=True, share=0.5, inner=Inner(kind="hard", rollouts=2))
     assert parsed(text) == expected
-    assert parsed("outer") == Outer(name="outer")
+    assert parsed("outer") == Outer()
 
 
 def test_names_are_written_with_either_sign() -> None:

@@ -7,7 +7,7 @@ The command line, the gateway and Python read the same text: ``beam:width=4,expa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any, TypeVar, get_origin, get_type_hints
 
@@ -18,14 +18,11 @@ from surefoot.errors import RunError, unknown
 M = TypeVar("M")
 
 
-def parse_method(
-    text: str, methods: Mapping[str, type[M]], *, what: str, omit: Collection[str] = (), **more: Any
-) -> M:
-    """The settings of the method that ``text`` names.
+def parse_method(text: str, methods: Mapping[str, type[M]], *, what: str) -> M:
+    """The settings of the method that ``text`` names; ``methods`` has a pydantic class or data class by name.
 
-    ``methods`` has a pydantic class or data class by name; ``omit`` lists fields that are not settings, and
-    ``more`` holds values of fields that the text does not set. Raises ``RunError`` for an unknown method or
-    setting, a repeated setting, or an invalid value; the message starts with ``text``.
+    Raises ``RunError`` for an unknown method or setting, a repeated setting, or an invalid value; the message
+    starts with ``text``.
     """
     name, settings = method_words(text)
     kinds = {dashed(key): kind for key, kind in methods.items()}
@@ -34,9 +31,9 @@ def parse_method(
         raise RunError(f"{text!r}: {unknown(what, name, kinds)}")
     values: dict[str, Any] = {}
     for setting, value in settings:
-        _insert(values, kind, setting, value, text=text, name=name, omit=omit)
+        _insert(values, kind, setting, value, text=text, name=name)
     try:
-        return TypeAdapter(kind).validate_python(more | values)
+        return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = dashed(".".join(map(str, first["loc"])))
@@ -86,26 +83,16 @@ def dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _insert(
-    values: dict[str, Any],
-    kind: type,
-    setting: str,
-    value: str,
-    *,
-    text: str,
-    name: str,
-    omit: Collection[str],
-) -> None:
+def _insert(values: dict[str, Any], kind: type, setting: str, value: str, *, text: str, name: str) -> None:
     """Set the field that ``setting`` names, in ``values`` of the class ``kind``."""
     first, _, below = setting.replace("-", "_").partition(".")
     annotations = _annotations(kind)
-    choices = [field for field in annotations if field not in omit]
-    if first not in choices:
-        raise RunError(f"{text!r}: {unknown(f'setting of {name}', setting, choices)}")
+    if first not in annotations:
+        raise RunError(f"{text!r}: {unknown(f'setting of {name}', setting, annotations)}")
     annotation = annotations[first]
     nested = isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation))
     if below and nested:
-        _insert(values.setdefault(first, {}), annotation, below, value, text=text, name=name, omit=())
+        _insert(values.setdefault(first, {}), annotation, below, value, text=text, name=name)
     elif below:
         raise RunError(f"{text!r}: {first!r} holds no settings")
     elif nested:

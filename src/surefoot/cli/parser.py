@@ -137,7 +137,7 @@ def _method_rows(methods: Mapping[str, type[BaseModel]], *, every: bool) -> Iter
         settings = [
             option
             for option in options_of(kind)
-            if option.path != ("name",) and len(option.choices) != 1  # no choice, no setting
+            if len(option.choices) != 1  # no choice, no setting
         ]
         summary = " ".join(help_text(kind).split("\n\n")[0].replace("``", "`").split())
         defaults = "" if every else ", ".join(_assignment(option, method=True) for option in settings)

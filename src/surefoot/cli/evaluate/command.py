@@ -25,24 +25,20 @@ if TYPE_CHECKING:
     from surefoot.evaluation.step_layout import StepLayout
 
 
-def measures() -> Mapping[str, type[Measure]]:
-    """Every measure by name."""
-    return MappingProxyType(
-        {
-            "processbench": benchmarks.ProcessBench,
-            "prmbench": benchmarks.PRMBench,
-            "agent-processbench": benchmarks.AgentProcessBench,
-            "runs": benchmarks.Runs,
-            "who-and-when": benchmarks.WhoAndWhen,
-            "best-of-n": best_of_n.BestOfNMeasure,
-            "labels": labels.LabelsMeasure,
-            "calibration": labels.CalibrationMeasure,
-            "judge": labels.Judge,
-            "monitor": monitor.MonitorMeasure,
-        }
-    )
-
-
+MEASURES: Final[Mapping[str, type[Measure]]] = MappingProxyType(
+    {
+        "processbench": benchmarks.ProcessBench,
+        "prmbench": benchmarks.PRMBench,
+        "agent-processbench": benchmarks.AgentProcessBench,
+        "runs": benchmarks.Runs,
+        "who-and-when": benchmarks.WhoAndWhen,
+        "best-of-n": best_of_n.BestOfNMeasure,
+        "labels": labels.LabelsMeasure,
+        "calibration": labels.CalibrationMeasure,
+        "judge": labels.Judge,
+        "monitor": monitor.MonitorMeasure,
+    }
+)
 SHARED: Final = ("out", "seed", "tables", "measure")
 """Fields that every measure uses."""
 
@@ -71,7 +67,7 @@ class Evaluate(ReportCommand):
     For `monitor`: NAME=keyword:REGEX, NAME=verifier:VERIFIER, NAME=lab, NAME=judge:MODEL or
     NAME=CHECKPOINT."""
     measure: Annotated[
-        str, Flag(name="--as", metavar="MEASURE[:SETTING=VALUE,…]", common=True, methods=measures)
+        str, Flag(name="--as", metavar="MEASURE[:SETTING=VALUE,…]", common=True, methods=lambda: MEASURES)
     ]
     """What to measure."""
     data: Annotated[tuple[str, ...], o.INPUT] = ()
@@ -98,7 +94,7 @@ class Evaluate(ReportCommand):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        method = parse_method(self.measure, measures(), what="measure")
+        method = parse_method(self.measure, MEASURES, what="measure")
         method.check_options(self, f"--as {self.report_name}", SHARED)
         method.check(self)
         self._method = method

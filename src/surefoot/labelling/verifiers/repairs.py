@@ -118,10 +118,6 @@ def _is_text(statement: ast.AST) -> bool:
     return isinstance(value, ast.Constant) and (value.value is ... or isinstance(value.value, str))
 
 
-def _stores(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-
-
 def _defined(node: ast.AST) -> Iterator[str]:
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):

@@ -34,7 +34,6 @@ POSITIONS: tuple[Position, ...] = get_args(Position)
 """Token of a step: the one before its first, its first, the middle one, the one before its last visible one
 (in whose state the last one is chosen), and the last visible one."""
 StepChoice = Literal["every", "opening", "middle", "closing"]
-STEP_CHOICES: tuple[StepChoice, ...] = get_args(StepChoice)
 """Which steps of a trace are read."""
 
 

@@ -271,13 +271,13 @@ class Solver:
         closest = 0.0 if solved.any() else self._closest(equations, unknown, x)
         return Solutions(names=unknown, points=x[:, solved], closest=closest)
 
-    def satisfiable(self, equations: Sequence[Pair], *, starts: int = 24) -> bool | None:
+    def satisfiable(self, equations: Sequence[Pair]) -> bool | None:
         """Whether the equations have a common solution. ``None``: none was found, but a start came close."""
         closest = math.inf
         for over_complex in (False, True):
             solutions = self.solve(
                 equations,
-                starts=starts,
+                starts=36,
                 iterations=50,
                 enough=1,
                 seed=1 + over_complex,

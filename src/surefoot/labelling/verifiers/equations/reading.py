@@ -50,8 +50,6 @@ class Equation(NamedTuple):
     """The sentence and the next one."""
     link: int
     """Its number in its chain, from 0."""
-    links: int
-    """Equations of its chain."""
     doubt: str | None
     """What allows another reading; ``None`` = it can hold or be wrong."""
     number_doubt: str | None
@@ -224,7 +222,6 @@ def _links(
             lead=lead,
             follow_up=follow_up,
             link=number,
-            links=len(pieces) - 1,
             doubt=doubt,
             number_doubt=number_doubt,
             approximate=tokens[cuts[number + 1]].name == "≈",

@@ -230,7 +230,7 @@ class _StepChecker:
             return self._follows(equation, sides, names, related)
         if holds.any() or not facts:
             return _unchecked(equation, "an equation to solve or a definition")
-        if self.solver.satisfiable([*(pair for _, pair, _ in related), sides], starts=36) is False:
+        if self.solver.satisfiable([*(pair for _, pair, _ in related), sides]) is False:
             sources = "; ".join(map(str, facts))
             return _check(equation, "conflicts", f"no value satisfies it together with {sources}", facts)
         return _unchecked(equation, "independent of the earlier facts")
