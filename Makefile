@@ -47,7 +47,7 @@ $(BIN)/python:
 lock: setup ## write the lock files anew, keeping versions (ARGS='--upgrade-package NAME' or '--upgrade'; PIP_ARGS: index of CPU builds)
 	$(BIN)/python tools/lock.py --pip='$(PIP_ARGS)' $(ARGS)
 
-quickstart: setup ## run the whole way from problems to a measured reward model, at a small size (OUT=directory, ARGS=--full)
+quickstart: setup ## run the whole way from problems to a measured reward model, at a small size (OUT=directory, ARGS='options')
 	$(BIN)/surefoot quickstart $(if $(OUT),--out '$(OUT)') $(ARGS)
 
 # they start hundreds of processes, each of which would compile the package and the tests again

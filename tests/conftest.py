@@ -25,7 +25,7 @@ settings.load_profile("repeatable")
 LONGEST = (
     *("journeys/test_chaos.py", "work/test_ray_engine.py", "cli/test_commands.py", "test_examples.py"),
     *("server/pages/test_screenshots.py", "rl/test_rl_processes.py"),
-    *("training/test_processes.py", "quickstart/test_quickstart.py", "journeys/test_tutorial.py"),
+    *("training/test_processes.py", "cli/test_quickstart.py", "journeys/test_tutorial.py"),
     *("training/test_loop.py", "cli/test_label_commands.py", "server/gateway/test_gateway_command.py"),
 )
 """Files that take longest: they start first, so that no process is left with one of them at the end."""

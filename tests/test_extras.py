@@ -38,7 +38,7 @@ BEHIND = {
     "models": (
         "models.engine", "models.families", "models.kinds.classifier",
         "models.kinds.generative", "models.kinds.implicit", "models.kinds.probe", "models.kinds.yes_no",
-        "policies.prefix_cache", "policies.pretrained", "policies.transformers", "quickstart.run", "rl",
+        "policies.prefix_cache", "policies.pretrained", "policies.transformers", "rl",
         "training",
     ),
     "server": ("server",),

@@ -28,7 +28,11 @@ INNER = ("worlds", "readers")
 """Folders of benchmarks whose worlds and file formats are made of the package's own parts."""
 PROGRAMS = [
     *sorted((ROOT / "examples").glob("*.py")),
-    *(path for path in sorted((ROOT / "benchmarks").rglob("*.py")) if not {*INNER} & {*path.parts}),
+    *(
+        path
+        for path in sorted((ROOT / "benchmarks").rglob("*.py"))
+        if path.relative_to(ROOT).parts[1] not in INNER
+    ),
 ]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.M | re.S)

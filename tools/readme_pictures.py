@@ -1,7 +1,8 @@
-"""The two pictures of the README.
+r"""The two pictures of the README.
 
-    surefoot quickstart --full --seed 10 --test-seed 2000000 --out runs/confirmation
-    python tools/readme_pictures.py [--run runs/confirmation] [--out docs/images]
+    python -m benchmarks.prm_vs_orm.run --first-seed 10 --seeds 1 --test-seed 2000000 --training-seeds 5 \
+        --out runs/confirmation --json runs/confirmation.json
+    python tools/readme_pictures.py [--figures runs/confirmation.json] [--out docs/images]
 
 ``checked-solution.svg``: the first solution of ``examples/gsm8k.jsonl`` with the verdict of the arithmetic
 verifier on each step. ``selection.svg``: accuracy against the number of samples in the run.
@@ -33,15 +34,15 @@ text { fill: #1b1f24 } .paper { fill: #ffffff } .soft { fill: #57606a }
 }
 """.strip()
 CURVES = {
-    "pass@N, the ceiling": ("pass_at", None, "#7f7f7f", ":"),
-    "PRM, weighted vote by product": ("selectors", "prm weighted vote product", "#0072b2", "-"),
-    "ORM, weighted vote by product": ("selectors", "orm weighted vote product", "#d55e00", "-"),
-    "PRM, best of N by lowest step": ("prm", None, "#56b4e9", "--"),
-    "ORM, best of N by lowest step": ("orm_lowest_step", None, "#e69f00", "--"),
-    "ORM, best of N by last step": ("orm", None, "#e69f00", "-."),
-    "majority vote": ("majority", None, "#009e73", "-"),
+    "pass@N, the ceiling": ("pass_at", "#7f7f7f", ":"),
+    "PRM, weighted vote by product": ("prm weighted vote product", "#0072b2", "-"),
+    "ORM, weighted vote by product": ("orm weighted vote product", "#d55e00", "-"),
+    "PRM, best of N by lowest step": ("prm", "#56b4e9", "--"),
+    "ORM, best of N by lowest step": ("orm_lowest_step", "#e69f00", "--"),
+    "ORM, best of N by last step": ("orm", "#e69f00", "-."),
+    "majority vote": ("majority", "#009e73", "-"),
 }
-"""Label of a line: where its points are in ``summary.json``, its colour and style."""
+"""Label of a line: the name of its curve, its colour and style."""
 
 
 def checked(row: dict[str, str]) -> tuple[ProblemTrace, list[Verdict]]:
@@ -89,7 +90,7 @@ def draw_solution(item: ProblemTrace, verdicts: list[Verdict], path: Path) -> No
     path.write_text("\n".join([head, f"<style>{STYLE}</style>", frame, *parts, "</svg>"]) + "\n", "utf-8")
 
 
-def draw_curves(summary: dict, path: Path) -> None:
+def draw_curves(curves: dict, path: Path) -> None:
     """Accuracy against the number of samples."""
     from matplotlib import rcParams
     from matplotlib.figure import Figure
@@ -98,8 +99,8 @@ def draw_curves(summary: dict, path: Path) -> None:
     rcParams["svg.hashsalt"] = "surefoot"  # equal input gives equal bytes
     figure = Figure(figsize=(7.6, 4.2), layout="constrained")
     axes = figure.subplots()
-    for label, (key, name, colour, style) in CURVES.items():
-        curve = summary[key] if name is None else summary[key][name]
+    for label, (name, colour, style) in CURVES.items():
+        curve = curves[name]
         sizes = [int(size) for size in curve]
         values = [[100 * point[part] for point in curve.values()] for part in ("value", "low", "high")]
         axes.plot(sizes, values[0], style, color=colour, label=label, linewidth=1.8)
@@ -118,16 +119,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--run", type=Path, default=Path("runs/confirmation"))
+    parser.add_argument("--figures", type=Path, default=Path("runs/confirmation.json"))
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     row = json.loads(SOLUTIONS.read_text("utf-8").splitlines()[0])
     draw_solution(*checked(row), args.out / "checked-solution.svg")
-    if (summary := args.run / "summary.json").is_file():
-        draw_curves(json.loads(summary.read_text("utf-8")), args.out / "selection.svg")
+    if args.figures.is_file():
+        figures = json.loads(args.figures.read_text("utf-8"))
+        draw_curves(figures["setting"]["by_seed"][0]["curves"], args.out / "selection.svg")
     else:
-        print(f"{summary} is not there: selection.svg is as it was")
+        print(f"{args.figures} is not there: selection.svg is as it was")
 
 
 if __name__ == "__main__":

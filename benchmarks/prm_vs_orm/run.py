@@ -1,40 +1,46 @@
-"""PRM against ORM against majority vote on several seeds of the quickstart."""
+"""PRM against ORM against majority vote in the lab, on the same traces and samples."""
 
 from __future__ import annotations
 
-import json
+import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks.common.figures import Figure, Figures, arguments, show, write
 from benchmarks.common.figures import figure as one_figure
+from benchmarks.prm_vs_orm.curves import MODELS, READINGS, RULES, ScoredTraces, accuracy_curves, step_aucs
 from surefoot.evaluation import sizes_up_to
-from surefoot.io import read_records
-from surefoot.quickstart import FULL, MODELS, READINGS, RULES, QuickstartConfig, ScoredTraces, accuracy_curves
+from surefoot.io import read_records, write_records
+from surefoot.lab import ExactLabeller
+from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace
-from surefoot.stats import bootstrap_seeds
+from surefoot.stats import bootstrap_seeds, mean_over_runs
 
-QUICK = {"train_problems": 200, "test_problems": 150, "test_samples": 16}
-"""Sizes of ``--quick``; other settings are as in the full quickstart."""
-SIZES = FULL | {"training_seeds": 1}
+FULL = {"train_problems": 750, "test_problems": 300, "samples": 64}
+"""Sizes of the published figures."""
+QUICK = {"train_problems": 200, "test_problems": 150, "samples": 16}
+TRAINING = ("--base", "lab", "--epochs", "4", "--max-length", "256", "--validation", "0")
+"""Settings of every model, as in the quickstart."""
 
 
-def finish_quickstart(runs: Path, seed: int, *, quick: bool) -> Path:
+def surefoot(*words: object, quick: bool = False) -> None:
+    """Run a command, with ``quick`` on one thread."""
+    environment = os.environ | ({"OMP_NUM_THREADS": "1"} if quick else {})
+    subprocess.run([sys.executable, "-m", "surefoot", *map(str, words)], check=True, env=environment)
+
+
+def finish_quickstart(runs: Path, seed: int, *, quick: bool, test_seed: int = 1_000_000) -> Path:
     """Run or resume the quickstart of a seed, with ``quick`` a smaller one on one thread; its directory."""
     out = runs / f"{'quick' if quick else 'seed'}-{seed}"
     runs.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "surefoot", "quickstart", "--seed", str(seed), "--out", str(out)]
-    environment = dict(os.environ)
-    config = runs / ("quick.json" if quick else "full.json")
-    config.write_text(json.dumps(QUICK if quick else SIZES))
-    command += ["--config", str(config)]
-    if quick:
-        environment["OMP_NUM_THREADS"] = "1"
-    subprocess.run(command, check=True, env=environment)
+    sizes = [f"--{name.replace('_', '-')}={size}" for name, size in (QUICK if quick else FULL).items()]
+    surefoot("quickstart", *sizes, f"--seed={seed}", f"--test-seed={test_seed}", f"--out={out}", quick=quick)
     return out
 
 
@@ -44,20 +50,56 @@ def trained_prm(runs: Path, seed: int, *, quick: bool) -> Path:
     A quick measurement takes the PRM of a full quickstart where there is one.
     """
     for name in (f"seed-{seed}", f"quick-{seed}")[: 1 + quick]:
-        if (runs / name / "done" / "train-prm.json").exists():
+        if (runs / name / "prm" / "done" / "train.json").exists():
             return runs / name / "prm"
     return finish_quickstart(runs, seed, quick=quick) / "prm"
 
 
-def curves_of(out: Path, seed: int) -> dict[str, np.ndarray]:
-    """Accuracy per problem and number of samples in one quickstart, by selection rule."""
-    scored = ScoredTraces(
+def add_rivals(out: Path, seed: int, *, training_seeds: int, quick: bool) -> None:
+    """Train and score the ORM and the PRM on exact labels, and the models of further training seeds."""
+    problems = {problem.id: problem for problem in read_records(out / "train-problems.jsonl", Problem)}
+    traces = read_records(out / "train-traces.jsonl", Trace)
+    items = [ProblemTrace(problem=problems[trace.problem_id], trace=trace) for trace in traces]
+    exact = asyncio.run(ExactLabeller(after_error="wrong").label(items))
+    write_records(out / "train-labels-exact.jsonl", [label for row in exact for label in row])
+    labels = {"prm": "train-labels.jsonl", "prm_gold": "train-labels-exact.jsonl"}
+    data = (out / "train-traces.jsonl", "--problems", out / "train-problems.jsonl")
+    test = (out / "test-traces.jsonl", "--problems", out / "test-problems.jsonl")
+    for kind in MODELS:
+        for number in range(training_seeds):
+            model, scores = out / folder(kind, number), scores_of(out, kind, number)
+            if not (model / "done" / "train.json").exists():
+                given = ("--labels", out / labels[kind]) if kind in labels else ()
+                command = ("train", "orm" if kind == "orm" else "prm", *data, *given, *TRAINING)
+                surefoot(*command, "--seed", seed + number, "--out", model, quick=quick)
+            if not scores.exists():
+                surefoot("score", *test, "--prm", model, "--out", scores, quick=quick)
+
+
+def folder(kind: str, number: int) -> str:
+    """Directory of a model; the first of a kind is called by it."""
+    return f"{kind}-{number}" if number else kind
+
+
+def scores_of(out: Path, kind: str, number: int) -> Path:
+    """The scores of a model; the quickstart has written those of its PRM."""
+    name = folder(kind, number)
+    return out / ("scores.jsonl" if name == "prm" else f"scores-{name}.jsonl")
+
+
+def read_scored(out: Path, training_seeds: int) -> ScoredTraces:
+    """The test traces of a run with all scores."""
+    return ScoredTraces(
         problems=list(read_records(out / "test-problems.jsonl", Problem)),
         traces=list(read_records(out / "test-traces.jsonl", Trace)),
-        scores={name: [list(read_records(out / f"scores-{name}.jsonl", StepScores))] for name in MODELS},
+        scores={
+            kind: [
+                list(read_records(scores_of(out, kind, number), StepScores))
+                for number in range(training_seeds)
+            ]
+            for kind in MODELS
+        },
     )
-    curves = accuracy_curves(scored, sizes_up_to(len(scored.traces) // len(scored.problems)), seed=seed)
-    return {name: values[0] for name, values in curves.items()}
 
 
 def figures(curves: list[dict[str, np.ndarray]], sizes: list[int]) -> Figures:
@@ -92,24 +134,70 @@ def figure(name: str, per_seed: list[np.ndarray], ratio: float | None) -> Figure
     return one_figure(name, 100 * interval, "points", ratio, note=f"{level}by seed {each}")
 
 
+def of_one_seed(
+    curves: Mapping[str, np.ndarray], scored: ScoredTraces, sizes: list[int], seed: int
+) -> dict[str, Any]:
+    """Curves, differences at the largest N and step AUCs of one seed, over problems and training seeds."""
+
+    def mean(values: np.ndarray) -> dict[str, float]:
+        interval = mean_over_runs(values, rng=np.random.default_rng(seed))
+        return {"value": interval.value, "low": interval.low, "high": interval.high}
+
+    differences = {f"prm - {rival}": curves["prm"] - curves[rival] for rival in ("orm", "orm_lowest_step")}
+    differences |= {f"{name} - majority": curves[name] - curves["majority"] for name in ("prm", "orm")}
+    differences |= {f"prm - orm, {rule}": curves[f"prm {rule}"] - curves[f"orm {rule}"] for rule in RULES}
+    result = {
+        "curves": {
+            name: {size: mean(values[:, :, at]) for at, size in enumerate(sizes)}
+            for name, values in curves.items()
+        },
+        "differences": {
+            name: mean(values[:, :, -1]) | {"by_seed": values[:, :, -1].mean(axis=1).tolist()}
+            for name, values in differences.items()
+        },
+        "step_auc": {
+            name: {"pooled": pooled, "less_position": vars(gap)}
+            for name, (pooled, gap) in step_aucs(scored, seed=seed).items()
+        },
+    }
+    for name, row in result["differences"].items():
+        each = ", ".join(f"{100 * value:+.1f}" for value in row["by_seed"])
+        low, value, high = (100 * row[part] for part in ("low", "value", "high"))
+        print(f"{name} @ {sizes[-1]}: {value:+.1f} [{low:+.1f}, {high:+.1f}]; by training seed {each}")
+    return result
+
+
 def main() -> None:
     """Command line."""
     parser = arguments(__doc__, "one seed of a smaller quickstart, on one thread: a few minutes")
     parser.add_argument("--seeds", type=int, help="3; with --quick 1")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--test-seed", type=int, default=1_000_000, help="seed of the test problems")
+    parser.add_argument("--training-seeds", type=int, default=1, help="models of each kind on equal labels")
     parser.add_argument("--out", type=Path, default=Path("runs/prm_vs_orm"))
+    parser.add_argument("--rivals", type=Path, metavar="DIR", help="only add the rivals to a quickstart")
     options = parser.parse_args()
-    seeds = options.seeds or (1 if options.quick else 3)
-    runs = [finish_quickstart(options.out, seed, quick=options.quick) for seed in range(seeds)]
-    curves = [curves_of(out, seed) for seed, out in enumerate(runs)]
-    config = QuickstartConfig.model_validate(QUICK if options.quick else SIZES)
-    sizes = sizes_up_to(config.test_samples)
+    if options.rivals:
+        add_rivals(options.rivals, options.first_seed, training_seeds=1, quick=False)
+        return
+    number = options.seeds or (1 if options.quick else 3)
+    seeds = range(options.first_seed, options.first_seed + number)
+    sizes = sizes_up_to((QUICK if options.quick else FULL)["samples"])
+    curves, of_seeds = [], []
+    for seed in seeds:
+        out = finish_quickstart(options.out, seed, quick=options.quick, test_seed=options.test_seed)
+        add_rivals(out, seed, training_seeds=options.training_seeds, quick=options.quick)
+        scored = read_scored(out, options.training_seeds)
+        found = accuracy_curves(scored, sizes, seed=seed)
+        of_seeds.append(of_one_seed(found, scored, sizes, seed))
+        curves.append({name: values.mean(axis=0) for name, values in found.items()})
     for name in ("pass_at", "majority", *READINGS):
         row = "  ".join(
             f"N={size} {100 * np.mean([c[name][:, i].mean() for c in curves]):.1f}"
             for i, size in enumerate(sizes)
         )
         print(f"{name:9} {row}")
-    about = {"seeds": seeds, "quickstart": config.model_dump(mode="json")}
+    about = {"seeds": list(seeds), "training_seeds": options.training_seeds, "by_seed": of_seeds}
     write(options, show(figures(curves, sizes)), **about)
 
 

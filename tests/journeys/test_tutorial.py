@@ -153,26 +153,19 @@ def test_a_quickstart_of_other_sizes(reader: Reader) -> None:
     reader.read("1")
     made = {path.name for path in Path("runs/small").iterdir()}
     page = (PAGES / "1-quickstart.md").read_text(encoding="utf-8")
-    table = page.split("## The run directory")[1].split("## ")[0]
-    files = {
-        name.rstrip("/")
-        for name in re.findall(r"`([\w./-]+)`", "\n".join(re.findall(r"^\| (.*?) \|", table, re.M)))
-    }
-    assert files - made <= {".lock"}  # held while a process works in the directory
-    summary = json.loads(Path("runs/small/summary.json").read_text())
-    keys = page.split("## Read summary.json")[1].split("\n## ")[0]
-    named = {key for row in re.findall(r"^\| (.*?) \|", keys, re.M) for key in re.findall(r"`(\w+)`", row)}
-    assert named - set(summary) == set()
-    # Into a log file: each stage with its number and the time that is left; then the report in four lines.
+    table = page.split("## What it does")[1].split("\n\n`commands.sh`")[0]
+    results = "\n".join(row.split("|")[2].split(":")[0] for row in table.splitlines() if row.startswith("|"))
+    files = {"commands.sh", *re.findall(r"`([\w./-]+)`", results)}
+    assert files - made == set()
+    # Into a log file: each command with its number, as it can be copied; then the report in four lines.
     ended = reader.printed["quickstart runs/small"]
-    stages = re.findall(
-        r"^stage (\d+) of 10, .*(?:on two idle cores|so far, about [\d:]+ left)$", ended.err, re.M
-    )
-    assert stages == [str(number) for number in range(1, 11)]
+    assert re.findall(r"^# (\d) of 7: ", ended.err, re.M) == [str(number) for number in range(1, 8)]
+    named = re.findall(r"^\| `(surefoot [a-z]+)", table, re.M)
+    printed = re.findall(r"^surefoot [a-z]+", ended.err, re.M)
+    assert printed == named
     shown = " ".join(ended.out.split())
-    assert "Does it select better answers? cannot tell: one training seed" in shown
-    assert "One run is one run" in shown
-    assert "of work; runs/small/report.html" in shown
+    assert "Does it select better answers? " in shown
+    assert "runs/small/audit.html" in shown
 
 
 def test_part_6_of_the_tutorial(reader: Reader, gpt2_base: Path) -> None:

@@ -342,20 +342,13 @@ def _limits(record: CommandRecord) -> list[str]:
     names = [name for name in record.outputs if name.endswith(".json") and "/" not in name]
     screens = (load_object(record.folder / name).get("first_screen") or {} for name in names)
     texts = [text for screen in screens for text in screen.get("limits") or ()]
-    if record.manifest["command"] == "quickstart":
-        texts.append(
-            "the domain is arithmetic modulo 10 with small models; nothing was measured on real text"
-        )
     return [f"Limit of {record.manifest['command']}: {text}" for text in texts]
 
 
 def _process(record: CommandRecord, roles: Sequence[Role]) -> Iterator[str]:
     """What process was supervised by a training run."""
     command, config = str(record.manifest["command"]), record.manifest["config"]
-    folder = record.folder
-    inner = command == "quickstart"
-    traces = [folder / "train-traces.jsonl"] if inner else _inputs(record, "traces")
-    labels = [folder / "train-labels.jsonl"] if inner else _inputs(record, "labels")
+    traces, labels = _inputs(record, "traces"), _inputs(record, "labels")
     if command == "rl":
         credit = (config.get("rl") or {}).get("credit") or {}
         rule = credit.get("rule") or credit.get("name") or "unknown"
@@ -367,7 +360,7 @@ def _process(record: CommandRecord, roles: Sequence[Role]) -> Iterator[str]:
             f"The policy {name} was trained on problems of {problems}; "
             f"each step of its solutions was rewarded by the credit rule '{rule}' from {judges}."
         )
-    elif traces and (inner or command.startswith("train")):
+    elif traces and command.startswith("train"):
         cut: Counter[str] = Counter()
         steps = count = 0
         for row in (row for path in traces for row in rows_of(path)):
@@ -433,9 +426,7 @@ def _roles(chain: Sequence[CommandRecord], models: Sequence[CardModel]) -> tuple
         policy = config.get("policy")
         name = policy.get("name") if isinstance(policy, dict) else policy
         group = command.split(" ")[0]
-        if command == "quickstart":
-            add("policy", "surefoot:lab/shipped/policy", "surefoot:lab/shipped/policy")
-        elif command == "label" and config["role"]:
+        if command == "label" and config["role"]:
             add(config["role"], name, name)
         elif command in _SAMPLES or group == "search":
             add("policy", name, name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +15,11 @@ import numpy as np
 from surefoot.errors import RunError
 from surefoot.formats.rows import build_rows, raw_rows
 from surefoot.io import read_records
-from surefoot.lab.world import check_steps
-from surefoot.labels import LabelRule
-from surefoot.records import Problem, StepLabel, StepScores, Trace
+from surefoot.records import StepLabel
 from surefoot.search.trust import HeldOutChoice, HeldOutScores, HeldOutStep, trust_of
 from surefoot.stats.bootstrap import bootstrap_mean
 from surefoot.stats.intervals import Interval
 from surefoot.stats.rater_agreement import agreement
-from surefoot.stats.roc import auc_by_problem
 
 _DIGITS: Final = 5
 _TOKENS: Final = ("prompt_tokens", "completion_tokens", "verifier_tokens")
@@ -75,39 +71,6 @@ def tokens(files: Sequence[Path]) -> Figure:
     return Figure(value=total or None, units=count)
 
 
-def accuracy(files: Sequence[Path]) -> Figure:
-    """Share of graded traces with the correct answer, over problems."""
-    of_problem: dict[str, list[bool]] = {}
-    for path in files:
-        for trace in read_records(path, Trace):
-            if trace.outcome is not None:
-                of_problem.setdefault(trace.problem_id, []).append(trace.outcome)
-    return mean_figure([float(np.mean(outcomes)) for outcomes in of_problem.values()])
-
-
-def _signs(path: Path) -> dict[tuple[str, int], bool]:
-    rule = LabelRule(neutral="good")
-    labels = ((label, rule.good(label)) for label in read_records(path, StepLabel))
-    return {(label.trace_id, label.step): good for label, good in labels if good is not None}
-
-
-def label_accuracy(files: Sequence[Path], of: str = "all") -> Figure:
-    """Share of labels (first file) that agree with the true ones (second), over traces.
-
-    ``of`` is ``all``, or ``wrong`` for the truly wrong steps alone.
-    """
-    labels, truth = map(_signs, files)
-    of_trace: dict[str, list[bool]] = {}
-    for (trace, step), good in truth.items():
-        if (trace, step) in labels and (of == "all" or not good):
-            of_trace.setdefault(trace, []).append(labels[trace, step] == good)
-    flat = [agrees for row in of_trace.values() for agrees in row]
-    weights = [sum(row) * len(of_trace) / max(len(flat), 1) for row in of_trace.values()]
-    figure = mean_figure(weights)
-    high = None if figure.high is None else min(figure.high, 1.0)
-    return Figure(value=figure.value, low=figure.low, high=high, units=len(flat))
-
-
 def rater_agreement(files: Sequence[Path]) -> Figure:
     """Krippendorff's alpha of the raters of a file of labels; raters stay anonymous."""
     ratings: dict[str, dict[tuple[str, int], float]] = {}
@@ -120,55 +83,6 @@ def rater_agreement(files: Sequence[Path]) -> Figure:
     table = [[row.get(unit, math.nan) for unit in units] for row in ratings.values()]
     result = agreement(table)
     return Figure(value=result.alpha, units=result.units)
-
-
-def lab_step_auc(files: Sequence[Path], of: str = "scores") -> Figure:
-    """Step AUC of scores against the lab's exact truth of the prefix, over problems.
-
-    Files: problems, traces, scores. ``of`` = ``lead``: less the AUC of the position, earlier steps first.
-    """
-    problems = {problem.id: problem for problem in read_records(files[0], Problem)}
-    traces = {trace.id: trace for trace in read_records(files[1], Trace)}
-    scores: list[float] = []
-    position: list[float] = []
-    good: list[bool] = []
-    groups: list[str] = []
-    for record in read_records(files[2], StepScores):
-        trace, right = traces[record.trace_id], True
-        for step, verdict in enumerate(check_steps(problems[trace.problem_id], trace)):
-            right = right and verdict.value != -1
-            score = record.scores[step]
-            if score is not None:
-                scores.append(score)
-                position.append(-step)
-                good.append(right)
-                groups.append(trace.problem_id)
-    areas = np.asarray(auc_by_problem(scores, good, groups))
-    if of == "lead":
-        areas = areas - np.asarray(auc_by_problem(position, good, groups))
-    return mean_figure(areas[~np.isnan(areas)])
-
-
-def lab_choice(files: Sequence[Path]) -> Figure:
-    """Accuracy of best-of-N by the lowest step score less majority voting, over the lab's problems.
-
-    Files: traces, scores. A tie in votes counts the first answer.
-    """
-    lowest = {
-        row.trace_id: min((score for score in row.scores if score is not None), default=-1.0)
-        for row in read_records(files[1], StepScores)
-    }
-    groups: dict[str, list[Trace]] = {}
-    for trace in read_records(files[0], Trace):
-        groups.setdefault(trace.problem_id, []).append(trace)
-    leads = []
-    for traces in groups.values():
-        chosen = max(traces, key=lambda trace: lowest.get(trace.id, -1.0))
-        votes = Counter(trace.answer for trace in traces if trace.answer is not None)
-        answer = votes.most_common(1)[0][0] if votes else None
-        voted = next((trace for trace in traces if trace.answer == answer), traces[0])
-        leads.append(float(bool(chosen.outcome)) - float(bool(voted.outcome)))
-    return mean_figure(leads)
 
 
 def held_out_auc(files: Sequence[Path], of: str = "scores") -> Figure:
@@ -230,9 +144,6 @@ def reported(files: Sequence[Path], at: str = "") -> Figure:
 FIGURES: Final[Mapping[str, Callable[..., Figure]]] = MappingProxyType(
     {
         function.__name__: function
-        for function in (
-            *(records, tokens, accuracy, label_accuracy, rater_agreement, lab_step_auc, lab_choice),
-            *(held_out_auc, held_out_lead, rl_change, reported),
-        )
+        for function in (records, tokens, rater_agreement, held_out_auc, held_out_lead, rl_change, reported)
     }
 )

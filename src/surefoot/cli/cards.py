@@ -62,7 +62,7 @@ class CardBuild(Command):
     files. A file that was edited by hand, a run without a figure, and an evaluation or audit of the same
     models that is left out are errors.
 
-    Example: `surefoot card build runs/quickstart --name lab-prm --license Apache-2.0
+    Example: `surefoot card build runs/quickstart/prm runs/quickstart --name lab-prm --license Apache-2.0
     --intended-use "tests of surefoot" --out runs/card`
     """
 

@@ -1,56 +1,122 @@
-"""``surefoot quickstart``: from problems to a measured reward model in the lab."""
+"""``surefoot quickstart``: ordinary commands, from problems of the lab to an audited reward model."""
 
 from __future__ import annotations
 
 import shlex
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
-from surefoot import quickstart
-from surefoot.cli import options as o
-from surefoot.cli.runs import print_report
-from surefoot.cli.settings import Command, Flag, OptionGroup, command_line
-from surefoot.cli.terminal import echo
-from surefoot.io import Run
-from surefoot.quickstart.config import QuickstartConfig
-from surefoot.work import Processes, show_progress
+from surefoot.cli import app
+from surefoot.cli.settings import Command, Flag
+from surefoot.cli.terminal import note
+from surefoot.errors import RunError
+from surefoot.io import write_records
+from surefoot.io.lineage import MANIFEST, write_outputs
+from surefoot.io.runs import make_manifest
+from surefoot.lab.world import generate_problems
+
+_GRADED: Final = "--max-tokens 96 --extract phrase --equality exact"
 
 
 class Quickstart(Command):
-    """Run the whole pipeline on the built-in lab: sample, label, train, select, compare, report.
+    """Run the whole pipeline on the built-in lab, as ordinary commands that can be copied.
 
-    Takes about two minutes on two idle cores, without network or GPU; with `--full`, the size of the
-    published figures, up to an hour. If the command is stopped, the same command resumes. Ends with
-    `summary.json` and `report.html` in the run directory.
+    Solutions are sampled, their steps labelled by Monte Carlo rollouts, a reward model is trained, answers to
+    other problems are chosen with it, and it is audited. Takes about two minutes on two idle cores, without
+    network or GPU. Each command is printed before it runs; all are in `commands.sh` of the directory. If the
+    command is stopped, the same command resumes. Ends with the report `audit.html`.
 
     Example: `surefoot quickstart --out runs/quickstart`
-
-    Example: `surefoot quickstart --full --out runs/full`
     """
 
-    out: o.OutDirectory = Field(default=Path("runs/quickstart"), description="Run directory.")
-    full: Annotated[bool, Flag(common=True)] = False
-    """The sizes of the published figures, where no other size is given."""
-    tables: Annotated[bool, Flag(transient=True)] = False
-    """Also print the findings and the tables of the report."""
-    workers: o.Workers = 2
-    sizes: Annotated[QuickstartConfig, OptionGroup(omit=("training",))] = QuickstartConfig()
+    out: Annotated[Path, Flag(short="-o", transient=True, directory=True)] = Path("runs/quickstart")
+    """Directory of the run."""
+    train_problems: int = Field(default=220, ge=1, description="Problems whose solutions are labelled.")
+    test_problems: int = Field(default=100, ge=1, description="Problems to choose answers to.")
+    samples: int = Field(default=16, ge=1, description="Solutions of each of these.")
+    seed: int = Field(default=0, description="Seed of the training problems, and of all that is random.")
+    test_seed: int = Field(
+        default=1_000_000, description="Seed of the test problems, which are not used in training."
+    )
 
     def run(self) -> None:
-        sizes = self.sizes.full() if self.full else self.sizes
-        with (
-            Run.open(self.out, command="quickstart", config=sizes.model_dump()) as run,
-            Processes(self.workers, threads=1) if self.workers > 1 else nullcontext() as engine,
-            show_progress() as progress,
-        ):
-            schedule = quickstart.Schedule(sizes, progress, partial(echo, err=True))
-            command = shlex.join(command_line(self))
-            summary = quickstart.run_quickstart(run, sizes, schedule, engine=engine, command=command)
-            seconds = sum(run.seconds.values())
-        tables = quickstart.report_of(summary).printed if self.tables else ()
-        print_report(quickstart.first_screen(summary), [quickstart.limits(summary)[1], *tables])
-        echo(f"{seconds:.0f} s of work; {self.out / 'report.html'}")
+        steps = self.steps()
+        script = "".join(f"# {title}\nsurefoot {shlex.join(words)}\n\n" for title, _, words in steps)
+        stored = self.out / "commands.sh"
+        if stored.exists() and stored.read_text(encoding="utf-8") != script:
+            raise RunError(f"{stored} has other commands: the settings differ; name another --out")
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.write_problems()
+        stored.write_text(script, encoding="utf-8")
+        for number, (title, result, words) in enumerate(steps, start=1):
+            note(f"\n# {number} of {len(steps)}: {title}\nsurefoot {shlex.join(words)}")
+            if _finished(self.out / result):
+                note("done already")
+                continue
+            # what an interrupted command left is continued, or replaced by the same
+            app.main([*words, "--force"], prog_name="surefoot", standalone_mode=False)
+
+    def write_problems(self) -> None:
+        """The problems of the lab; none is in both files."""
+        test = generate_problems(self.test_problems, seed=self.test_seed)
+        train = generate_problems(self.train_problems, seed=self.seed, exclude=test)
+        files = {self.out / "train-problems.jsonl": train, self.out / "test-problems.jsonl": test}
+        for path, problems in files.items():
+            write_records(path, problems)
+        write_outputs(list(files), make_manifest(self.path(), self.resolved(), {}))
+
+    def steps(self) -> list[tuple[str, str, list[str]]]:
+        """Title, result and words of each command."""
+        out, seed = shlex.quote(str(self.out)), self.seed
+        train = f"{out}/train-traces.jsonl --problems {out}/train-problems.jsonl"
+        test = f"{out}/test-traces.jsonl --problems {out}/test-problems.jsonl"
+        steps = [
+            (
+                "Sample solutions with the lab's policy, a small language model that makes mistakes.",
+                "train-traces.jsonl",
+                f"sample {out}/train-problems.jsonl --policy lab --n 2 --seed {seed} {_GRADED}",
+            ),
+            (
+                "Label each step by rollouts: how often does the policy finish correctly from there?",
+                "train-labels.jsonl",
+                f"label {train} mc:rollouts=4 --policy lab --seed {seed} {_GRADED} --workers 2",
+            ),
+            (
+                "Train a process reward model on the labels.",
+                "prm",
+                f"train prm {train} --labels {out}/train-labels.jsonl --base lab --epochs 4 --max-length 256 "
+                f"--validation 0 --seed {seed}",
+            ),
+            (
+                "Sample solutions of other problems.",
+                "test-traces.jsonl",
+                f"sample {out}/test-problems.jsonl --policy lab --n {self.samples} "
+                f"--seed {seed + self.test_seed} {_GRADED}",
+            ),
+            ("Score their steps.", "scores.jsonl", f"score {test} --prm {out}/prm"),
+            (
+                "Choose the answer with the best lowest score; how often is it correct, out of N solutions?",
+                "chosen.jsonl",
+                f"select {out}/test-traces.jsonl --scores {out}/scores.jsonl",
+            ),
+            (
+                "Audit the model: does it read the steps, select better answers, and can it be trusted?",
+                "audit.json",
+                f"audit prm={out}/prm --test gaming:rounds=0,outcome,over-optimisation --traces {test} "
+                "--labels lab",
+            ),
+        ]
+        paths = [out if result == "audit.json" else f"{out}/{result}" for _, result, _ in steps]
+        return [
+            (title, result, shlex.split(f"{words} --out {path}"))
+            for (title, result, words), path in zip(steps, paths, strict=True)
+        ]
+
+
+def _finished(result: Path) -> bool:
+    """Whether a command has recorded its result, a file or a run directory."""
+    if result.suffix:
+        return result.exists() and result.with_name(f"{result.name}.{MANIFEST}").exists()
+    return (result / "done" / "train.json").exists()

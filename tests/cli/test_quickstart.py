@@ -1,0 +1,128 @@
+"""The quickstart: ordinary commands, which can be copied, interrupted and run again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from command_line import good, refused
+
+from surefoot.cli import app
+from surefoot.io import read_records
+from surefoot.lab.checkpoints import POLICY, TRUNK
+from surefoot.lab.world import generate_problems
+from surefoot.records import Problem, Trace
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (POLICY / "config.json").exists() or not (TRUNK / "config.json").exists(),
+        reason="the lab's language models are not in this tree (benchmarks/common/lab_models.py makes them)",
+    ),
+]
+
+QUICKSTART = ("quickstart", "--out", "run", "--train-problems", 6, "--test-problems", 4, "--samples", 4)
+MADE = {"train-traces.jsonl", "train-labels.jsonl", "test-traces.jsonl", "scores.jsonl", "chosen.jsonl"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def same_times():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run, and what it printed."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return folder, good(*QUICKSTART)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a run but what says when and where it was made."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "manifest.json" not in path.name and path.name not in ("timings.json", ".lock")
+    }
+
+
+def commands(folder: Path) -> list[list[str]]:
+    lines = (folder / "run" / "commands.sh").read_text().splitlines()
+    return [shlex.split(line)[1:] for line in lines if line.startswith("surefoot ")]
+
+
+def test_the_headline_is_that_of_the_audit(finished):
+    folder, ended = finished
+    screen = json.loads((folder / "run" / "audit.json").read_text())["first_screen"]
+    assert screen["sentence"] in " ".join(ended.out.split())
+    assert "run/audit.html" in ended.out
+    assert contents(folder / "run").keys() >= MADE | {"audit.html", "prm/model.safetensors"}
+
+
+def test_the_printed_commands_make_the_same_files(finished, tmp_path, monkeypatch):
+    folder, ended = finished
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    for name in ("train-problems.jsonl", "test-problems.jsonl"):
+        (tmp_path / "run" / name).write_bytes((folder / "run" / name).read_bytes())
+    assert len(commands(folder)) == 7
+    for words in commands(folder):
+        assert f"surefoot {shlex.join(words)}" in ended.err
+        good(*words)
+    expected = contents(folder / "run")
+    del expected["commands.sh"]
+    assert contents(tmp_path / "run") == expected
+
+
+def test_test_problems_are_in_no_training_set(finished):
+    folder, _ = finished
+    train, test = (
+        {problem.text for problem in read_records(folder / "run" / f"{name}-problems.jsonl", Problem)}
+        for name in ("train", "test")
+    )
+    assert (len(train), len(test)) == (6, 4)
+    assert not train & test
+    assert test == {problem.text for problem in generate_problems(4, seed=1_000_000)}
+    assert len(list(read_records(folder / "run" / "chosen.jsonl", Trace))) == 4
+
+
+def test_a_finished_run_is_not_done_again(finished, monkeypatch):
+    folder, _ = finished
+    monkeypatch.chdir(folder)
+    before = contents(folder / "run")
+    assert good(*QUICKSTART).err.count("done already") == 7
+    assert contents(folder / "run") == before
+    assert "run/commands.sh has other commands" in refused(*QUICKSTART, "--seed", 1)
+
+
+def test_a_run_interrupted_before_each_command_gives_the_same_files(finished, tmp_path, monkeypatch):
+    folder, _ = finished
+    monkeypatch.chdir(tmp_path)
+    started = []
+
+    def main(words, **settings):
+        started.append(words)
+        if len(started) > 1:
+            raise KeyboardInterrupt
+        original(words, **settings)
+
+    original = app.main
+    record, record_lost = tmp_path / "run" / "scores.jsonl.manifest.json", False
+    while not (tmp_path / "run" / "audit.json").exists():
+        started.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr("surefoot.cli.quickstart.app.main", main)
+            try:
+                original(list(map(str, QUICKSTART)), standalone_mode=False)
+            except click.Abort:
+                if record.exists() and not record_lost:
+                    record.unlink()  # as if it had been killed after its file was written
+                    record_lost = True
+    assert contents(tmp_path / "run") == contents(folder / "run")
