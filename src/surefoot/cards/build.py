@@ -32,11 +32,13 @@ from surefoot.io.lineage import (
     LineageNode,
     lineage,
     model_hashes,
+    portable,
     record_of,
     shown_path,
 )
 from surefoot.io.runs import digest_of, load_object
 from surefoot.io.sources import ENDINGS
+from surefoot.lab.checkpoints import POLICY, TRUNK
 from surefoot.models.card import CARD, CheckpointCard, read_card
 from surefoot.stats.intervals import Interval, decide
 
@@ -403,6 +405,8 @@ def _label_sentences(
         yield "The noise of the labels was not measured against a better source."
 
 
+_TRUNKS: Final = {"lab": portable(TRUNK)}
+"""Names of base models that mean something else for a policy."""
 _SAMPLES: Final = ("sample", "rl", "imitate", "expert-iteration")
 """Commands that sample from a policy."""
 
@@ -417,7 +421,7 @@ def _roles(chain: Sequence[CommandRecord], models: Sequence[CardModel]) -> tuple
 
     for model in models:
         if model.facts:
-            base = model.facts["base"]
+            base = _TRUNKS.get(model.facts["base"], model.facts["base"])
             kind = "outcome reward model" if model.facts["kind"] == "orm" else "process reward model"
             add(kind, model.path, base)
             add("base model", base, base)
@@ -425,6 +429,7 @@ def _roles(chain: Sequence[CommandRecord], models: Sequence[CardModel]) -> tuple
         command, config = str(record.manifest["command"]), record.manifest["config"]
         policy = config.get("policy")
         name = policy.get("name") if isinstance(policy, dict) else policy
+        name = portable(POLICY) if name == "lab" else name
         group = command.split(" ")[0]
         if command == "label" and config["role"]:
             add(config["role"], name, name)
@@ -435,7 +440,7 @@ def _roles(chain: Sequence[CommandRecord], models: Sequence[CardModel]) -> tuple
             for judge in _judges(record):
                 facts = _facts(Path(judge))
                 role = "outcome reward model" if facts and facts.kind == "orm" else "process reward model"
-                add(role, judge, facts and facts.base)
+                add(role, judge, facts and _TRUNKS.get(facts.base, facts.base))
         if config.get("environment"):
             add("tool scaffold", config["environment"])
         if command == "guard fit":

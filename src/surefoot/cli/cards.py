@@ -62,8 +62,8 @@ class CardBuild(Command):
     files. A file that was edited by hand, a run without a figure, and an evaluation or audit of the same
     models that is left out are errors.
 
-    Example: `surefoot card build runs/quickstart/prm runs/quickstart --name lab-prm --license Apache-2.0
-    --intended-use "tests of surefoot" --out runs/card`
+    Example: `surefoot card build runs/quickstart/prm runs/quickstart/audit.json --name lab-prm
+    --license Apache-2.0 --intended-use "tests of surefoot" --out runs/card`
     """
 
     runs: Annotated[tuple[Path, ...], Flag(argument=True, metavar="RUN")] = Field(min_length=1)

@@ -65,7 +65,8 @@ class Quickstart(Command):
         files = {self.out / "train-problems.jsonl": train, self.out / "test-problems.jsonl": test}
         for path, problems in files.items():
             write_records(path, problems)
-        write_outputs(list(files), make_manifest(self.path(), self.resolved(), {}))
+        manifest = make_manifest(self.path(), self.resolved(), {})
+        write_outputs(list(files), manifest | {"generated": True})  # from no source
 
     def steps(self) -> list[tuple[str, str, list[str]]]:
         """Title, result and words of each command."""

@@ -212,7 +212,7 @@ class _Tracer:
                 faults.append(f"{what} was edited by hand when surefoot {reader} read it")
         moved = record.manifest.get("changed_while_running") or ()
         faults += [f"the input {part} changed while surefoot {command} ran" for part in moved]
-        inputs = tuple(self._inputs(record, name))
+        inputs = tuple(self._inputs(record))
         return LineageNode(
             name=shown_path(path),
             command=command,
@@ -223,18 +223,9 @@ class _Tracer:
             inputs=inputs,
         )
 
-    def _inputs(self, record: CommandRecord, name: str) -> Iterator[LineageNode]:
+    def _inputs(self, record: CommandRecord) -> Iterator[LineageNode]:
         manifest, command = record.manifest, record.manifest["command"]
-        stages = manifest.get("made_from") or {}
         models: Mapping[str, Any] = manifest.get("models") or {}
-        stage = next((stages[part] for part in _prefixes(name) if part in stages), None)
-        if stage is not None:
-            for part in stage:
-                if part in models:
-                    yield self._model(record, part, models[part], command)
-                else:
-                    yield self.node(record.folder / part, {}, command)
-            return
         files: dict[Path, dict[str, str]] = {}
         for entry in manifest["inputs"].values():
             if is_url(entry["path"]):
@@ -252,7 +243,7 @@ class _Tracer:
         for model, hashes in models.items():
             if _located(record, model) not in files:
                 yield self._model(record, model, hashes, command)
-        if not (manifest["inputs"] or models):
+        if not (manifest["inputs"] or models or manifest.get("generated")):
             source = manifest["config"].get("source", "standard input, or a server: not recorded")
             yield LineageNode(name=str(source), licence=manifest["config"].get("licence") or NOT_STATED)
 
@@ -264,12 +255,6 @@ class _Tracer:
             licence = _hub_licence(repository, hashes)
             return LineageNode(name=f"{repository}@{hashes}", sha256={"": hashes}, licence=licence)
         return self.node(_located(record, name), hashes, command)
-
-
-def _prefixes(name: str) -> Iterator[str]:
-    """``a/b/c``, ``a/b``, ``a``."""
-    parts = name.split("/")
-    return ("/".join(parts[:end]) for end in range(len(parts), 0, -1))
 
 
 def _located(record: CommandRecord, name: str) -> Path:
