@@ -295,8 +295,9 @@ class Export(Command):
 
     def _record_file(self, name: str) -> str | None:
         """The file of these records: as the options name it, else in the directory."""
-        if path := getattr(self, name, None):
-            return str(path)
+        named = {"traces": self.traces, "labels": self.labels, "scores": self.scores}
+        if path := named.get(name):
+            return path
         for ending in (".jsonl", ".parquet", ".jsonl.gz"):
             if (file := Path(self.source) / f"{name}{ending}").exists():
                 return str(file)

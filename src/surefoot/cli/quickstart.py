@@ -12,6 +12,7 @@ from surefoot.cli import app
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import note
 from surefoot.errors import RunError
+from surefoot.extras import need
 from surefoot.io import write_records
 from surefoot.io.lineage import MANIFEST, write_outputs
 from surefoot.io.runs import make_manifest
@@ -42,6 +43,7 @@ class Quickstart(Command):
     )
 
     def run(self) -> None:
+        need("torch", "the quickstart")
         steps = self.steps()
         script = "".join(f"# {title}\nsurefoot {shlex.join(words)}\n\n" for title, _, words in steps)
         stored = self.out / "commands.sh"
