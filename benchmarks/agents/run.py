@@ -30,7 +30,6 @@ PARTS: Mapping[str, Callable[[argparse.Namespace], Figures]] = {
     "lab": part("lab:lab_figures", "quick", "model"),
     "guard": part("guard:guard_and_injections", "quick", "prm"),
     "rl": part("rl:rl_figures", "quick"),
-    "rl_shop": part("rl_shop:shop_rl_figures", "quick", "first_seed"),
 }
 
 
@@ -49,7 +48,6 @@ def main() -> None:
     parser.add_argument("--tau-bench", type=Path, help="real: clone of tau-bench, for its tools' schemas")
     parser.add_argument("--model", type=Path, help="lab: SmolLM2-135M, as judge (common/smollm2.py)")
     parser.add_argument("--prm", help="guard: reward model whose scores instructions may move")
-    parser.add_argument("--first-seed", type=int, default=0, help="rl_shop: methods were developed on 0 to 2")
     measure(parser, PARTS)
 
 

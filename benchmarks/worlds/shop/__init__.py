@@ -5,10 +5,6 @@ The truth of every step is computed from the state; a scripted agent has known r
 """
 
 from .agent import ShopAgent as ShopAgent
-from .menu import MENU as MENU
-from .menu import ShopMenu as ShopMenu
-from .menu import judge_menu as judge_menu
-from .menu import menu_run as menu_run
 from .tasks import FAMILIES as FAMILIES
 from .tasks import generate_tasks as generate_tasks
 from .truth import ShopVerifier as ShopVerifier
