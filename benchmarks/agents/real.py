@@ -20,6 +20,7 @@ from surefoot.evaluation.benchmarks import (
     agent_runs,
     evaluate_agent_steps,
 )
+from surefoot.failures import result_failed
 from surefoot.formats import (
     ImportContext,
     ImportedTrace,
@@ -32,7 +33,7 @@ from surefoot.io import ReadReport
 from surefoot.labelling import GoldCallVerifier, ToolCallVerifier, ToolPolicy, VerifierLabeller
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Tool, Trace
-from surefoot.segment import cut_trace, reports_error
+from surefoot.segment import cut_trace
 from surefoot.stats import Bootstrap, Interval
 
 SOURCE, RULES = "judge", "rules"
@@ -280,7 +281,7 @@ def _shortness(trace: Trace) -> float:
 
 
 def _errors(trace: Trace) -> float:
-    return -sum(reports_error(message) for message in trace.messages)
+    return -sum(result_failed(message) is True for message in trace.messages)
 
 
 def _gold_share(trace: Trace) -> float:

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from surefoot.errors import SchemaError
+from surefoot.failures import FLAG_NAMES, fields_failed
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -94,16 +95,14 @@ def _fields(row: Mapping[str, Any], store: StoreAttachment | None) -> dict[str, 
 
 
 def _with_failure(row: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-    """Set ``error`` of a tool message, from a flag or from an error text, which also fills empty content."""
-    flags = (fields.pop(name, None) for name in ("error", "is_error", "isError"))
-    failure: Any = next((flag for flag in flags if flag not in (None, "")), None)
-    if failure is None and row.get("status") in ("error", "success"):  # LangChain
-        failure = row["status"] == "error"
-    if isinstance(failure, str | Mapping):
-        text = failure if isinstance(failure, str) else failure.get("message") or _json(failure)
+    """Set ``error`` of a tool message from what the row says; an error text also fills empty content."""
+    failed = fields_failed({name: row[name] for name in row.keys() & FLAG_NAMES})
+    reason = row.get("error")
+    if failed and isinstance(reason, str | Mapping):
+        text = reason if isinstance(reason, str) else reason.get("message") or _json(reason)
         fields["content"] = fields.get("content") or text
-        failure = True
-    return fields if failure is None else {**fields, "error": failure}
+    fields = {name: value for name, value in fields.items() if name not in FLAG_NAMES}
+    return fields if failed is None else {**fields, "error": failed}
 
 
 def messages_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -23,7 +23,6 @@ from surefoot.segment import (
     Thoughts,
     join_steps,
     reasoning_spans,
-    reports_error,
     segment_trace,
     segmenter,
     token_positions,
@@ -508,24 +507,6 @@ def test_blocks_give_all_of_a_run_once_in_order():
 
 def trace_text(message):
     return "\n".join([message.reasoning.text, message.content, *map(str, message.tool_calls)])
-
-
-@pytest.mark.parametrize(
-    ("content", "flag", "error"),
-    [
-        ("Error: no such order", None, True),
-        ("Traceback (most recent call last):", None, True),
-        ('{"error": ""}', None, False),
-        ('{"error": {"code": 4}}', None, True),
-        ('{"note": "an error"}', None, False),
-        ("The word error in a text", None, False),
-        ("Error in the page's title", False, False),
-        ("fine", True, True),
-        ('{"error": ' * 5_000, None, False),
-    ],
-)
-def test_what_reports_an_error(content, flag, error):
-    assert reports_error(Message(role="tool", content=content, error=flag)) is error
 
 
 def seconds(work):

@@ -24,7 +24,6 @@ from surefoot.labelling.verifiers.tool_policy import CallResult, ToolPolicy, cal
 from surefoot.messages import call_arguments
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, StepScores, Trace
-from surefoot.segment import reports_error
 from surefoot.stats.intervals import Cell
 
 CHECKS: Final[Mapping[str, str]] = MappingProxyType(
@@ -268,7 +267,7 @@ class _Contents:
             self.sizes["messages"].append(len(trace.messages))
         for result in call_results(trace.messages):
             self.calls[result.call.name] += 1
-            self.errors[result.call.name] += result.result is not None and reports_error(result.result)
+            self.errors[result.call.name] += result.result is not None and not result.succeeded
             if result.succeeded:
                 self.arguments[result.call.name].update([_CALL, *_shape(result)])
 

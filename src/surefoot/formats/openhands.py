@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.errors import RecordError
+from surefoot.failures import fields_failed
 from surefoot.formats.imports import (
     IMPORT_KEY,
     ImportContext,
@@ -150,8 +151,8 @@ class _Chat:
         elif "action" in event:
             self._add_action(index, event)
         elif "observation" in event and event["observation"] not in _SKIPPED:
-            failed = event["observation"] in ("error", "user_rejected") or event.get("success") is False
-            failed |= _exit_code_is_error(event.get("extras") or {})
+            failed = event["observation"] in ("error", "user_rejected")
+            failed |= _failed({**(event.get("extras") or {}), "success": event.get("success")})
             call = (event.get("tool_call_metadata") or {}).get("tool_call_id")
             self._add_result(event.get("content"), failed, call, event.get("cause"))
 
@@ -218,8 +219,7 @@ class _Chat:
                 *(event.get(name) for name in ("error", "rejection_reason")),
             )
             content = _content(next(filter(None, texts), ""), event.get("extended_content"))
-            failed = bool(result.get("is_error") or result.get("error")) or _exit_code_is_error(result)
-            failed |= kind != "ObservationEvent"
+            failed = kind != "ObservationEvent" or _failed(result)
             self._add_result(content, failed, event.get("tool_call_id"), event.get("action_id"))
 
     def _add_action_event(self, event: Mapping[str, Any]) -> None:
@@ -268,10 +268,10 @@ class _Chat:
         self.messages[-1] |= {"tool_call_id": call_id, "error": failed}
 
 
-def _exit_code_is_error(result: Mapping[str, Any]) -> bool:
-    """Whether a command ended with an error; -1 is the exit code of one that still runs."""
-    code = (result.get("metadata") or {}).get("exit_code", result.get("exit_code"))
-    return code not in (None, 0, -1)
+def _failed(result: Mapping[str, Any]) -> bool:
+    """Whether a result says that its call failed; -1 is the exit code of a command that still runs."""
+    fields = {**result, **(result.get("metadata") or {})}
+    return fields_failed({name: value for name, value in fields.items() if value != -1}) is True
 
 
 def _reasoning(message: Mapping[str, Any]) -> dict[str, Any] | None:

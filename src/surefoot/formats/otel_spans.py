@@ -253,7 +253,7 @@ def _add_last_results(chat: _Conversation, tool_spans: Sequence[Span], context: 
         if call.id is not None and (span := by_id.get(call.id)) is not None:
             result = _as_text(span.attributes["gen_ai.tool.call.result"])
             row = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": result}
-            chat.messages += context.messages([row | {"error": span.error is not None}])
+            chat.messages += context.messages([row | ({} if span.error is None else {"error": True})])
             chat.spans.append(span.span_id)
 
 

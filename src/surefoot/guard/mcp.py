@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from surefoot.errors import GuardError
+from surefoot.failures import fields_failed
 from surefoot.guard.guard import Guard
 from surefoot.guard.loop import Reviewer, checked_call, refusal_text, refuse_deferring
 from surefoot.guard.records import GuardDecision
@@ -342,5 +343,8 @@ def _result(call: ToolCall, message: dict[str, Any]) -> Message | None:
         texts = [block.get("text") for block in blocks if isinstance(block, dict)]
         text = "\n".join(text for text in texts if isinstance(text, str))
     return Message(
-        role="tool", tool_call_id=call.id, content=text, error=result.get("isError", False) is not False
+        role="tool",
+        tool_call_id=call.id,
+        content=text,
+        error=fields_failed({"isError": result.get("isError", False)}),
     )

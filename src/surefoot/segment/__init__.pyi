@@ -14,7 +14,6 @@ from .traces import Granularity as Granularity
 from .traces import channels_of as channels_of
 from .traces import cut_trace as cut_trace
 from .traces import reasoning_spans as reasoning_spans
-from .traces import reports_error as reports_error
 from .traces import segment_trace as segment_trace
 from .traces import trace_blocks as trace_blocks
 from .visible import VisibleTrace as VisibleTrace

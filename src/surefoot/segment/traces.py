@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import re
 from bisect import bisect_right
@@ -12,6 +11,7 @@ from itertools import starmap
 from typing import Any, Final, Literal
 
 from surefoot.errors import SegmentError
+from surefoot.failures import result_failed
 from surefoot.messages import call_arguments
 from surefoot.protocols import Segmenter
 from surefoot.records import Message, Reasoning, Step, StepKind, StepPart, ToolCall, Trace, trusted_copy
@@ -30,7 +30,6 @@ BlockKind = Literal[StepKind, "instruction", "observation", "between", "note"]
 _TAG = re.compile(r"</?think>")
 _ANSWER = re.compile(r"\\boxed\b|####|\banswer\b[^\n]{0,40}?(?:\bis\b|:)", re.IGNORECASE)
 _PLAN = re.compile(r"[\s#*_<]*plan\b[ \t]*(?:[:>*_\n]|$)", re.IGNORECASE)
-_ERROR = re.compile(r"\s*(?:error|exception|traceback \(most recent call last\):?)(?!\w)", re.IGNORECASE)
 
 
 def reasoning_spans(text: str) -> list[Span]:
@@ -338,29 +337,7 @@ def _text_kind(trace: Trace, number: int) -> StepKind:
     if not messages[number].tool_calls and (not later or messages[number + 1].role == "user"):
         goes_on = any(messages[index].role == "assistant" for index in later)
         return "reply" if goes_on else "thought" if trace.cut_off else "final_answer"
-    return "recovery" if number > 0 and reports_error(messages[number - 1]) else "thought"
-
-
-def reports_error(message: Message) -> bool:
-    """Whether a tool's message says that the call failed: by its flag, else by how its text begins.
-
-    Without a flag, text counts that begins with "Error", "Exception" or Python's traceback line, or is a JSON
-    object with a non-empty ``error``.
-    """
-    if message.role != "tool":
-        return False
-    if message.error is not None:
-        return message.error
-    text = message.content or ""
-    if _ERROR.match(text):
-        return True
-    if not text.lstrip().startswith("{") or '"error"' not in text:
-        return False
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(value, dict) and bool(value.get("error"))
+    return "recovery" if number > 0 and result_failed(messages[number - 1]) else "thought"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from itertools import takewhile
 from typing import Final, Literal, get_args
 
 from surefoot.errors import LabelError, SchemaError
+from surefoot.failures import result_failed
 from surefoot.labelling.verifiers.tool_policy import (
     CallResult,
     ReadLimit,
@@ -25,7 +26,6 @@ from surefoot.labelling.verifiers.tool_policy import (
 from surefoot.messages import call_arguments, call_error
 from surefoot.protocols import RUN_CHANNELS, ProblemTrace, Verdict
 from surefoot.records import Message, Tool, ToolCall, Trace
-from surefoot.segment import reports_error
 
 ToolRule = Literal["schema", "repeated-call", "ignored-error", "unsupported-claim", "call-in-text", "policy"]
 """schema: the tool exists and its JSON schema allows the arguments; repeated-call: no call repeats an earlier
@@ -234,7 +234,7 @@ _ADMITS = re.compile(
 def _ignored_error(messages: Sequence[Message], last: int) -> list[str]:
     observed = list(takewhile(lambda message: message.role == "tool", reversed(messages[:last])))
     text = messages[last].content or ""
-    if not observed or not all(map(reports_error, observed)) or not text.strip():
+    if not observed or not all(map(result_failed, observed)) or not text.strip():
         return []
     # the words below are English
     if not text.isascii() or _ADMITS.search(text):

@@ -24,9 +24,9 @@ from pydantic import Field, model_validator
 
 from surefoot.errors import LabelError
 from surefoot.extras import need
+from surefoot.failures import result_failed
 from surefoot.messages import MAX_DEPTH, json_depth, normal_name, parse_arguments, strict_decoder
 from surefoot.records import FrozenModel, Message, Problem, Tool, ToolCall
-from surefoot.segment import reports_error
 
 if TYPE_CHECKING:
     import cel  # slow to import, and commands import this module before --help
@@ -55,10 +55,10 @@ class CallResult:
     turn: int = 0
     """Messages of the user before it."""
 
-    @property
+    @cached_property
     def succeeded(self) -> bool:
-        """Whether the call was answered without an error."""
-        return self.result is not None and not reports_error(self.result)
+        """Whether the call was answered and nothing says that it failed."""
+        return self.result is not None and not result_failed(self.result)
 
     @cached_property
     def arguments(self) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from fastapi.responses import Response
 from pydantic_core import from_json
 
 from surefoot.errors import LabelError, StoreError
+from surefoot.failures import result_failed
 from surefoot.labelling.verifiers.gold_calls import compare_gold_calls
 from surefoot.labelling.verifiers.programs import TraceProgram, reference_program
 from surefoot.labelling.verifiers.state_replay import gold_calls
@@ -35,7 +36,7 @@ from surefoot.records import (
     ToolCall,
     Trace,
 )
-from surefoot.segment import reports_error, trace_blocks
+from surefoot.segment import trace_blocks
 from surefoot.server.pages.access import AdminPlace, Place, ReaderPlace
 from surefoot.server.pages.forms import CheckedForm, Form, query_of
 from surefoot.server.pages.render import done, highlighted, show, twin
@@ -216,7 +217,7 @@ def timeline(trace: Trace, last: int | None = None) -> Iterator[dict[str, Any]]:
             "text": block.text,
             "calls": block.calls,
             "summary": result_summary(block.text) if block.role == "tool" else None,
-            "failed": message is not None and reports_error(message),
+            "failed": message is not None and result_failed(message) is True,
         }
         if last is not None and block.step == last:
             return
