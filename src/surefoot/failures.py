@@ -117,7 +117,7 @@ _EXIT_CODE: Final = re.compile(
 _FAILED_BEGINNING: Final = re.compile(
     r"""<(?:\w+_)?error>|traceback\ \(most\ recent\ call\ last\)|(?-i:spawn\ \S+\ E[A-Z]{3,}\b|E[A-Z]{3,}:\s)
     |\{?['"]?(?:(?:[\w.]*(?:error|exception)|fail(?:ed|ure)?|fatal)(?:\[\w+\])?['"]?
-       (?::(?!\s*(?:(?:none|null|false|0)\b|''|""|\[\]|\{\}|no(?:\ errors?)?[^\w\n]*(?:\n|$)))
+       (?::(?!\s*(?:(?:none|null|false|0)\b|''|""|\[\]|\{\}|no\ errors?[^\w\n]*(?:\n|$)))
        |!|\.?$|\s+(?:while|during|in|at|when|from|to)\b
        |\s+\w+ing\b(?!\s+(?:is|are|was)\b)))
     |(?:file|directory|path|tool|user|order|account|string\ to\ replace)\ (?:does\ not\ exist|not\ found)\b
