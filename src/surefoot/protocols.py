@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Protocol, get_args, runtime_checkabl
 
 from pydantic import Field, JsonValue
 
+from surefoot.errors import MissingExtraError, SandboxError
 from surefoot.printable import writable
 from surefoot.records import (
     Ended,
@@ -180,6 +181,8 @@ class Verdict:
     """The program run that the verdict is based on, if any."""
     clause: str | None = None
     """Id of the clause of a specification that the step cites."""
+    failed: bool = False
+    """The verifier raised, so nothing was checked."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", writable(self.reason))
@@ -196,6 +199,35 @@ class StepVerifier(Protocol):
     def name(self) -> str: ...
 
     def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]: ...
+
+
+def verify_each(verifier: StepVerifier, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
+    """One list per item, one verdict per step; everything that asks a verifier does so here.
+
+    An item fails alone: where ``verify`` raises or does not give one verdict per step, the steps of that item
+    are ``failed`` with the reason. What this machine lacks (``SandboxError``, ``MissingExtraError``) is no
+    item's failure, and is raised.
+    """
+    try:
+        verdicts = verifier.verify(items)
+        if [len(row) for row in verdicts] == [len(item.trace.steps) for item in items]:
+            return verdicts
+        problem = (
+            f"{verifier.name} gave {sum(map(len, verdicts))} verdicts in {len(verdicts)} lists; "
+            "'verify' must return one list per trace, with one verdict per step"
+        )
+    except (SandboxError, MissingExtraError):
+        raise
+    except Exception as error:
+        problem = f"{verifier.name} failed: {type(error).__name__}: {error}"[:_REASON_CHARACTERS]
+    if len(items) > 1:
+        half = len(items) // 2
+        return verify_each(verifier, items[:half]) + verify_each(verifier, items[half:])
+    return [[Verdict(value=None, reason=problem, failed=True)] * len(item.trace.steps) for item in items]
+
+
+_REASON_CHARACTERS = 500
+"""Of a verifier's error that are shown."""
 
 
 @runtime_checkable

@@ -116,7 +116,10 @@ def test_the_lab_checker_and_verifiers_are_monitors():
 
         def verify(self, items):
             values = [None, -1, 1]
-            return [[Verdict(value=values[number % 3], reason="r")] for number, _ in enumerate(items)]
+            return [
+                [Verdict(value=values[number % 3], reason="r")] * len(item.trace.steps)
+                for number, item in enumerate(items)
+            ]
 
     assert np.isnan(verifier_monitor(Third())(alone)[0])
     assert verifier_monitor(Third())(alone)[1:3].tolist() == [1.0, 0.0]

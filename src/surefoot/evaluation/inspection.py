@@ -22,7 +22,7 @@ from surefoot.labelling.verifiers.state_replay import gold_calls
 from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier
 from surefoot.labelling.verifiers.tool_policy import CallResult, ToolPolicy, call_results
 from surefoot.messages import call_arguments
-from surefoot.protocols import ProblemTrace
+from surefoot.protocols import ProblemTrace, StepVerifier, Verdict, verify_each
 from surefoot.records import Message, Problem, StepScores, Trace
 from surefoot.stats.intervals import Cell
 
@@ -190,7 +190,7 @@ def inspect_traces(
     ranked = [finding for name in order for finding in top[name][:_PER_CHECK]]
     ranked += [finding for name in order for finding in top[name][_PER_CHECK:]]
     return Inspection(
-        contents={name: count for name, count in contents.counts.items() if count},
+        contents={name: count for name, count in (contents.counts + checker.failures).items() if count},
         lengths=contents.lengths(),
         models=dict(contents.models.most_common(_NAMES)),
         labels=dict(sorted(contents.labels.items())),
@@ -306,6 +306,8 @@ class _Checker:
         self._equations, self._contents = EquationVerifier(), contents
         reads = tuple(filter(only_reads, contents.calls))
         self._tool_calls = ToolCallVerifier(policy=ToolPolicy(read_only=reads))
+        self.failures: Counter[str] = Counter()
+        """Traces that a verifier failed on."""
 
     def findings(self, item: ProblemTrace) -> list[Finding]:
         """The suspicious steps, in order."""
@@ -313,11 +315,11 @@ class _Checker:
         pairs = [*self._of_answer(item)]
         if trace.messages:
             pairs += self._of_calls(item)
-            for step, verdict in enumerate(self._tool_calls.verify([item])[0]):
+            for step, verdict in enumerate(self._verdicts(self._tool_calls, item)):
                 if verdict.value == -1:
                     check, _, reason = (verdict.reason or "").partition(": ")
                     pairs.append((step, check, reason))
-        for step, verdict in enumerate(self._equations.verify([item])[0]):
+        for step, verdict in enumerate(self._verdicts(self._equations, item)):
             if verdict.value == -1:
                 pairs.append((step, "equation", (verdict.reason or "").removeprefix("does not hold: ")))
         messages = sum(message.role == "assistant" for message in trace.messages)
@@ -338,6 +340,12 @@ class _Checker:
             )
             for step, check, reason in sorted(pairs, key=lambda pair: pair[0])
         ]
+
+    def _verdicts(self, verifier: StepVerifier, item: ProblemTrace) -> list[Verdict]:
+        [verdicts] = verify_each(verifier, [item])
+        if any(verdict.failed for verdict in verdicts):
+            self.failures[f"traces that the check {verifier.name} failed on"] += 1
+        return verdicts
 
     def _of_calls(self, item: ProblemTrace) -> Iterator[tuple[int, str, str]]:
         trace = item.trace

@@ -23,7 +23,15 @@ from surefoot.evaluation.audits.interventions import FaithfulnessRow
 from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Section
 from surefoot.extras import need
-from surefoot.protocols import Policy, ProblemTrace, SampleRequest, Sampling, StepScorer, StepVerifier
+from surefoot.protocols import (
+    Policy,
+    ProblemTrace,
+    SampleRequest,
+    Sampling,
+    StepScorer,
+    StepVerifier,
+    verify_each,
+)
 from surefoot.records import Message, Problem, Trace
 from surefoot.segment import Line, cut_trace, segment_trace
 from surefoot.stats.bootstrap import Bootstrap, Resample, group_folds
@@ -304,7 +312,7 @@ def verifier_monitor(verifier: StepVerifier) -> Suspicion:
     """Suspicious if the verifier calls a step wrong; unknown if it can check none."""
 
     def score(items: Sequence[ProblemTrace]) -> FloatArray:
-        values = [[verdict.value for verdict in verdicts] for verdicts in verifier.verify(items)]
+        values = [[verdict.value for verdict in verdicts] for verdicts in verify_each(verifier, items)]
         return np.array(
             [1.0 if -1 in run else math.nan if all(value is None for value in run) else 0.0 for run in values]
         )

@@ -29,7 +29,7 @@ from surefoot.guard.view import call_steps, monitor_view
 from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier
 from surefoot.labelling.verifiers.tool_policy import CallResult, Outcome, overall
 from surefoot.messages import call_error, canonical_arguments, normal_name
-from surefoot.protocols import ProblemTrace, StepScorer, StepVerifier
+from surefoot.protocols import ProblemTrace, StepScorer, StepVerifier, verify_each
 from surefoot.records import Message, Problem, Tool, ToolCall, Trace, Usage
 from surefoot.scores import checked_scores
 from surefoot.segment import segment_trace
@@ -357,9 +357,9 @@ def _call_rules(
 
 
 def _rule(verifier: StepVerifier, item: ProblemTrace) -> list[_Found]:
-    [verdicts] = verifier.verify([item])
-    if len(verdicts) != len(item.trace.steps):
-        raise GuardError(f"{verifier.name} gave {len(verdicts)} verdicts for {len(item.trace.steps)} steps")
+    [verdicts] = verify_each(verifier, [item])
+    if any(verdict.failed for verdict in verdicts):
+        raise GuardError(verdicts[0].reason)
     findings: dict[int | None, Finding] = {-1: "fail", 0: "pass", 1: "pass", None: "unknown"}
     return [_Found(findings[verdicts[step].value], verdicts[step].reason) for step in _new_steps(item)]
 

@@ -3,7 +3,8 @@
 A verifier has a ``name`` and a method ``verify`` that returns one verdict per step: -1, 0 or +1, or ``None``
 if it cannot check the step, always with a reason. It sees whole traces with their problems, so it can track
 a state (a game, a running value), run a program against the tests in ``problem.meta``, or check the tool
-calls of ``trace.messages``. It must be deterministic, bound its time, and return ``None`` rather than guess.
+calls of ``trace.messages``. It must be deterministic, bound its time, and return ``None`` rather than guess. If it raises
+on a trace, that trace's steps are unchecked.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import ClassVar
 from surefoot.errors import LabelError
 from surefoot.labelling.verifiers.programs import SandboxedVerifier
 from surefoot.policies.loading import class_named
-from surefoot.protocols import ProblemTrace, StepVerifier, TraceChannel, Verdict
+from surefoot.protocols import ProblemTrace, StepVerifier, TraceChannel, Verdict, verify_each
 from surefoot.records import Evidence, StepLabel, now, trusted_copy
 from surefoot.scores import channels_read
 
@@ -45,11 +46,8 @@ class VerifierLabeller:
             raise LabelError("verifiers is empty; give at least one")
 
     async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
-        """One list per item, one label per step.
-
-        Raises ``LabelError`` if a verifier does not give one verdict per step, and what a verifier raises.
-        """
-        verdicts = [_verified(verifier, items) for verifier in self.verifiers]
+        """One list per item, one label per step. A verifier that fails on an item abstains there."""
+        verdicts = [verify_each(verifier, items) for verifier in self.verifiers]
         return [
             [
                 self._label(item.trace.id, step, [rows[number][step] for rows in verdicts])
@@ -95,17 +93,6 @@ def _template(
         evidence=Evidence(rater=rater),
         created=created,
     )
-
-
-def _verified(verifier: StepVerifier, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
-    verdicts = verifier.verify(items)
-    expected = [len(item.trace.steps) for item in items]
-    if [len(row) for row in verdicts] != expected:
-        raise LabelError(
-            f"verifier {verifier.name!r} gave {sum(map(len, verdicts))} verdicts in {len(verdicts)} lists "
-            f"for {sum(expected)} steps of {len(items)} traces; 'verify' must return one verdict per step"
-        )
-    return verdicts
 
 
 VERIFIERS: Mapping[str, str] = MappingProxyType(

@@ -100,7 +100,8 @@ def test_checks_fail_open_or_closed():
     for fail, expected in (("open", []), ("closed", ["loophole"])):
         flags = AnswerFlags(FlagSettings(fail=fail), threshold=0.5, rules=[Broken()])
         assert names(run, flags=flags) == expected
-    assert names(run, flags=AnswerFlags(FlagSettings(), threshold=0.5, rules=[Forbids()])) == ["loophole"]
+    for rules in ([Forbids()], [Broken(), Forbids()]):
+        assert names(run, flags=AnswerFlags(FlagSettings(), threshold=0.5, rules=rules)) == ["loophole"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

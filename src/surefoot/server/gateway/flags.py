@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from surefoot.protocols import ProblemTrace, StepVerifier
+from surefoot.protocols import ProblemTrace, StepVerifier, verify_each
 from surefoot.records import Problem, Trace
 from surefoot.segment import segment_trace
 from surefoot.server.gateway.generation import Choice
@@ -115,7 +115,16 @@ class AnswerFlags:
     def _loophole(self, item: ProblemTrace, _: object) -> Iterator[AnswerFlag]:
         yield from _found("loophole", item.trace, _TAMPERING, _TAMPERING_WORDS)
         for rule in self._rules if item.trace.messages else ():
-            yield from _verdicts("loophole", rule, item)
+            [verdicts] = verify_each(rule, [item])
+            for step, verdict in enumerate(verdicts):
+                if verdict.failed:
+                    _LOG.warning("the flag loophole could not be checked: %s", verdict.reason)
+                    if self.settings.fail == "closed":
+                        yield AnswerFlag(name="loophole", reason="the check failed")
+                    break
+                if verdict.value == -1:
+                    yield AnswerFlag(name="loophole", step=step, reason=verdict.reason or "a rule is broken")
+                    break
 
     def _withheld(self, item: ProblemTrace, _: object) -> Iterator[AnswerFlag]:
         last = item.trace.messages[-1].reasoning if item.trace.messages else None
@@ -144,12 +153,4 @@ def _found(
     for step in range(len(trace.steps)):
         if match := pattern.search(trace.step_text(step)[:_CHARACTERS]):
             yield AnswerFlag(name=name, step=step, reason=f"“{match[0][:80]}”")
-            return
-
-
-def _verdicts(name: FlagName, verifier: StepVerifier, item: ProblemTrace) -> Iterator[AnswerFlag]:
-    [verdicts] = verifier.verify([item])
-    for step, verdict in enumerate(verdicts):
-        if verdict.value == -1:
-            yield AnswerFlag(name=name, step=step, reason=verdict.reason or "a rule is broken")
             return
