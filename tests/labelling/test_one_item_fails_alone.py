@@ -31,8 +31,8 @@ class Fails:
 
     name = "fails"
 
-    def __init__(self, error=OverflowError("too large for a float\ud800")):
-        self.error = error
+    def __init__(self, error=None):
+        self.error = error or OverflowError("too large for a float\ud800")
         self.calls = 0
 
     def verify(self, items):

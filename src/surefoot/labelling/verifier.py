@@ -3,8 +3,8 @@
 A verifier has a ``name`` and a method ``verify`` that returns one verdict per step: -1, 0 or +1, or ``None``
 if it cannot check the step, always with a reason. It sees whole traces with their problems, so it can track
 a state (a game, a running value), run a program against the tests in ``problem.meta``, or check the tool
-calls of ``trace.messages``. It must be deterministic, bound its time, and return ``None`` rather than guess. If it raises
-on a trace, that trace's steps are unchecked.
+calls of ``trace.messages``. It must be deterministic, bound its time, and return ``None`` rather than guess.
+If it raises on a trace, the steps of that trace are unchecked.
 """
 
 from __future__ import annotations
