@@ -14,9 +14,10 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator
 
 from surefoot.errors import RecordError
-from surefoot.formats.imports import record_message, record_tools
+from surefoot.formats.imports import record_tools
 from surefoot.formats.rows import FileRow, Finite, TraceBuilder, finite, read_rows
 from surefoot.io.files import ReadReport
+from surefoot.messages import read_messages
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, Message, Problem, Step, StepLabel, Trace
 
@@ -85,9 +86,11 @@ def _labelled_run(row: _Row, builder: TraceBuilder) -> LabelledTrace:
 
 def _messages(rows: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     try:
-        messages = tuple(record_message(row) for row in rows)
+        messages = tuple(map(Message.model_validate, read_messages(rows, leave_out=lambda _: None)))
     except ValueError as error:
         raise RecordError(f"field 'messages': {error}") from error
+    if len(messages) != len(rows):
+        raise RecordError("field 'messages': a message has several results, so labels have no places")
     if not any(message.role == "assistant" for message in messages):
         raise RecordError("field 'messages': no message is from the assistant")
     return messages

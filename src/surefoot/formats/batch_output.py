@@ -23,7 +23,6 @@ from surefoot.formats.imports import (
     with_reasoning_tokens,
 )
 from surefoot.formats.rows import raw_rows
-from surefoot.messages import messages_of_items
 from surefoot.records import Problem, Trace, Usage, reported_count
 
 _NAME: Final = "batch"
@@ -71,8 +70,7 @@ def _traces(
     body = _body(row)
     name = str(row.get("custom_id") or body.get("id") or number)
     request = requests.get(name, {})
-    rows = request.get("messages") or _response_messages(request.get("input"), request.get("instructions"))
-    prompt = context.messages(rows)
+    prompt = context.messages(request.get("messages") or _response_input(request))
     text = request.get("prompt") if isinstance(request.get("prompt"), str) else None
     problem = Problem(id=name, text=text or task_of(prompt)) if text or prompt else None
     usage = body.get("usage") or {}
@@ -81,7 +79,7 @@ def _traces(
     tools = record_tools(request.get("tools") or body.get("tools"))
     choices = body.get("choices")
     if choices is None:
-        choices = [{"messages": _response_messages(body["output"]), "finish_reason": _ending(body)}]
+        choices = [{"messages": body["output"], "finish_reason": _ending(body)}]
     for index, choice in enumerate(choices):
         fields = shared | {
             "sample": index,
@@ -94,8 +92,7 @@ def _traces(
             continue
         answer = choice.get("messages") or [choice.get("message") or {}]
         tokens = reported_count(details.get("reasoning_tokens")) if len(choices) == 1 else None
-        withheld = any(map(_is_empty_reasoning, body.get("output") or ()))
-        reply = with_reasoning_tokens(context.messages(answer), tokens, withheld=withheld)
+        reply = with_reasoning_tokens(context.messages(answer), tokens)
         messages = (*prompt, *reply)
         yield ImportedTrace(problem=problem, trace=Trace(messages=messages, tools=tools, **fields))
 
@@ -107,31 +104,8 @@ def _ending(response: Mapping[str, Any]) -> str | None:
     return reason or response.get("status")
 
 
-def _response_messages(items: Any, instructions: str | None = None) -> list[dict[str, Any]]:
-    """Convert a request's ``input`` or a response's ``output`` of OpenAI's Responses API to chat messages."""
-    messages = [{"role": "system", "content": instructions}] if instructions else []
-    if isinstance(items, str):
-        return [*messages, {"role": "user", "content": items}]
-    return [*messages, *messages_of_items(filter(None, map(_function_item, items or ())))]
-
-
-def _function_item(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """An item, with calls and outputs of the provider's own tools as function calls and outputs; ``None`` for
-    unknown types."""
-    kind = item.get("type", "message")
-    if kind == "message":
-        return {"role": "assistant", **item}
-    if kind.endswith("_output"):
-        return {**item, "type": "function_call_output"}
-    if kind.endswith("_call"):
-        arguments = item.get("arguments", item.get("input", item.get("action")))
-        call_id = item.get("call_id") or item.get("id")
-        name = item.get("name") or kind
-        return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
-    return item if kind == "reasoning" else None
-
-
-def _is_empty_reasoning(item: Any) -> bool:
-    if not isinstance(item, Mapping) or item.get("type") != "reasoning":
-        return False
-    return not any(item.get(name) for name in ("summary", "content", "encrypted_content"))
+def _response_input(request: Mapping[str, Any]) -> list[Any]:
+    """The messages and items of a request of OpenAI's Responses API."""
+    text, items = request.get("instructions"), request.get("input") or []
+    head = [{"role": "system", "content": text}] if text else []
+    return [*head, *([{"role": "user", "content": items}] if isinstance(items, str) else items)]

@@ -13,7 +13,7 @@ from surefoot.errors import RecordError
 from surefoot.formats.rows import Row, build_rows, raw_rows
 from surefoot.io.files import ReadReport
 from surefoot.labels import LabelRule, binary_labels
-from surefoot.messages import StoreAttachment, message_fields, messages_of, tool_fields
+from surefoot.messages import StoreAttachment, read_messages, tool_fields
 from surefoot.records import (
     FrozenModel,
     Message,
@@ -90,12 +90,9 @@ class ImportContext:
         return build_rows(rows, build, self.report, "", ROW_ERRORS)
 
     def messages(self, rows: Iterable[Mapping[str, Any]]) -> tuple[Message, ...]:
-        """Messages in any supported shape; unknown fields are left out."""
-        messages = []
-        for row in rows:
-            row = require_object(row, "a message")
-            messages += [record_message(message, self.keep) for message in messages_of(row)]
-        return tuple(messages)
+        """Messages in any dialect; parts of unknown types are counted as left out."""
+        fields = read_messages(rows, self.keep, self.report.leave_out)
+        return tuple(map(Message.model_validate, fields))
 
     def chat(self, rows: Iterable[Mapping[str, Any]]) -> tuple[Message, ...]:
         """:meth:`messages` of a whole conversation. Raises ``RecordError`` without an assistant message."""
@@ -113,12 +110,6 @@ def require_object(row: Any, what: str) -> Mapping[str, Any]:
     return row
 
 
-def record_message(row: Mapping[str, Any], store: StoreAttachment | None = None) -> Message:
-    """A message in any supported shape, without its unknown fields. Raises ``ValueError``."""
-    fields = message_fields(row, store)
-    return Message.model_validate({name: fields[name] for name in fields if name in Message.model_fields})
-
-
 def record_tools(rows: object) -> tuple[Tool, ...]:
     """Tools in any supported shape; anything but a list of objects gives none."""
     rows = rows if isinstance(rows, list | tuple) else ()
@@ -132,16 +123,13 @@ def check_assistant(messages: Sequence[Message]) -> None:
         raise RecordError(f"no message is from the assistant (roles: {roles})")
 
 
-def with_reasoning_tokens(
-    messages: tuple[Message, ...], tokens: int | None, *, withheld: bool = False
-) -> tuple[Message, ...]:
+def with_reasoning_tokens(messages: tuple[Message, ...], tokens: int | None) -> tuple[Message, ...]:
     """The messages of one response with its number of reasoning tokens; without any text it is withheld.
 
-    ``withheld``: the response contains empty reasoning, whether or not its tokens are reported. If several
-    messages have reasoning, the share of each is unknown, and they stay as they are.
+    If several messages have reasoning, the share of each is unknown, and they stay as they are.
     """
     reasoned = [message for message in messages if message.reasoning] or messages[:1]
-    if not (tokens or withheld) or len(reasoned) != 1:
+    if not tokens or len(reasoned) != 1:
         return messages
     [message] = reasoned
     reasoning = message.reasoning or Reasoning(text="", visibility="withheld")

@@ -17,7 +17,7 @@ from surefoot.concurrency import run_sync
 from surefoot.guard.guard import Guard
 from surefoot.guard.loop import Reviewer, checked_call, refusal_text
 from surefoot.guard.records import GuardDecision, Review
-from surefoot.messages import message_fields, tool_fields
+from surefoot.messages import read_messages, tool_fields
 from surefoot.records import Message, Tool, ToolCall
 
 Result = ToolMessage | Command[Any]
@@ -102,4 +102,4 @@ def _before(state: Any) -> tuple[Message, ...]:
     else:
         messages = state if isinstance(state, list) else state.messages
     rows = convert_to_openai_messages(messages[:-1])
-    return tuple(Message.model_validate(message_fields(row)) for row in rows)
+    return tuple(map(Message.model_validate, read_messages(rows)))

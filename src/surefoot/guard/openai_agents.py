@@ -25,7 +25,7 @@ from surefoot.errors import GuardError
 from surefoot.guard.guard import Guard
 from surefoot.guard.loop import Reviewer, checked_call, refusal_text
 from surefoot.guard.records import GuardDecision
-from surefoot.messages import message_fields, messages_of_items
+from surefoot.messages import read_messages
 from surefoot.records import Message, Tool, ToolCall
 
 
@@ -94,8 +94,8 @@ class AgentsGuard(RunHooks[Any]):
     ) -> None:
         """Remember what the model is asked."""
         first = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        rows = [*first, *messages_of_items([{**item} for item in input_items])]
-        self._asked[id(context)] = tuple(Message.model_validate(message_fields(row)) for row in rows)
+        rows = read_messages([*first, *({**item} for item in input_items)])
+        self._asked[id(context)] = tuple(map(Message.model_validate, rows))
 
     async def on_llm_end(
         self,

@@ -10,6 +10,7 @@ import sys
 import types
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -55,6 +56,8 @@ class ReadReport:
     keep: int = 20
     files: list[str] = field(default_factory=list)
     good: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Parts of good lines that were not read, by name."""
     bad: list[tuple[int, str]] = field(default_factory=list)
     bad_count: int = 0
 
@@ -65,6 +68,10 @@ class ReadReport:
     def read(self) -> None:
         """Count one good line."""
         self.good += 1
+
+    def leave_out(self, name: str) -> None:
+        """Count a part of a good line that is not read."""
+        self.left_out[name] += 1
 
     def skipped(self, line: int, reason: str) -> None:
         """Count one bad line, and keep its shortened reason if it is among the first."""

@@ -183,13 +183,13 @@ RESPONSES = [
     ({"background": True}, "background: it cannot be had here"),
     ({"tools": [{"type": "web_search"}]}, "tools.0.type: tools of the provider cannot be had here"),
     ({"text": {"format": {"type": "json_object"}}}, "text.format"),
-    ({"input": [{"type": "item_reference", "id": "x"}]}, "input: item 0 has type 'item_reference'"),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, "input: message 0: item of type 'item_reference'"),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://x/y.png"}]}]},
         "messages.0: what is not text cannot be had here",
     ),
     ({"input": []}, "input: Value should have at least 1 item"),
-    ({"input": [{"role": "user", "content": 3}]}, "messages.0"),
+    ({"input": [{"role": "user", "content": 3}]}, "input: message 0: a part has an unknown shape (content"),
     ({"input": [{"type": "function_call", "call_id": "c", "name": 7, "arguments": "{}"}]}, "messages.0"),
 ]
 MESSAGES = [

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from surefoot.messages import messages_of, messages_of_items, parse_arguments
+from surefoot.messages import parse_arguments, read_messages
 from surefoot.records import Ending, Usage
 from surefoot.server.gateway.errors import ApiError, ResponseModel
 from surefoot.server.gateway.generation import Choice, usage_of
@@ -64,8 +64,8 @@ class ResponsesRequest(ConvertedRequest):
             rows.append({"role": "user", "content": self.input})
         else:
             try:
-                rows += messages_of_items(self.input)
-            except (ValueError, AttributeError, TypeError) as error:
+                rows += read_messages(self.input)
+            except ValueError as error:
                 raise ApiError(400, f"input: {error}", param="input") from error
         return self.chat_request(
             rows,
@@ -316,7 +316,10 @@ class MessagesRequest(ConvertedRequest):
         refuse("thinking", (self.thinking or {}).get("type", "disabled") != "disabled")
         refuse("top_k", self.top_k is not None)
         system = [{"role": "system", "content": self.system}] if self.system else []
-        rows = [row for message in self.messages for row in messages_of(message)]
+        try:
+            rows = read_messages(self.messages)
+        except ValueError as error:
+            raise ApiError(400, f"messages: {error}", param="messages") from error
         choice = self.tool_choice or {}
         return self.chat_request(
             [*system, *rows],
