@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import random
 import re
 import shutil
@@ -100,7 +101,7 @@ def hidden_fields(page: str, action: str) -> dict[str, str]:
     forms = re.findall(r"<form.*?</form>", page, re.DOTALL)
     form = next(one for one in forms if re.search(rf'action="[^"]*{re.escape(action)}"', one))
     return {
-        match["name"]: match["value"]
+        match["name"]: html.unescape(match["value"])
         for match in re.finditer(
             r'<input type="hidden" name="(?P<name>[^"]+)" value="(?P<value>[^"]*)"', form
         )

@@ -120,11 +120,25 @@ def test_addresses_that_programs_read_differently_violate_the_rule(url: Any) -> 
         "/data/%2e%2e/x",
         "/data\\..\\x",
         "/database/x",
+        "/data/\u2024\u2024/etc/passwd",
+        "/data/\u2025/etc/passwd",
+        "/etc\uff0f..\uff0fdata/x",
+        "/data\uff0fx",
+        "\uff0fdata/x",
+        "/data/\uff052e\uff052e/x",
+        "/data\uff3c..\uff3cx",
         5,
     ],
 )
 def test_paths_outside_a_folder_violate_the_rule(path: Any) -> None:
     assert outcome("path(args.path).startsWith('/data/')", path=path) == "violated"
+
+
+def test_compatible_letters_of_a_path_are_one() -> None:
+    assert outcome("path(args.path) != '/data/secret'", path="/data/\uff53ecret") == "violated"
+    assert (
+        outcome("path(args.path).startsWith('/data/')", path="/data/\u8868\uff08\uff11\uff09…") == "satisfied"
+    )
 
 
 def test_the_canonical_form_is_one_form() -> None:

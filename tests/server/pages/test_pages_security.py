@@ -20,8 +20,10 @@ from inspection_site import add_request
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
+import surefoot.server.pages
 from surefoot.records import Problem
 from surefoot.server import PageSettings
+from surefoot.server.store.traces import RunFilter
 
 SESSION = "surefoot_session"
 ADMIN_PAGES = (
@@ -57,6 +59,7 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
         ("admin", "/projects", "/projects"),
         ("admin", empty, f"{empty}/sample"),
         ("admin", "/projects/1/runs", "/projects/1/runs"),
+        ("admin", "/projects/1/runs", "/projects/1/selection"),
         ("admin", "/people", "/people"),
         ("admin", "/people", f"/people/{room.ids['eve']}"),
         ("admin", "/projects/1/settings", "/projects/1/settings"),
@@ -88,13 +91,61 @@ def test_every_post_of_the_app_is_in_the_list_of_forms(room: Room) -> None:
     assert {re.sub(r"\{[^}]*\}", "N", path) for path in posts} == known
 
 
-def _posts(routes: list[object]) -> Iterator[str]:
+def _posts(routes: list[object], method: str = "POST") -> Iterator[str]:
     for route in routes:
         inner = getattr(route, "original_router", None) or getattr(route, "router", None)
         if inner is not None and hasattr(inner, "routes"):
-            yield from _posts(inner.routes)
-        elif "POST" in (getattr(route, "methods", None) or ()):
+            yield from _posts(inner.routes, method)
+        elif method in (getattr(route, "methods", None) or ()):
             yield str(getattr(route, "path", ""))
+
+
+_SECRET = re.compile(r"csrf|\btoken\b|\bsecret\b")
+
+
+def _in_addresses(page: str, secret: re.Pattern[str]) -> list[str]:
+    """Addresses with a secret: links, and forms that a browser can send with GET."""
+    forms = re.findall(r"<form\b.*?</form>", page, re.DOTALL)
+    by_get = [one for one in forms if not re.match(r'<form method="post"', one) or "formmethod" in one]
+    links = re.findall(r'(?:href|src|action|hx-\w+)="[^"]*"', page)
+    return [part for part in (*by_get, *links) if secret.search(part)]
+
+
+TEMPLATES = sorted((Path(surefoot.server.pages.__file__).parent / "templates").glob("*.html"))
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
+def test_no_template_puts_a_secret_into_an_address(template: Path) -> None:
+    assert _in_addresses(template.read_text(), _SECRET) == []
+
+
+def test_no_page_puts_a_secret_into_an_address(room: Room) -> None:
+    forms(room)  # something in every list
+    shown = set()
+    for who in ("admin", "ann"):
+        browser = room.browser(who)
+        secrets = {browser.fields("/projects", "/sign-out")["csrf"], browser.client.cookies[SESSION]}
+        found = re.compile("|".join(map(re.escape, secrets)))
+        traces = [trace.id for trace in room.db.traces.find(1, RunFilter())]
+        query = f"?id={traces[0]}&id={traces[1]}"
+        for path in set(_posts(room.app.routes, "GET")):
+            address = re.sub(r"\{[^}]*\}", "1", path.replace("{name}", "labels.jsonl"))
+            address += "" if "export" in path else "?id=req-1" if "request" in path else query
+            page = browser.follow(address)
+            shown |= {path} if page.status_code == 200 else set()
+            assert _in_addresses(page.text, found) == [], path
+            assert not found.search(str(page.url)), path
+    missing = {path for path in _posts(room.app.routes, "GET") if not path.endswith(".json")} - shown
+    assert missing == {"/report", "/request-tree"}  # there is neither, and templates have a test of their own
+
+
+def test_a_selection_is_compared_and_exported_at_addresses_without_the_secret(room: Room) -> None:
+    admin = room.browser("admin")
+    ids = [trace.id for trace in room.db.traces.find(1, RunFilter())][:2]
+    for to, page in (("compare", "compare"), ("labels", "export/labels.jsonl")):
+        answer = admin.send("/projects/1/selection", page="/projects/1/runs", to=to, id=ids)
+        assert answer.headers["location"] == f"/projects/1/{page}?id={ids[0]}&id={ids[1]}"
+        assert admin.get(answer.headers["location"]).status_code == 200
 
 
 def test_nothing_is_open_without_signing_in(room: Room) -> None:

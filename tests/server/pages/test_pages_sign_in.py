@@ -81,6 +81,14 @@ def test_signing_in_leads_nowhere_else(room: Room, to: str) -> None:
     assert answer.headers["location"] == "/"
 
 
+def test_a_link_survives_signing_in_with_its_query(room: Room) -> None:
+    stranger, to = room.browser(), "/projects/1/runs?wrong=yes&text=a%26b"
+    form = stranger.get(to).headers["location"]
+    assert stranger.send("/sign-in", page=form, link=link_of("admin")).headers["location"] == to
+    long = room.browser().get(f"/projects?text={'a' * 3000}").headers["location"]
+    assert long == "/sign-in?next=%2Fprojects"
+
+
 def test_a_link_is_pasted_whole_or_without_its_path(room: Room) -> None:
     link = link_of("ann")
     for pasted in (link, f"http://testserver{link}", link.partition("#")[2], f"  {link}\n"):

@@ -413,10 +413,23 @@ class _Values:
         return host
 
     def _path(self, text: Any) -> Any:
-        if not isinstance(text, str) or not text.startswith("/") or re.search(r"[%\\\x00-\x1f]", text):
+        text = text if isinstance(text, str) else ""
+        plain = _compatible(text)
+        path = _normal_path(plain)
+        # some programs read a compatible character as a slash or a dot (U+FF0F, U+2024), others do not
+        one = plain.count("/") == text.count("/") and path == _compatible(_normal_path(text))
+        if not text.startswith("/") or re.search(r"[%\\\x00-\x1f]", plain) or not one:
             self.refused = "it is not a plain absolute path"
             return None
-        return "/" + posixpath.normpath(unicodedata.normalize("NFC", text)).lstrip("/")
+        return path
+
+
+def _compatible(text: str) -> str:
+    return unicodedata.normalize("NFKC", text)
+
+
+def _normal_path(text: str) -> str:
+    return "/" + posixpath.normpath(text).lstrip("/")
 
 
 _VARIABLES: Final = frozenset({"args", "call", "calls", "user", "last_user"})

@@ -52,6 +52,8 @@ _MODULES = (
     *(runs, run, reports, request_log, monitor),
 )
 _LOG = logging.getLogger("surefoot.server")
+_LONGEST_QUERY = 1000
+"""Characters of a query that survive signing in."""
 _STATUS: dict[type[Exception], int] = {
     ExpiredKeyError: 401,  # before its base
     NotFoundError: 404,
@@ -112,7 +114,8 @@ async def _sign_in_needed(request: Request, _: Exception) -> Response:
         return JSONResponse({"error": "sign in, or send a valid API key"}, status_code=401, headers=headers)
     to = request.scope.get("root_path", "") + "/sign-in"
     if request.method == "GET":
-        to += "?" + urlencode({"next": request.url.path})
+        here, query = request.url.path, request.url.query
+        to += "?" + urlencode({"next": f"{here}?{query}" if 0 < len(query) <= _LONGEST_QUERY else here})
     return RedirectResponse(to, status_code=303, headers=HEADERS)
 
 

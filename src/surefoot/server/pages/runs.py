@@ -106,3 +106,11 @@ def label_selection(request: Request, place: AdminPlace, form: CheckedForm) -> R
     items = place.db.items.add_solutions(place.id, form.ids("id"))
     place.db.projects.audit("runs to label", place.visitor.user_id, place.id, items=len(items))
     return done(request, f"/projects/{place.id}/label", {"items": len(items)})
+
+
+@router.post("/projects/{project_id:number}/selection")
+def open_selection(request: Request, place: ReaderPlace, form: CheckedForm) -> Response:
+    """The address that compares or exports the selected runs: a form with GET would put its secret there."""
+    to = form.choice("to", ("compare", "traces", "labels", "scores"))
+    page = to if to == "compare" else f"export/{to}.jsonl"
+    return done(request, f"/projects/{place.id}/{page}?{urlencode({'id': form.ids('id')}, doseq=True)}")
