@@ -374,9 +374,8 @@ def reading_figures(scorer: TextScorer, learned: int, tasks: int) -> Figures:
     )
     fresh.add(runs)
     scores = np.concatenate([record.scores for record in scorer.score_traces(runs.items)])
-    features = [fact.features for fact in training.facts]
     return gate_figures(
-        {"words": scores}, fresh.facts, fresh.good, fresh.problems, training=(features, training.good)
+        {"words": scores}, fresh.facts, fresh.good, fresh.problems, training=(training.facts, training.good)
     )
 
 

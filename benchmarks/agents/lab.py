@@ -362,7 +362,7 @@ def measure_choice(
         gated.facts,
         gated.good,
         gated.problems,
-        training=([fact.features for fact in learned_from.facts], learned_from.good),
+        training=(learned_from.facts, learned_from.good),
         draws=draws,
         ending=ending,
     )

@@ -1,9 +1,10 @@
 """The reading gate (``surefoot.stats.reading_gate``) as figures of a benchmark.
 
-For each scorer NAME the AUC minus the AUC of length and position, with 95 % intervals over problems:
+For each scorer NAME the AUC minus the AUC of the rival that comes closest, with 95 % intervals over problems:
 ``reading_within_prefix_NAME``, ``reading_similar_length_NAME`` and ``reading_within_problem_NAME``; no value
 if no good and bad row are comparable in this way. ``reads_NAME`` is 1 if the lower bounds that decide are
-above 0. ``auc_rows_NAME`` and ``auc_rows_length_position`` are over all pairs of the same rows.
+above 0. ``auc_rows_NAME`` and those of the rivals, ``auc_rows_length_position``, ``auc_rows_characters`` and
+``auc_rows_words``, are over all pairs of the same rows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from benchmarks.common.figures import Figures, figure
-from surefoot.stats import Interval, StepFacts, length_scores, reading_gate, roc_auc
+from surefoot.stats import Interval, StepFacts, reading_gate, rival_scores, roc_auc
 
 MISSING = {
     "within_prefix": "no good and bad row share a prefix",
@@ -31,23 +32,26 @@ def gate_figures(
     good: ArrayLike,
     problems: Sequence[str],
     *,
-    training: tuple[ArrayLike, ArrayLike] | None = None,
+    training: tuple[Sequence[StepFacts], ArrayLike] | None = None,
     draws: int = 1_000,
     ending: str = "",
 ) -> Figures:
     """Figures of each of ``scores`` ``[N]``, on rows that have ``facts``, a label and a problem.
 
-    ``training`` has the features and labels of all rows that the scorers were trained on; without it, length
-    and position are fitted on the rows of other problems, as cross-validated scorers are.
+    ``training`` has the facts and labels of all rows that the scorers were trained on; without it, the
+    rivals are fitted on the rows of other problems, as cross-validated scorers are.
     """
     labels = np.asarray(good, dtype=bool)
-    baseline = length_scores([one.features for one in facts], problems, labels, training)
+    rivals = rival_scores(facts, problems, labels, training)
     size = f"on {len(labels)} rows of {len(set(problems))} problems"
-    figures = [_area(f"length_position{ending}", baseline, labels, size)]
+    figures = [
+        _area(f"{name}{ending}", row, labels, size)
+        for name, row in zip(("length_position", "characters", "words"), rivals, strict=True)
+    ]
     for name, values in scores.items():
         found = reading_gate(
             values,
-            baseline,
+            rivals,
             labels,
             problems=problems,
             prefixes=[one.prefix for one in facts],

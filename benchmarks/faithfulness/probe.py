@@ -119,8 +119,8 @@ def measured(name: str, path: Path, items: Sequence[LabelledTrace], **settings: 
         "value": value,
         "low": low,
         "high": high,
-        "length": round(trust.length_auc, 3),
-        "position": round(trust.position_auc, 3),
+        "rival": trust.rival,
+        "rival_auc": round(trust.rival_auc, 3),
         "words": words_auc(items, held),
         "problems": trust.problems,
     }

@@ -24,7 +24,7 @@ from surefoot.models import CheckpointCard, Encoding, LinearProbe
 from surefoot.policies import Loading
 from surefoot.protocols import LabelledTrace
 from surefoot.records import StepLabel
-from surefoot.stats import Reading, length_scores, reading_gate, roc_auc, step_facts
+from surefoot.stats import Reading, StepFacts, reading_gate, rival_scores, roc_auc, step_facts
 from surefoot.training import read_step_states
 
 PREFIXES = 4
@@ -39,9 +39,7 @@ class Row:
     item: LabelledTrace
     step: int
     good: bool
-    prefix: str
-    characters: int
-    features: tuple[float, ...]
+    fact: StepFacts
 
 
 def rows_of(items: Sequence[LabelledTrace]) -> list[Row]:
@@ -50,7 +48,7 @@ def rows_of(items: Sequence[LabelledTrace]) -> list[Row]:
     for item in items:
         facts = step_facts(item.problem, item.trace)
         rows += [
-            Row(item=item, step=label.step, good=label.value >= 0, **vars(facts[label.step]))
+            Row(item=item, step=label.step, good=label.value >= 0, fact=facts[label.step])
             for label in item.labels
             if label.value is not None
         ]
@@ -62,7 +60,7 @@ def sampled(rows: Sequence[Row], problems: int, seed: int) -> list[Row]:
     rng = np.random.default_rng(seed)
     by_problem: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
-        by_problem.setdefault(row.item.problem.id, {}).setdefault(row.prefix, []).append(row)
+        by_problem.setdefault(row.item.problem.id, {}).setdefault(row.fact.prefix, []).append(row)
     chosen: list[Row] = []
     for name in rng.permutation(sorted(by_problem))[:problems].tolist():
         groups = list(by_problem[name].values())
@@ -111,15 +109,15 @@ def swapped(rows: Sequence[Row], seed: int = 0) -> tuple[list[Row], list[Row]]:
     return before, after
 
 
-def gate_of(scores: NDArray[np.float64], baseline: NDArray[np.float64], rows: Sequence[Row]) -> Reading:
+def gate_of(scores: NDArray[np.float64], rivals: NDArray[np.float64], rows: Sequence[Row]) -> Reading:
     """The reading gate of ``scores`` of ``rows``, ``[N]``."""
     return reading_gate(
         scores,
-        baseline,
+        rivals,
         [row.good for row in rows],
         problems=[row.item.problem.id for row in rows],
-        prefixes=[row.prefix for row in rows],
-        characters=[row.characters for row in rows],
+        prefixes=[row.fact.prefix for row in rows],
+        characters=[row.fact.characters for row in rows],
     )
 
 
@@ -148,10 +146,10 @@ def measure(
             states_of(probe, [*pool, *held_out, *swap_from, *swap_to], options.layer),
             np.cumsum([len(pool), len(held_out), len(swap_from)]),
         )
-    training = ([row.features for row in everything], [row.good for row in everything])
+    training = ([row.fact for row in everything], [row.good for row in everything])
     good = [row.good for row in held_out]
     names = [row.item.problem.id for row in held_out]
-    baseline = length_scores([row.features for row in held_out], names, good, training)
+    rivals = rival_scores([row.fact for row in held_out], names, good, training)
     gates: list[Reading] = []
     aucs, noticed = [], []
     for seed in SEEDS:
@@ -163,7 +161,7 @@ def measure(
         scores, was, now = (head.predict(part) for part in others)
         aucs.append(roc_auc(scores, good).value)
         noticed.append(float(np.mean((now < was) + 0.5 * (now == was))))
-        gates.append(gate_of(scores, baseline, held_out))
+        gates.append(gate_of(scores, rivals, held_out))
         logging.info(
             "seed %d: AUC %.3f, swapped number noticed %.3f; %s", seed, aucs[-1], noticed[-1], gates[-1]
         )
@@ -182,8 +180,8 @@ def measure(
     setting = {
         "layer": options.layer,
         "auc": aucs,
-        "baseline_auc": roc_auc(baseline, good).value,
-        "baseline_rows": len(everything),
+        "rival_aucs": [roc_auc(row, good).value for row in rivals],
+        "rival_rows": len(everything),
         "reads": [gate.reads for gate in gates],
         "swapped_numbers": len(swap_from),
         "rows": {
@@ -201,5 +199,5 @@ def statistics(rows: Sequence[Row]) -> dict[str, float]:
         "problems": len({row.item.problem.id for row in rows}),
         "bad": mean(not row.good for row in rows),
         "mean_step": mean(row.step for row in rows),
-        "mean_characters": mean(row.characters for row in rows),
+        "mean_characters": mean(row.fact.characters for row in rows),
     }

@@ -58,11 +58,8 @@ def test_scorers_learn_from_one_part_and_score_another(benchmark, runs):
 def test_the_gate_passes_the_truth_and_no_length(benchmark, runs):
     rows = benchmark.Rows()
     rows.add(runs)
-    training = ([fact.features for fact in rows.facts], rows.good)
     scores = {"truth": np.array(rows.good, dtype=float), "length": [-fact.characters for fact in rows.facts]}
-    figures = benchmark.gate_figures(
-        scores, rows.facts, rows.good, rows.problems, training=training, draws=50
-    )
+    figures = benchmark.gate_figures(scores, rows.facts, rows.good, rows.problems, draws=50)
     named = {one["name"]: one for one in figures}
     assert named["auc_rows_truth"]["value"] == 1
     assert named["reading_within_prefix_truth"]["value"] > 0.1

@@ -86,10 +86,10 @@ def test_a_sampled_prefix_has_all_its_rated_continuations(drawn, monkeypatch):
     assert len(rows) == 3 * 13, "each rating is a row, and the unrated step none"
     monkeypatch.setattr(reading, "PREFIXES", 1)
     chosen = reading.sampled(rows, 2, seed=0)
-    assert len({row.item.problem.id for row in chosen}) == len({row.prefix for row in chosen}) == 2
-    for prefix in {row.prefix for row in chosen}:
-        siblings = [row for row in rows if row.prefix == prefix]
-        assert [row for row in chosen if row.prefix == prefix] == siblings
+    assert len({row.item.problem.id for row in chosen}) == len({row.fact.prefix for row in chosen}) == 2
+    for prefix in {row.fact.prefix for row in chosen}:
+        siblings = [row for row in rows if row.fact.prefix == prefix]
+        assert [row for row in chosen if row.fact.prefix == prefix] == siblings
     depths = {row.step for seed in range(9) for row in reading.sampled(rows, 3, seed=seed)}
     assert depths == {0, 1, 2}
     assert reading.statistics(rows)["bad"] == pytest.approx(3 * 3 / 39)
@@ -274,4 +274,4 @@ def test_the_reading_gate_runs_on_a_middle_layer_with_three_seeds(data, lab_base
         assert len(figures[name]["seeds"]) == 3
         assert figures[name]["low"] <= figures[name]["value"] <= figures[name]["high"]
     assert 0 <= figures["swapped_number_noticed"]["value"] <= 1
-    assert found["setting"]["baseline_rows"] >= found["setting"]["rows"]["train"]["rows"]
+    assert found["setting"]["rival_rows"] >= found["setting"]["rows"]["train"]["rows"]

@@ -9,7 +9,7 @@ from surefoot.cards.figures import held_out_auc
 from surefoot.io import write_records
 from surefoot.records import Problem, Step, Trace
 from surefoot.search.trust import HeldOutStep
-from surefoot.stats.reading import length_scores, reading_gate, step_facts
+from surefoot.stats.reading import RIVALS, length_scores, reading_gate, rival_scores, step_facts
 
 
 def steps(seed: int, problems: int = 60) -> dict:
@@ -88,14 +88,14 @@ def test_length_and_position_are_fitted_on_all_training_rows_or_out_of_fold() ->
     data = steps(3)
     length = np.array(data["characters"], dtype=float)[:, None]
     given = length_scores(length, data["problems"], data["good"], training=([[1.0], [2.0], [3.0]], [1, 1, 0]))
-    assert np.all(np.diff(given[np.argsort(length[:, 0])]) <= 0), "short steps were good in training"
+    assert np.all(np.diff(given[0][np.argsort(length[:, 0])]) <= 0), "short steps were good in training"
     flipped = [
         not good if problem == "p0" else good
         for problem, good in zip(data["problems"], data["good"], strict=True)
     ]
     own = np.array([problem == "p0" for problem in data["problems"]])
     first, second = (length_scores(length, data["problems"], good) for good in (data["good"], flipped))
-    assert np.array_equal(first[own], second[own]), "a problem's labels do not fit its own scores"
+    assert np.array_equal(first[:, own], second[:, own]), "a problem's labels do not fit its own scores"
     assert not length_scores(length, data["problems"], [True] * len(length)).any()
 
 
@@ -112,11 +112,45 @@ def test_a_prefix_is_the_problem_and_the_steps_before() -> None:
     assert facts[1].features[:4] == (4.0, 2.0, 6.0, 4.0)
 
 
+def marked(problems: int = 40) -> tuple[list, list[bool], list[str]]:
+    """Facts of two continuations of each problem's first step: the bad one has another mark or word."""
+    rng, facts, good, names = np.random.default_rng(0), [], [], []
+    for number in range(problems):
+        problem = Problem(id=f"p{number}", text="Add.")
+        for right, mark in ((True, "."), (False, "?")):
+            letters = "".join(rng.permutation(list("abcdefgh")))
+            text = f"so {letters}{mark} {'therefore' if right else 'perhaps__'}"
+            trace = Trace(problem_id=problem.id, text=text, steps=(Step(start=0, end=len(text)),))
+            facts += step_facts(problem, trace)
+            good.append(right)
+            names.append(problem.id)
+    return facts, good, names
+
+
+def test_each_rival_knows_what_it_may_and_the_closest_one_decides() -> None:
+    facts, good, names = marked()
+    rivals = rival_scores(facts, names, good)
+    assert rivals.shape == (len(RIVALS), len(good))
+    areas = [float(np.mean((row[::2] > row[1::2]) + 0.5 * (row[::2] == row[1::2]))) for row in rivals]
+    assert areas[0] == pytest.approx(0.5, abs=0.2), "equal lengths and positions"
+    assert areas[1:] == [1.0, 1.0], "the mark tells, and so does the word"
+    given = {"problems": names, "prefixes": [fact.prefix for fact in facts],
+             "characters": [fact.characters for fact in facts]}  # fmt: skip
+    found = reading_gate(np.array(good, dtype=float), rivals, good, **given)
+    assert (found.reads, found.within_prefix) == (False, (0.0, 0.0, 0.0))
+    assert found.rival in RIVALS[1:]
+    assert f"minus the AUC of {found.rival} is" in str(found)
+    alone = reading_gate(np.array(good, dtype=float), rivals[0], good, **given)
+    assert (alone.reads, alone.rival) == (True, RIVALS[0])
+    trained = rival_scores(facts[:2], names[:2], good[:2], training=(facts[2:], good[2:]))
+    assert np.all(trained[1:, 0] > trained[1:, 1])
+
+
 def test_a_release_card_counts_the_problems_that_decide(tmp_path) -> None:
     rows = [
         HeldOutStep(
             problem_id=f"p{number // 2}", trace_id=f"t{number}", step=0, score=number % 2,
-            good=number != 0, characters=10, prefix=f"p{number // 2}",
+            good=number != 0, characters=10, prefix=f"p{number // 2}", rivals=(0.0, 0.0, 0.0),
         )
         for number in range(40)
     ]  # fmt: skip

@@ -88,8 +88,8 @@ def rater_agreement(files: Sequence[Path]) -> Figure:
 def held_out_auc(files: Sequence[Path], of: str = "scores") -> Figure:
     """Step AUC on held-out problems (``held-out-steps.jsonl``).
 
-    ``of``: ``scores``, ``baseline`` for the better of length and position, or ``reading`` for the difference
-    to both together that decides whether the model reads.
+    ``of``: ``scores``, ``baseline`` for the best of its rivals (:data:`surefoot.stats.RIVALS`), or
+    ``reading`` for the difference to the one that decides whether the model reads.
     """
     steps = list(read_records(files[0], HeldOutStep))
     trust = trust_of(HeldOutScores(steps=steps, choices=()))
@@ -100,7 +100,7 @@ def held_out_auc(files: Sequence[Path], of: str = "scores") -> Figure:
             return Figure(value=None)
         return Figure(value=lead.value, low=lead.low, high=lead.high, units=trust.reading.problems)
     if of == "baseline":
-        return Figure(value=max(trust.length_auc, trust.position_auc), units=trust.problems)
+        return Figure(value=trust.rival_auc, units=trust.problems)
     return Figure(value=trust.auc[0], low=trust.auc[1], high=trust.auc[2], units=trust.problems)
 
 

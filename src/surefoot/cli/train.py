@@ -78,7 +78,7 @@ class TrainCommand(Command):
         """Run ``work`` in the run directory ``out``, unless it is finished, and report the result.
 
         ``items`` is the hash of the training data, which may have come through a pipe. With ``held_out`` the
-        checkpoint says how far it can be trusted, next to length and position fitted on ``training``.
+        checkpoint says how far it can be trusted, next to rivals fitted on ``training``.
         ``problems`` are the training problems (default: those with a label in ``training``), and ``start``
         the checkpoints that training starts from. Raises ``RunError`` if ``out`` holds a run with other
         settings or inputs.

@@ -28,7 +28,7 @@ from surefoot.models.kinds.calibrated import fit_calibration
 from surefoot.stats.bootstrap import Bootstrap, group_numbers
 from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind, Reliability, reliability
 from surefoot.stats.intervals import UNKNOWN, Interval
-from surefoot.stats.reading import Reading, StepFacts, length_scores, reading_gate
+from surefoot.stats.reading import Reading, StepFacts, reading_gate, rival_scores
 
 LAST_SHOWN = 9
 """Steps from this index on are reported together."""
@@ -72,7 +72,7 @@ class ScorerCalibration:
     auc: Interval
     """Share of (good, bad) pairs in which the good step scores higher, with a 95 % interval over problems."""
     reading: Reading | None
-    """Whether it knows more than length and position; ``None`` if the steps' texts were not given."""
+    """Whether it knows more than its rivals; ``None`` if the steps' texts were not given."""
     by_step: Mapping[str, Reliability]
     """By index of the step from 0; ``9+`` holds all later ones."""
     by_part: Mapping[str, Reliability]
@@ -112,7 +112,7 @@ def audit_calibration(
     """Measure the calibration of ``systems`` against the labels of ``truth``.
 
     Memory grows by arrays of steps for one scorer at a time, and by ``facts`` of the good and bad steps in
-    the order of the layout, which say whether a scorer knows more than length and position. A step without
+    the order of the layout, which say whether a scorer knows more than its rivals. A step without
     score or label is dropped and counted. Maps are fitted on half 0 of the problems (by the hash of the id)
     and reported on half 1. Raises ``ScoreError`` with the scorer's name for scores outside [0, 1], for labels
     instead of scores, and if no step has a score and a label.
@@ -203,7 +203,7 @@ class _CalibrationStudy:
         good, problems = self.good[usable] == 1, [str(number) for number in self._problem[usable]]
         return reading_gate(
             score[usable],
-            length_scores([item.features for item in facts], problems, good),
+            rival_scores(facts, problems, good),
             good,
             problems=problems,
             prefixes=[item.prefix for item in facts],
@@ -342,7 +342,7 @@ def _reads(scorer: ScorerCalibration, problems: int) -> Card:
         text = "is the AUC of good over bad steps. Chance is 0.5; a step's place alone can lift it."
         return card("reads", scorer.auc, text, units=problems, null=0.5)
     where = "continuations of one prefix" if scorer.reading.within_prefix else "steps of one problem"
-    text = f"is the AUC among {where} minus the AUC of length and position, fitted on other problems."
+    text = f"is the AUC among {where} minus the AUC of {scorer.reading.rival}, fitted on other problems."
     return card("reads", scorer.reading.interval or UNKNOWN, text, units=scorer.reading.problems)
 
 

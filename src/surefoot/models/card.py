@@ -72,10 +72,10 @@ class Trust(FrozenModel):
     steps: int
     auc: tuple[float, float, float]
     """Area under the ROC curve over steps, with its 95 % interval over problems."""
-    length_auc: float
-    """The same area for the length of a step."""
-    position_auc: float
-    """The same area for the number of a step."""
+    rival: str
+    """What has the largest area without reading: length, position, or one of
+    :data:`surefoot.stats.RIVALS`."""
+    rival_auc: float
     threshold: float
     """Steps that score below it are more likely bad."""
     choices: int = 0
@@ -87,16 +87,15 @@ class Trust(FrozenModel):
     lead: tuple[float, float, float] | None = None
     """The difference, with its 95 % interval over problems."""
     reading: Reading | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Whether it reads the steps: the comparison with length and position."""
+    """Whether it reads the steps: the comparison with the strongest rival."""
 
     def __str__(self) -> str:
         value, low, high = self.auc
-        name = "length" if self.length_auc > self.position_auc else "position"
-        area = max(self.length_auc, self.position_auc)
+        area = self.rival_auc
         beats = "more than" if low > area else "less than" if high < area else "not clearly more than"
         text = (
             f"on {self.problems} held-out problems its step AUC is {value:.2f} [{low:.2f}, {high:.2f}], "
-            f"{beats} the {area:.2f} of {name} alone"
+            f"{beats} the {area:.2f} of {self.rival} alone"
         )
         text += f"; {self.reading}" if self.reading else ""
         if self.lead is None or self.best_of_n is None or self.majority is None:
@@ -147,7 +146,7 @@ class CheckpointCard(FrozenModel):
             return "not tested: no labelled problems were held out of its training"
         _, low, _ = self.trust.auc
         reading = self.trust.reading
-        detects = low > max(self.trust.length_auc, self.trust.position_auc) and (not reading or reading.reads)
+        detects = low > self.trust.rival_auc and reading is not None and reading.reads
         claim = "detects wrong steps" if detects else "is not shown to detect wrong steps"
         return (
             f"{claim} on {self.tested.data}, not tested on {self.tested.limits}; threshold "

@@ -18,7 +18,7 @@ from surefoot.scores import TraceRule, checked_scores, trace_rule, trace_score
 from surefoot.search.selection import SELECTORS
 from surefoot.stats.bootstrap import bootstrap_difference, bootstrap_mean
 from surefoot.stats.intervals import Interval, wilson_interval
-from surefoot.stats.reading import Reading, length_scores, reading_gate, step_facts
+from surefoot.stats.reading import RIVALS, Reading, reading_gate, rival_scores, step_facts
 from surefoot.stats.roc import auc_by_problem, roc_auc
 
 STEPS, CHOICES = "held-out-steps.jsonl", "held-out-choices.jsonl"
@@ -37,8 +37,9 @@ class HeldOutStep(Record):
     """Length of its text."""
     prefix: str | None = None
     """Identifies its problem and the steps before it; ``None`` in files of earlier versions."""
-    baseline: float = 0.0
-    """Its score by length and position alone, fitted on all training rows."""
+    rivals: tuple[float, ...] = ()
+    """Its score by each of :data:`surefoot.stats.RIVALS`, fitted on the training rows; empty in files of
+    earlier versions."""
 
 
 class HeldOutChoice(Record):
@@ -68,39 +69,40 @@ def score_held_out(
     """Score ``items``: labelled steps, and choices by the scorer and by majority voting.
 
     A trace without labels counts by its outcome, at its last step. Problems with several graded traces give
-    a choice. Length and position are fitted on ``training``, or without it on the other problems.
+    a choice. The rivals are fitted on ``training``, or without it on the other problems.
     """
     records = checked_scores(scorer, [ProblemTrace(problem=item.problem, trace=item.trace) for item in items])
-    steps, features = [], []
+    steps, known = [], []
     for item, record in zip(items, records, strict=True):
         facts = step_facts(item.problem, item.trace)
         for row in _steps(item, record):
             steps.append(row.model_copy(update={"prefix": facts[row.step].prefix}))
-            features.append(facts[row.step].features)
+            known.append(facts[row.step])
     fitted = [
-        (facts[step].features, good)
+        (facts[step], good)
         for item in training
         for facts in [step_facts(item.problem, item.trace)]
         for step, good in _good_steps(item).items()
     ]
-    if features:
-        ours = (features, [row.problem_id for row in steps], [row.good for row in steps])
-        baseline = length_scores(*ours, training=tuple(zip(*fitted, strict=True)) if fitted else None)  # type: ignore[arg-type]
+    if steps:
+        names, good = [row.problem_id for row in steps], [row.good for row in steps]
+        training_rows = ([fact for fact, _ in fitted], [good for _, good in fitted]) if fitted else None
+        rivals = rival_scores(known, names, good, training_rows)
         steps = [
-            row.model_copy(update={"baseline": score})
-            for row, score in zip(steps, baseline.tolist(), strict=True)
+            row.model_copy(update={"rivals": tuple(scores)})
+            for row, scores in zip(steps, rivals.T.tolist(), strict=True)
         ]
     return HeldOutScores(steps=steps, choices=_choices(items, records, trace_rule(scorer)))
 
 
 def reading_of(rows: Sequence[HeldOutStep]) -> Reading | None:
-    """Whether the scorer reads; ``None`` for rows of an earlier version, which lack the prefixes."""
-    prefixes = [row.prefix for row in rows if row.prefix is not None]
+    """Whether the scorer reads; ``None`` for rows of an earlier version, which lack prefixes or rivals."""
+    prefixes = [row.prefix for row in rows if row.prefix is not None and row.rivals]
     if len(prefixes) < len(rows):
         return None
     return reading_gate(
         [row.score for row in rows],
-        [row.baseline for row in rows],
+        np.array([row.rivals for row in rows]).T,
         [row.good for row in rows],
         problems=[row.problem_id for row in rows],
         prefixes=prefixes,
@@ -109,11 +111,11 @@ def reading_of(rows: Sequence[HeldOutStep]) -> Reading | None:
 
 
 def trust_of(rows: HeldOutScores) -> Trust | None:
-    """Step AUC with its interval over problems, and the AUC of length and of position; a threshold; and
+    """Step AUC with its interval over problems, and that of the best of its rivals; a threshold; and
     best-of-N by the scorer against majority voting.
 
-    The baselines may rank either way round, whichever is better. ``None`` if the steps are all good, or all
-    bad: there is no AUC then.
+    Length and position alone are rivals, too, and may rank either way round, whichever is better. ``None`` if
+    the steps are all good, or all bad: there is no AUC then.
     """
     good = np.array([row.good for row in rows.steps], dtype=bool)
     if good.all() or not good.any():
@@ -121,8 +123,11 @@ def trust_of(rows: HeldOutScores) -> Trust | None:
     scores = np.array([row.score for row in rows.steps])
     problems = [row.problem_id for row in rows.steps]
     area = bootstrap_mean(auc_by_problem(scores, good, problems), rng=np.random.default_rng(0))
-    length = roc_auc([row.characters for row in rows.steps], good).value
-    position = roc_auc([row.step for row in rows.steps], good).value
+    plain = {"length": [row.characters for row in rows.steps], "position": [row.step for row in rows.steps]}
+    rivals = {name: abs(roc_auc(values, good).value - 0.5) + 0.5 for name, values in plain.items()}
+    fitted = zip(RIVALS, np.array([row.rivals for row in rows.steps]).T, strict=False)
+    rivals |= {name: roc_auc(values, good).value for name, values in fitted}
+    rival = max(rivals, key=lambda name: rivals[name])
     chosen = [row.best_of_n for row in rows.choices]
     voted = [row.majority for row in rows.choices]
     lead = bootstrap_difference(chosen, voted, rng=np.random.default_rng(0)) if chosen else None
@@ -130,8 +135,8 @@ def trust_of(rows: HeldOutScores) -> Trust | None:
         problems=len(set(problems)),
         steps=len(rows.steps),
         auc=(area.value, area.low, area.high),
-        length_auc=max(length, 1 - length),
-        position_auc=max(position, 1 - position),
+        rival=rival,
+        rival_auc=rivals[rival],
         threshold=balanced_threshold(scores, good),
         choices=len(chosen),
         best_of_n=float(np.mean(chosen)) if chosen else None,

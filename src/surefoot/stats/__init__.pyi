@@ -27,10 +27,12 @@ from .rater_agreement import Agreement as Agreement
 from .rater_agreement import agreement as agreement
 from .rater_agreement import cohens_kappa as cohens_kappa
 from .rater_agreement import contingency as contingency
+from .reading import RIVALS as RIVALS
 from .reading import Reading as Reading
 from .reading import StepFacts as StepFacts
 from .reading import length_scores as length_scores
 from .reading import reading_gate as reading_gate
+from .reading import rival_scores as rival_scores
 from .reading import step_facts as step_facts
 from .roc import Auc as Auc
 from .roc import auc_by_problem as auc_by_problem

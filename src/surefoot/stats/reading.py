@@ -1,31 +1,49 @@
-"""Does a scorer read the steps? Its AUC is compared with length and position where these predict little.
+"""Does a scorer read the steps? Its AUC is compared with rivals that do not, where these predict little.
 
-Long steps and late steps are wrong more often, so a scorer that never reads can have a good AUC. All
-continuations of one prefix have the same problem and position, and some have similar lengths. The difference
-to a logistic regression on length and position is paired, with intervals over problems.
+Long steps, late steps and steps full of digits are wrong more often, so a scorer that never reads can have a
+good AUC. All continuations of one prefix have the same problem and position, and some have similar lengths.
+The difference to the strongest of three rivals (:data:`RIVALS`) is paired, with intervals over problems.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any, Final
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from surefoot.extras import need
 from surefoot.records import FrozenModel, Problem, Trace
 from surefoot.stats.bootstrap import Bootstrap, FloatArray, group_folds, group_numbers
 from surefoot.stats.intervals import FEWEST_UNITS, Interval
 from surefoot.stats.regression import logistic_regression, standardized
 
+RIVALS: Final = ("length and position", "counts of characters", "a bag of words")
+"""What a scorer has to beat: a logistic regression on the first, boosted trees on the first two, and a
+logistic regression on the words of the step alone."""
+
+_PLACES = 10
+"""Features of length and position; the others count characters."""
+_COUNTED = "=+-*/^\\$?!,.:()"
+_WORD, _NUMBER = re.compile(r"\w+|[^\w\s]"), re.compile(r"\d+")
+_BUCKETS = 1 << 15
+"""Hashed words of a bag."""
+_MOST_ROWS = 50_000
+"""Rows that a rival is fitted on, spread evenly over the data: more change no figure and cost minutes."""
 _SIMILAR = 1.25
 """Most times that one of two steps of similar length is as long as the other."""
 
 
 class Reading(FrozenModel):
-    """AUC of a scorer minus the AUC of length and position, with 95 % intervals over problems."""
+    """AUC of a scorer minus the AUC of the rival that comes closest, with 95 % intervals over problems."""
 
+    rival: str = RIVALS[0]
+    """The one that decides."""
     problems: int
     """With pairs in each comparison that decides."""
     within_prefix: tuple[float, float, float] | None
@@ -56,19 +74,21 @@ class Reading(FrozenModel):
         verdict = "it reads the steps" if self.reads else "it is not shown to read the steps"
         spell = "{:+.3f} [{:+.3f}, {:+.3f}]".format
         similar = f", of similar length {spell(*self.similar_length)}" if self.similar_length else ""
-        return f"{verdict}: {where} its AUC minus the AUC of length and position is {spell(*first)}{similar}"
+        return f"{verdict}: {where} its AUC minus the AUC of {self.rival} is {spell(*first)}{similar}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepFacts:
-    """What a step is compared by, without its words."""
+    """What the rivals know of a step."""
 
     prefix: str
     """Identifies the problem and the steps before."""
     characters: int
     features: tuple[float, ...]
     """Length of the step in characters and words, what came before, the problem's length, their logarithms,
-    and the step's number."""
+    and the step's number; then counts of kinds of characters, of numbers, and the longest number."""
+    words: tuple[int, ...]
+    """Its distinct words and marks, hashed."""
 
 
 def step_facts(problem: Problem, trace: Trace, chosen: Sequence[bool] | None = None) -> list[StepFacts]:
@@ -78,11 +98,51 @@ def step_facts(problem: Problem, trace: Trace, chosen: Sequence[bool] | None = N
         text = trace.step_text(step)
         if chosen is None or chosen[step]:
             sizes = (len(text), len(text.split()), offset, len(problem.text))
-            features = (*map(float, sizes), *np.log1p(sizes).tolist(), float(step), float(np.log1p(step)))
-            facts.append(StepFacts(prefix=digest.hexdigest(), characters=len(text), features=features))
+            places = (*map(float, sizes), *np.log1p(sizes).tolist(), float(step), float(np.log1p(step)))
+            facts.append(
+                StepFacts(
+                    prefix=digest.hexdigest(),
+                    characters=len(text),
+                    features=places + _counts(text),
+                    words=tuple({crc32(word.encode(errors="replace")) % _BUCKETS for word in _words(text)}),
+                )
+            )
         offset += len(text)
         digest.update(text.encode(errors="surrogatepass") + b"\0")
     return facts
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
+
+
+def _counts(text: str) -> tuple[float, ...]:
+    """Counts of characters by kind: no word and no number is read. The line break that joins a step to the
+    next counts, too: in data made of prefixes and alternatives it tells which step was continued."""
+    numbers = [len(number) for number in _NUMBER.findall(text)]
+    letters, digits = sum(map(str.isalpha, text)), sum(numbers)
+    upper, spaces = sum(map(str.isupper, text)), sum(map(str.isspace, text))
+    others = len(text) - letters - digits - spaces
+    shape = (letters / max(1, len(text)), len(numbers), max(numbers, default=0))
+    return tuple(map(float, (digits, letters, upper, spaces, others, *map(text.count, _COUNTED), *shape)))
+
+
+def rival_scores(
+    facts: Sequence[StepFacts],
+    problems: Sequence[str],
+    good: ArrayLike,
+    training: tuple[Sequence[StepFacts], ArrayLike] | None = None,
+) -> FloatArray:
+    """Log odds of good of steps by each of :data:`RIVALS`, ``[3, N]``.
+
+    ``training`` has the facts and labels of all training rows. Without these, the models of a step are fitted
+    on the other problems of ``facts``, which makes them stronger than models that come from other data. 0
+    everywhere if one class is absent. Raises ``MissingExtraError`` without scikit-learn.
+    """
+    known = None if training is None else ([item.features for item in training[0]], training[1])
+    lengths = length_scores([item.features for item in facts], problems, good, known)
+    bags = None if training is None else (_bags(training[0]), training[1])
+    return np.vstack([lengths, _scores(_by_words, _bags(facts), problems, good, bags)])
 
 
 def length_scores(
@@ -91,29 +151,81 @@ def length_scores(
     good: ArrayLike,
     training: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> FloatArray:
-    """Log odds of good of steps, from their length and position alone, ``[N]``.
+    """Log odds of good of steps by the first two of :data:`RIVALS`, ``[2, N]``; see :func:`rival_scores`.
 
-    ``features`` ``[N, F]`` come from :class:`StepFacts`; ``training`` has the features and labels of all
-    training rows. Without these, the model of a step is fitted on the other problems of ``features``, which
-    makes it stronger than one that comes from other data. 0 everywhere if one class is absent.
+    ``features`` ``[N, F]`` and those of ``training`` come from :class:`StepFacts`.
     """
-    rows, labels = np.asarray(features, dtype=float), np.asarray(good, dtype=bool)
+    rows, known = np.asarray(features, dtype=float), training
+    scores = []
+    for fit, width in ((_by_lengths, _PLACES), (_by_trees, None)):
+        if training is not None:
+            known = np.asarray(training[0], dtype=float)[:, :width], training[1]
+        scores.append(_scores(fit, rows[:, :width], problems, good, known))
+    return np.stack(scores)
+
+
+def _scores(
+    fit: Callable[[Any, NDArray[np.bool_], Any], FloatArray],
+    rows: Any,
+    problems: Sequence[str],
+    good: ArrayLike,
+    training: tuple[Any, ArrayLike] | None,
+) -> FloatArray:
+    """Of ``rows``, ``[N]``, by a model fitted on ``training``, or for each fold on the others."""
     if training is not None:
-        return _log_odds(*training, rows)
-    folds, scores = group_folds(problems, 10), np.zeros(len(rows))
+        return _fitted(fit, training[0], np.asarray(training[1], dtype=bool), rows)
+    labels, folds = np.asarray(good, dtype=bool), group_folds(problems, 10)
+    scores = np.zeros(len(labels))
     for fold in np.unique(folds):
         test = folds == fold
-        scores[test] = _log_odds(rows[~test], labels[~test], rows[test])
+        scores[test] = _fitted(fit, rows[~test], labels[~test], rows[test])
     return scores
 
 
-def _log_odds(features: ArrayLike, good: ArrayLike, rows: FloatArray) -> FloatArray:
-    """Of ``rows``, by a logistic regression on ``features``."""
-    labels = np.asarray(good, dtype=bool)
-    if labels.all() or not labels.any():
-        return np.zeros(len(rows))
-    beta = logistic_regression(standardized(features, features), labels, penalty=1.0)
-    return np.asarray(beta[0] + standardized(rows, features) @ beta[1:])
+def _fitted(
+    fit: Callable[[Any, NDArray[np.bool_], Any], FloatArray], known: Any, good: NDArray[np.bool_], rows: Any
+) -> FloatArray:
+    if good.all() or not good.any():
+        return np.zeros(rows.shape[0])
+    if len(good) > _MOST_ROWS:
+        chosen = np.linspace(0, len(good) - 1, _MOST_ROWS).astype(int)
+        known, good = known[chosen], good[chosen]
+    return fit(known, good, rows)
+
+
+def _by_lengths(known: FloatArray, good: NDArray[np.bool_], rows: FloatArray) -> FloatArray:
+    beta = logistic_regression(standardized(known, known), good, penalty=1.0)
+    return np.asarray(beta[0] + standardized(rows, known) @ beta[1:])
+
+
+def _by_trees(known: FloatArray, good: NDArray[np.bool_], rows: FloatArray) -> FloatArray:
+    need("sklearn", "the reading gate")
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    trees = HistGradientBoostingClassifier(
+        max_iter=150,
+        learning_rate=0.06,
+        max_leaf_nodes=15,
+        l2_regularization=5.0,
+        early_stopping=False,
+        random_state=0,
+    )
+    return np.asarray(trees.fit(known, good).decision_function(rows))
+
+
+def _by_words(known: Any, good: NDArray[np.bool_], rows: Any) -> FloatArray:
+    from sklearn.linear_model import LogisticRegression
+
+    return np.asarray(LogisticRegression(max_iter=300).fit(known, good).decision_function(rows))
+
+
+def _bags(facts: Sequence[StepFacts]) -> Any:
+    """Sparse, ``[N, _BUCKETS]``: 1 for each word of a step."""
+    from scipy.sparse import csr_matrix  # type: ignore[import-untyped]  # has no stubs
+
+    ends = np.cumsum([0, *(len(item.words) for item in facts)])
+    words = np.fromiter((word for item in facts for word in item.words), dtype=np.int32, count=ends[-1])
+    return csr_matrix((np.ones(len(words)), words, ends), shape=(len(facts), _BUCKETS))
 
 
 def reading_gate(
@@ -126,32 +238,41 @@ def reading_gate(
     characters: ArrayLike,
     draws: int = 1_000,
 ) -> Reading:
-    """Compare ``scores`` with ``baseline`` (:func:`length_scores`) on labelled steps; all have shape [N]."""
-    compared = np.stack([np.asarray(scores, dtype=float), np.asarray(baseline, dtype=float)])
+    """Compare ``scores`` ``[N]`` of labelled steps with each row of ``baseline`` (:func:`rival_scores`),
+    ``[R, N]`` or ``[N]``; the other arguments have shape ``[N]``, too."""
+    rivals = np.atleast_2d(np.asarray(baseline, dtype=float))
+    compared = np.concatenate([np.asarray(scores, dtype=float)[None], rivals])
     labels, sizes = np.asarray(good, dtype=bool), np.asarray(characters, dtype=float)
     problem = group_numbers(problems)
-
-    paired = []
+    paired: list[int] = []
+    deciding: list[tuple[float, str]] = []
+    """Lower bound of each difference, and its rival."""
 
     def difference(groups: Sequence[str], ratio: float) -> tuple[float, float, float] | None:
         counts = _pairs_won(compared, labels, sizes, group_numbers(groups), problem, ratio)
-        paired.append(int((counts[:, 0] > 0).sum()))
+        counts = counts[counts[:, 0] > 0]
+        paired.append(len(counts))
         if not paired[-1]:
             return None
 
         def statistic(totals: FloatArray) -> FloatArray:
-            with np.errstate(invalid="ignore"):
-                return (totals[:, 0, 1] - totals[:, 0, 2])[:, None] / totals[:, 0, :1]
+            return (totals[:, 0, 1:2] - totals[:, 0, 2:]) / totals[:, 0, :1]
 
-        [interval] = Bootstrap(draws=draws).totals([counts[counts[:, 0] > 0]], statistic)
-        return interval.value, interval.low, interval.high
+        rows = Bootstrap(draws=draws).totals([counts], statistic)
+        lowest = min(range(len(rows)), key=lambda at: rows[at].low)
+        deciding.append((rows[lowest].low, RIVALS[lowest]))
+        return rows[lowest].value, rows[lowest].low, rows[lowest].high
 
-    differences = {
-        "within_prefix": difference(prefixes, np.inf),
-        "similar_length": difference(prefixes, _SIMILAR),
-        "within_problem": difference(problems, np.inf),
-    }
-    return Reading(problems=min(paired[:2]) if paired[0] else paired[2], **differences)
+    within_prefix, similar_length = difference(prefixes, np.inf), difference(prefixes, _SIMILAR)
+    decided = len(deciding) if within_prefix else None
+    within_problem = difference(problems, np.inf)
+    return Reading(
+        rival=min(deciding[:decided])[1] if deciding[:decided] else RIVALS[0],
+        problems=min(paired[:2]) if within_prefix else paired[2],
+        within_prefix=within_prefix,
+        similar_length=similar_length,
+        within_problem=within_problem,
+    )
 
 
 def _pairs_won(
