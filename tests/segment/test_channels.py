@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from os.path import commonprefix
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.segment import channels_of
+from surefoot.segment import ChannelReader, channels_of
 
 PIECES = st.lists(st.sampled_from(["<think>", "</think>", "a", "b c", "\n", " ", "<", "<thi", "nk>"])).map(
     "".join
@@ -45,13 +47,33 @@ def test_no_tag_is_left_in_the_answer(text, inside):
         assert "".join(parts) == found.answer
 
 
-@given(PIECES, st.booleans())
-def test_what_a_stream_shows_is_a_beginning_of_the_end(text, inside):
-    whole = channels_of(text, inside=inside)
-    shown = [channels_of(text[:end], inside=inside, finished=False) for end in range(len(text) + 1)]
-    for found in shown:
-        assert whole.reasoning.startswith(found.reasoning)
-        assert whole.answer.startswith(found.answer)
+@given(st.lists(PIECES), st.booleans())
+def test_a_stream_shows_all_that_nothing_can_change_any_more(parts, inside):
+    reader, text, shown = ChannelReader(inside=inside), "", ("", "")
+    for part in parts:
+        text += part
+        shown = tuple(map("".join, zip(shown, reader.add(part), strict=True)))
+        ends = [
+            text + more
+            for more in (
+                "",
+                "a",
+                " </think>",
+                "<think>",
+                "think>b",
+                "ink>b",
+                "/think>",
+                "hink>",
+                "nk> ",
+                ">c",
+            )
+        ]
+        ends += [f"{end}</think>c<think>d" for end in ends] + [f"{end}<think>d</think>e" for end in ends]
+        whole = [channels_of(end, inside=inside) for end in ends]
+        assert shown[0] == commonprefix([found.reasoning for found in whole])  # noqa: RUF071
+        # white space alone is an answer only where it is the whole text
+        answers = [found.answer for found in whole if not found.answer.isspace()]
+        assert shown[1] == commonprefix(answers)  # noqa: RUF071
 
 
 @given(PIECES, st.data())

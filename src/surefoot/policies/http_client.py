@@ -253,7 +253,7 @@ async def _bounded(response: aiohttp.ClientResponse, max_bytes: int) -> AsyncIte
         size += len(chunk)
         if size > max_bytes:
             reason = f"connection failed: the response is longer than {max_bytes} bytes"
-            raise CallError(reason, retryable=True)
+            raise CallError(reason, retryable=False)  # it would be again
         yield chunk
 
 

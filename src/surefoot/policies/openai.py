@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from copy import copy
@@ -31,8 +32,11 @@ from surefoot.printable import quoted
 from surefoot.protocols import SampleRequest, SampleResult
 from surefoot.records import Usage, content_id
 
-_SMALL_BYTES, _BYTES_PER_TOKEN = 4_000_000, 2048
-"""Largest response: for the prompt's tokens and the frame, and for each token with its log-probability."""
+_SMALL_BYTES, _BYTES_PER_CHARACTER, _BYTES_PER_TOKEN = 1_000_000, 16, 2048
+"""Largest response: for the frame, for each character of the prompt, whose tokens may be repeated, and for
+each new token with its log-probability."""
+_SLICE_S = 0.002
+"""Seconds of work on a stream after which it pauses for as long, so that others go on beside it."""
 
 
 class OpenAIPolicy:
@@ -344,7 +348,10 @@ class _Call:
     async def _response(self) -> ResponseBody:
         """The server's response, with retries until some text was shown."""
         client, max_retries = self.server.client, self.server.max_retries
-        max_bytes = min(MAX_RESPONSE_BYTES, _SMALL_BYTES + _BYTES_PER_TOKEN * self._most_tokens)
+        prompt = self.request.prompt
+        characters = len(prompt) if isinstance(prompt, str) else sum(len(row.content or "") for row in prompt)
+        small = _SMALL_BYTES + _BYTES_PER_CHARACTER * characters
+        max_bytes = min(MAX_RESPONSE_BYTES, small + _BYTES_PER_TOKEN * self._most_tokens)
         async with self.server.window:
             while True:
                 self.attempts += 1
@@ -364,15 +371,20 @@ class _Call:
             self.shown = True
             show(number, text)
 
-        builder = ResponseBuilder(self.request.n, self.mode, show_piece)
+        builder, worked_s = ResponseBuilder(self.request, self.mode, show_piece), 0.0
         body = {"stream_options": {"include_usage": True}, **self.body, "stream": True}
         async with aclosing(client.events(PATHS[self.mode], body, max_bytes=max_bytes)) as events:
             async for data in events:
                 if isinstance(data, NotStreamed):
                     return ResponseBody.model_validate_json(data.body)
+                begin = time.perf_counter()
                 event = json.loads(data)
                 _raise_error_event(event)
                 builder.add(event)
+                worked_s += time.perf_counter() - begin
+                if worked_s > _SLICE_S:
+                    await asyncio.sleep(worked_s)
+                    worked_s = 0.0
         return builder.answer()
 
 

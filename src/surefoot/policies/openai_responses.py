@@ -26,6 +26,12 @@ Text = InstanceOf[str]
 
 _REASON_CHARACTERS = 100
 """Of a finish reason."""
+_TOKEN_CHARACTERS, _MORE_CHARACTERS = 128, 256
+"""Characters of a token at most (runs of white space in GPT-4's vocabulary), and of an answer beyond them."""
+_TOKEN_EVENTS, _MORE_EVENTS = 4, 256
+"""Events of a stream for each token at most, and beyond them."""
+_MOST_PARTS = 4096
+"""Choices of an answer, and calls or pieces of reasoning of a message: each costs microseconds to read."""
 
 
 class ResponseError(Exception):
@@ -65,10 +71,19 @@ class ResponseMessage(BaseModel):
     """
 
     content: Text | None = None
-    tool_calls: list[ResponseToolCall] | None = None
+    tool_calls: list[ResponseToolCall] | None = Field(default=None, max_length=_MOST_PARTS)
     reasoning_content: Text | None = None
     reasoning: Text | None = None
-    reasoning_details: list[ReasoningDetail] | None = None
+    reasoning_details: list[ReasoningDetail] | None = Field(default=None, max_length=_MOST_PARTS)
+
+    @property
+    def characters(self) -> int:
+        """Characters of all that the model wrote."""
+        details, calls = self.reasoning_details or (), self.tool_calls or ()
+        texts = [self.content, self.reasoning_content or self.reasoning]
+        texts += [text for detail in details for text in (detail.text, detail.summary, detail.data)]
+        texts += [call.function.arguments for call in calls if call.function is not None]
+        return sum(len(text) for text in texts if text)
 
 
 class _TokenLogprob(BaseModel):
@@ -100,6 +115,11 @@ class ResponseChoice(BaseModel):
     stop_reason: str | int | None = None
     matched_stop: str | int | list[int] | None = None
     logprobs: _Logprobs | None = None
+
+    @property
+    def characters(self) -> int:
+        """Characters of all that the model wrote."""
+        return len(self.text or "") + (self.message.characters if self.message is not None else 0)
 
 
 _UNSEEN_TOKENS = 65_536
@@ -136,7 +156,7 @@ class TokenCounts(BaseModel):
 
 
 class _Chunk(BaseModel):
-    choices: list[ResponseChoice] = []
+    choices: list[ResponseChoice] = Field(default=[], max_length=_MOST_PARTS)
     usage: TokenCounts | None = None
     prompt_token_ids: list[int] | None = None
 
@@ -144,7 +164,7 @@ class _Chunk(BaseModel):
 class ResponseBody(_Chunk):
     """A whole answer of either endpoint."""
 
-    choices: list[ResponseChoice]
+    choices: list[ResponseChoice] = Field(max_length=_MOST_PARTS)
     usage: TokenCounts
 
 
@@ -159,6 +179,8 @@ def read(
         raise ResponseError("the answer has no choices")
     if len(answer.choices) > request.n:
         raise ResponseError(f"{len(answer.choices)} choices came, {request.n} were asked for")
+    most = request.n * request.sampling.max_tokens
+    _check_size(sum(choice.characters for choice in answer.choices), 0, most)
     choices = sorted(answer.choices, key=lambda choice: choice.index)
     parts: Sequence[int | None] = [None] * len(choices)
     if divide_tokens and len(choices) > 1:
@@ -176,6 +198,14 @@ def read(
     error = f"server: {missing} of {request.n} choices are missing" if missing else None
     prompt = answer.prompt_token_ids or choices[0].prompt_token_ids or ()
     return SampleResult(completions=completions, usage=usage, error=error, prompt_token_ids=tuple(prompt))
+
+
+def _check_size(characters: int, events: int, tokens: int) -> None:
+    """Raise :class:`ResponseError` for more than so many tokens can be: the work for an answer is bounded."""
+    if characters > _MORE_CHARACTERS + _TOKEN_CHARACTERS * tokens:
+        raise ResponseError(f"the answer has more characters than {tokens} tokens can have")
+    if events > _MORE_EVENTS + _TOKEN_EVENTS * tokens:
+        raise ResponseError(f"the answer has more events than {tokens} tokens can have")
 
 
 def merge(results: Sequence[SampleResult]) -> SampleResult:
@@ -286,8 +316,10 @@ def whole_characters(text: str) -> tuple[str, str]:
 class ResponseBuilder:
     """Puts a streamed answer together; ``show`` gets the text of each piece."""
 
-    def __init__(self, n: int, mode: Mode, show: Show) -> None:
-        self._n, self._mode, self._show = n, mode, show
+    def __init__(self, request: SampleRequest, mode: Mode, show: Show) -> None:
+        self._n, self._mode, self._show = request.n, mode, show
+        self._most_tokens = request.n * request.sampling.max_tokens
+        self._characters = self._events = 0
         self._choices: dict[int, ResponseChoice] = {}
         self._texts: defaultdict[int, list[str]] = defaultdict(list)
         self._reasoning: defaultdict[int, list[str]] = defaultdict(list)
@@ -299,8 +331,12 @@ class ResponseBuilder:
         self._prompt_token_ids: list[int] | None = None
 
     def add(self, event: object) -> None:
-        """Add the next event. Raises ``ValueError`` for one of another form."""
+        """Add the next event. Raises ``ValueError`` for one of another form, and :class:`ResponseError` for
+        more events, or more text, than was asked for."""
         chunk = _Chunk.model_validate(event)
+        self._events += 1
+        self._characters += sum(new.characters for new in chunk.choices)
+        _check_size(self._characters, self._events, self._most_tokens)
         self._usage = chunk.usage or self._usage
         self._prompt_token_ids = chunk.prompt_token_ids or self._prompt_token_ids
         for new in chunk.choices:

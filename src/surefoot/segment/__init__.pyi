@@ -9,10 +9,12 @@ from .segmenters import join_steps as join_steps
 from .segmenters import segmenter as segmenter
 from .spans import token_positions as token_positions
 from .traces import Block as Block
+from .traces import ChannelReader as ChannelReader
 from .traces import Channels as Channels
 from .traces import Granularity as Granularity
 from .traces import channels_of as channels_of
 from .traces import cut_trace as cut_trace
+from .traces import partial_end as partial_end
 from .traces import reasoning_spans as reasoning_spans
 from .traces import segment_trace as segment_trace
 from .traces import trace_blocks as trace_blocks

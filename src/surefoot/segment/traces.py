@@ -87,15 +87,12 @@ class Channels:
 _BETWEEN = "\n\n"
 
 
-def channels_of(text: str, *, inside: bool | None = None, finished: bool = True) -> Channels:
+def channels_of(text: str, *, inside: bool | None = None) -> Channels:
     """Reasoning, which stands between ``<think>`` and ``</think>``, and answer of a text.
 
     ``inside`` says whether the text begins within reasoning, which the prompt opened; ``None`` = if a closing
-    tag without an opening one says so. Of a text that is not ``finished``, the beginnings of both channels
-    that nothing can change any more; for this ``inside`` must be known. Tags inside reasoning are text.
+    tag without an opening one says so. Tags inside reasoning are text.
     """
-    if not finished:
-        text = text[: len(text) - max(_partial(text, tag) for tag in ("<think>", "</think>"))]
     tags = list(_TAG.finditer(text)) if "think>" in text else []
     if inside is None:
         inside = bool(tags) and tags[0].group() == "</think>"
@@ -110,7 +107,7 @@ def channels_of(text: str, *, inside: bool | None = None, finished: bool = True)
     trim = begin > 0 or inside
     spans[inside].append(_without_space(text, begin, len(text), start=trim, end=inside))
     answer = [span for span in spans[False] if span[0] < span[1]]
-    if answer and (tags or not finished) and not text[slice(*answer[0])].strip():
+    if answer and tags and not text[slice(*answer[0])].strip():
         answer = answer[1:]
     reasoning = tuple(span for span in spans[True] if span[0] < span[1])
     return Channels(text=text, reasoning_spans=reasoning, answer_spans=tuple(answer))
@@ -125,9 +122,61 @@ def _without_space(text: str, first: int, last: int, *, start: bool, end: bool) 
     )
 
 
-def _partial(text: str, tag: str) -> int:
-    """Characters at the end of ``text`` that may be the beginning of ``tag``."""
-    return next((size for size in range(len(tag) - 1, 0, -1) if text.endswith(tag[:size])), 0)
+class ChannelReader:
+    """Divides a text that is being written as :func:`channels_of` does, in time linear in the text.
+
+    ``inside`` says whether it begins within reasoning.
+    """
+
+    def __init__(self, *, inside: bool) -> None:
+        self._inside = self._trims = inside
+        self._tag = ""
+        """The end of the text, which may be the beginning of a tag."""
+        self._space: list[str] = []
+        """White space that counts only if the span goes on."""
+        self._span_open = self._has_reasoning = self._has_answer = False
+
+    def add(self, new: str) -> tuple[str, str]:
+        """The next parts of reasoning and answer that nothing can change any more."""
+        text, reasoning, answer, begin = self._tag + new, list[str](), list[str](), 0
+        for tag in _TAG.finditer(text):
+            opens = tag.group() == "<think>"
+            if opens and self._inside:
+                continue
+            self._add(text[begin : tag.start()], reasoning, answer)
+            self._space, self._trims, self._span_open = [], True, False
+            begin, self._inside = tag.end(), opens
+        tags = ("</think>",) if self._inside else ("<think>", "</think>")
+        end = len(text) - max(partial_end(text[begin:], tag) for tag in tags)
+        self._add(text[begin:end], reasoning, answer)
+        self._tag = text[end:]
+        return "".join(reasoning), "".join(answer)
+
+    def _add(self, part: str, reasoning: list[str], answer: list[str]) -> None:
+        """Add the next part of the open span."""
+        if self._trims:
+            part = part.lstrip()
+        if not part:
+            return
+        self._trims = False
+        visible = part.rstrip()
+        if not visible and (self._inside or not self._has_answer):
+            self._space.append(part)
+        elif self._inside:
+            gap = [_BETWEEN] if self._has_reasoning and not self._span_open else []
+            reasoning += [*gap, *self._space, visible]
+            self._space, self._span_open, self._has_reasoning = [part[len(visible) :]], True, True
+        else:
+            answer += [*self._space, part]
+            self._space, self._has_answer = [], True
+
+
+def partial_end(text: str, whole: str) -> int:
+    """Characters at the end of ``text`` that may be the beginning of ``whole``, and are not all of it."""
+    at = text.find(whole[0], max(0, len(text) - len(whole) + 1))
+    while at >= 0 and not whole.startswith(text[at:]):
+        at = text.find(whole[0], at + 1)
+    return 0 if at < 0 else len(text) - at
 
 
 def segment_trace(

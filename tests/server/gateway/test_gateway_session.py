@@ -16,7 +16,8 @@ from surefoot.errors import PolicyError
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import SampleRequest, Sampling, StreamsText
 from surefoot.records import Usage
-from surefoot.server.gateway.request_session import RequestSession
+from surefoot.segment import ChannelReader
+from surefoot.server.gateway.request_session import RequestSession, _CertainText
 from surefoot.server.gateway.upstream import UpstreamPolicy
 
 
@@ -67,10 +68,21 @@ def test_all_that_is_certain_is_shown_and_nothing_else(parts, stops):
     [whole] = asyncio.run(session_of(Writing(parts), tuple(stops)).sample([request]))
     assert result == whole
     assert session.visible(result.completions[0].text) == plainly("".join(parts), stops)
-    for count, text in enumerate(shown, 1):
+    for count in range(1, len(shown) + 1):
         so_far = "".join(parts[:count])
         may_follow = ("".join(more) for size in range(3) for more in product("ab🙂.", repeat=size))
-        assert text == commonprefix([plainly(so_far + more, stops) for more in may_follow])  # noqa: RUF071
+        certain = commonprefix([plainly(so_far + more, stops) for more in may_follow])  # noqa: RUF071
+        assert "".join(shown[:count]) == certain
+
+
+def test_the_state_of_a_stream_does_not_grow_with_its_text():
+    text, reader = _CertainText("", ("xyz", "<end>")), ChannelReader(inside=False)
+    for number in range(2_000):
+        reader.add(text.add(f"word {number} <thi "))
+        kept = [
+            value for held in (text, reader) for value in vars(held).values() if isinstance(value, str | list)
+        ]
+        assert sum(len("".join(value)) for value in kept) < 30
 
 
 def test_the_bound_and_the_stop_texts_are_asked_for():

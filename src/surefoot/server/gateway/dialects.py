@@ -139,7 +139,9 @@ class ResponsesWriter(EventWriter):
     def __init__(self, body: GenerationRequest, record: GatewayRecord, settings: GatewaySettings) -> None:
         super().__init__(body, record, settings)
         self._items: list[dict[str, Any]] = []
-        """The items that were sent, each with its text so far."""
+        """The items that were sent."""
+        self._text: list[str] = []
+        """Pieces of the text of the open item."""
 
     def response(self, choices: Sequence[Choice]) -> ResponsesAnswer:
         """See the base class."""
@@ -184,13 +186,14 @@ class ResponsesWriter(EventWriter):
             empty = {**item, "content": [], **({"status": "in_progress"} if "status" in item else {})}
             self.send("response.output_item.added", output_index=len(self._items) - 1, item=empty)
             self._of_part("response.content_part.added", part=dict(part))
-        self._items[-1]["content"][0]["text"] += text
+        self._text.append(text)
         self._of_part(f"response.{_TEXTS[kind]}.delta", delta=text, **_logprobs(kind))
 
     def _close(self) -> None:
         if self._open:
             item = self._items[-1]
             (part,) = item["content"]
+            part["text"], self._text = "".join(self._text), []
             self._of_part(f"response.{part['type']}.done", text=part["text"], **_logprobs(item["type"]))
             self._of_part("response.content_part.done", part=part)
             self.send("response.output_item.done", output_index=len(self._items) - 1, item=item)

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request
@@ -208,7 +207,7 @@ class Gateway:
             self.watch(observations, record)
             return choices
 
-        with self.failures_recorded(entry, plan.meter, writer.sent if writer else {}):
+        with self.failures_recorded(entry, plan.meter, writer.sent if writer else dict):
             return await self.run_in_slot(slot, generate_and_record)
 
     def _stored(self, record: GatewayRecord) -> GatewayRecord:
@@ -248,10 +247,10 @@ class Gateway:
 
     @contextmanager
     def failures_recorded(
-        self, entry: LogEntry, meter: UsageMeter, sent: Mapping[int, str] = MappingProxyType({})
+        self, entry: LogEntry, meter: UsageMeter, sent: Callable[[], Mapping[int, str]] = dict
     ) -> Iterator[None]:
-        """Record a failure in the block, with its usage and the text that was ``sent``, by number of the
-        choice."""
+        """Record a failure in the block, with its usage and the text that was ``sent`` by then, by number of
+        the choice."""
         try:
             yield
         except BaseException as error:
@@ -264,7 +263,7 @@ class Gateway:
                 status, reason = stopping if self.admission.draining else disconnected
             elif not isinstance(error, Exception):
                 raise
-            record = entry.failure(status, reason, meter.usage, sent)
+            record = entry.failure(status, reason, meter.usage, sent())
             self.recorder.note(self._stored(record))
             self.watch(Observations(), record)
             raise

@@ -34,7 +34,7 @@ from surefoot.search.method import Finish, SearchCounts, SearchResult, conclude,
 from surefoot.search.saved_tree import SavedTree, save_tree
 from surefoot.search.selection import FIRST, SELECTORS
 from surefoot.search.space import Prefix, Space
-from surefoot.segment import channels_of, segment_trace
+from surefoot.segment import ChannelReader, channels_of, segment_trace
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.plan import Plan
 from surefoot.server.gateway.request_session import RequestSession
@@ -45,7 +45,7 @@ T = TypeVar("T")
 SHORT_CHARACTERS = 4000
 """Texts up to this length are checked and compared in the event loop."""
 OnText = Callable[[int, str, str], None]
-"""Called with the number of a choice and the certain beginnings of its reasoning and of its text."""
+"""Called with the number of a choice, and with new reasoning and new text of it that are certain."""
 ChoiceReviewer = Callable[
     [int, tuple[Message, ...], Message, GuardDecision], Awaitable[tuple[Review | None, str | None]]
 ]
@@ -193,14 +193,15 @@ class Generator:
         return channels.reasoning, channels.answer
 
     def _in_channels(self, plan: Plan, on_text: OnText) -> Callable[[int, str], None]:
-        """Divide the text so far before it is shown."""
+        """Divide new text before it is shown."""
+        readers: dict[int, ChannelReader] = {}
 
         def show(number: int, text: str) -> None:
             if not plan.messages:
                 on_text(number, "", text)
                 return
-            channels = channels_of(text, inside=self.opened, finished=False)
-            on_text(number, channels.reasoning, channels.answer)
+            reader = readers.setdefault(number, ChannelReader(inside=self.opened))
+            on_text(number, *reader.add(text))
 
         return show
 
@@ -268,9 +269,7 @@ class Generator:
         search = plan.strategy.search
         assert search is not None  # noqa: S101 - for the type checker
 
-        def show(text: str) -> None:
-            if on_text and plan.abstain_below is None:
-                self._in_channels(plan, on_text)(number, text)
+        show = self._in_channels(plan, on_text) if on_text and plan.abstain_below is None else None
 
         session = RequestSession(
             self.batcher,
@@ -278,7 +277,7 @@ class Generator:
             max_tokens=plan.max_tokens,
             stop=plan.stop,
             stream_mode=plan.strategy.stream_mode,
-            on_text=show,
+            on_text=partial(show, number) if show is not None else None,
         )
         if not plan.strategy.needs_scorer:
             session.scorer = None

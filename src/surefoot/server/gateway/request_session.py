@@ -10,6 +10,7 @@ from os.path import commonprefix
 from surefoot.batching import Batcher
 from surefoot.protocols import STOP_UNKNOWN, Completion, ProblemTrace, SampleRequest, SampleResult
 from surefoot.records import StepScores, Usage
+from surefoot.segment import partial_end
 from surefoot.server.gateway.plan import StreamMode
 
 
@@ -18,8 +19,8 @@ class RequestSession(Batcher):
 
     **Length.** No solution gets longer than ``max_tokens`` tokens, in any number of steps.
     **Stop texts.** A solution ends at the start of the first text of ``stop``, also across steps;
-    :meth:`visible` is the part of a solution before it. **Streaming.** ``on_text`` receives text as soon as
-    it is certain to be in the answer; see :data:`StreamMode`.
+    :meth:`visible` is the part of a solution before it. **Streaming.** ``on_text`` receives new text as soon
+    as it is certain to be in the answer; see :data:`StreamMode`.
     """
 
     def __init__(
@@ -34,11 +35,15 @@ class RequestSession(Batcher):
     ) -> None:
         super().__init__(shared.policy, shared.scorer, overlap=True)
         self._shared, self._separator, self._max_tokens = shared, separator, max_tokens
-        self._stop, self._stream_mode, self._on_text = tuple(stop), stream_mode, on_text
+        self._stream_mode, self._on_text = stream_mode, on_text
+        # one that contains another never ends first
+        self._stop = tuple(text for text in stop if not any(other in text[:-1] for other in stop))
         self._lengths: dict[str, int] = {}
         """Tokens of each solution, finished or not, by its text."""
         self._stopped: dict[str, int] = {}
         """Start of the stop text, in characters, by the text of the solution that it ends."""
+        self._shown = 0
+        """Characters that ``on_text`` has received."""
         self._ends: list[str] = []
         """Solutions that may be the answer although no request continues them."""
         self.policy_usage = Usage()
@@ -59,7 +64,7 @@ class RequestSession(Batcher):
 
     async def stream(self, request: SampleRequest, on_text: Callable[[int, str], None]) -> SampleResult:
         """Completions of one request. If the policy streams, ``on_text`` receives the number of a sample and
-        its certain beginning: nothing that may become a stop text.
+        new text that is certain: nothing that may become a stop text.
         """
         sent = self._bounded(request)
         if sent is None:
@@ -141,24 +146,34 @@ class RequestSession(Batcher):
                 if self._separator in shared
                 else ""
             )
-        self._on_text(self.visible(shared, finished=False))
+        visible = self.visible(shared, finished=False)
+        self._on_text(visible[self._shown :])
+        self._shown = max(self._shown, len(visible))
 
 
 class _CertainText:
-    """The certain part of a solution that is being written."""
+    """The certain part of a solution that is being written, in time linear in it."""
 
-    def __init__(self, text: str, stops: Sequence[str]) -> None:
-        self._text, self._stops = text, stops
-        self._end: int | None = None
+    def __init__(self, prefix: str, stops: Sequence[str]) -> None:
+        self._stops, self._ended = stops, False
+        self._most = max(map(len, stops), default=1) - 1
+        self._tail = prefix[max(0, len(prefix) - self._most) :]
+        """The end of the text, in which a stop text may have begun."""
+        self._held = 0
+        """Characters at its end that are not certain."""
 
     def add(self, new: str) -> str:
-        """The certain text once ``new`` is added: up to the first stop text that ends in it."""
-        if self._end is None:
-            length = len(self._text)
-            self._text += new
-            self._end = _first_stop(self._text, self._stops, after=length)
-        partial = _partial_stop(self._text, self._stops)
-        return self._text[: len(self._text) - partial if self._end is None else self._end]
+        """What ``new`` makes certain: all up to the first stop text that ends in it."""
+        if self._ended:
+            return ""
+        text, begin = self._tail + new, len(self._tail) - self._held
+        end = _first_stop(text, self._stops, after=len(self._tail))
+        if end is not None:
+            self._ended = True
+            return text[begin:end]
+        self._held = min(_partial_stop(text, self._stops), len(text) - begin)
+        self._tail = text[max(0, len(text) - self._most) :]
+        return text[begin : len(text) - self._held]
 
 
 def _first_stop(text: str, stops: Sequence[str], *, after: int) -> int | None:
@@ -171,10 +186,4 @@ def _first_stop(text: str, stops: Sequence[str], *, after: int) -> int | None:
 
 def _partial_stop(text: str, stops: Sequence[str]) -> int:
     """Characters at the end of an unfinished text that may be the beginning of a stop text."""
-    return max((_overlap(text, stop) for stop in stops), default=0)
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of ``text`` that is a proper beginning of ``stop``."""
-    sizes = range(min(len(stop) - 1, len(text)), 0, -1)
-    return next((size for size in sizes if text.endswith(stop[:size])), 0)
+    return max((partial_end(text, stop) for stop in stops), default=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -54,9 +55,9 @@ class ResponseWriter:
 
     def __init__(self, body: GenerationRequest, record: GatewayRecord, settings: GatewaySettings) -> None:
         self.emit: Emit = lambda _: None
-        self.sent: dict[int, str] = {}
-        """Text of each choice that the client has received."""
-        self.sent_reasoning: dict[int, str] = {}
+        self._sent: defaultdict[int, list[str]] = defaultdict(list)
+        """Pieces of each choice's text that the client has received."""
+        self._sent_reasoning: defaultdict[int, list[str]] = defaultdict(list)
         self._shown = body.options.candidates or settings.candidates
         self._refusal_as_text = settings.refusal_as_text
         self._record, self._created = record, int(record.created.timestamp())
@@ -70,15 +71,17 @@ class ResponseWriter:
         """Start a stream of ``count`` choices."""
 
     def on_text(self, number: int, reasoning: str, text: str) -> None:
-        """Send the new parts of the certain beginnings of a choice's reasoning and text."""
-        sent = self.sent_reasoning.get(number, "")
-        if len(reasoning) > len(sent):
-            self.sent_reasoning[number] = reasoning
-            self.send_reasoning(number, reasoning[len(sent) :])
-        sent = self.sent.get(number, "")
-        if len(text) > len(sent):
-            self.sent[number] = text
-            self.send_text(number, text[len(sent) :])
+        """Send new reasoning and text of a choice."""
+        if reasoning:
+            self._sent_reasoning[number].append(reasoning)
+            self.send_reasoning(number, reasoning)
+        if text:
+            self._sent[number].append(text)
+            self.send_text(number, text)
+
+    def sent(self) -> dict[int, str]:
+        """Text of each choice that the client has received."""
+        return {number: "".join(pieces) for number, pieces in self._sent.items()}
 
     def send_text(self, number: int, text: str) -> None:
         """Send a choice's next piece of text."""
@@ -89,9 +92,11 @@ class ResponseWriter:
 
     def send_remaining(self, number: int, choice: Choice) -> None:
         """Send the rest. Raises :class:`ApiError` if it contradicts the sent text."""
-        if not choice.text.startswith(self.sent.get(number, "")):
+        sent = "".join(self._sent[number])
+        if not choice.text.startswith(sent):
             raise ApiError(500, "the answer does not begin with the text that was sent", code="stream")
-        self.on_text(number, choice.reasoning or "", choice.text)
+        thought = sum(map(len, self._sent_reasoning[number]))
+        self.on_text(number, (choice.reasoning or "")[thought:], choice.text[len(sent) :])
 
     def end(self, choices: Sequence[Choice]) -> None:
         """Send everything else. Raises :class:`ApiError` if it contradicts the sent text."""

@@ -299,7 +299,7 @@ _KINDS = re.compile(
     r"|the stream broke off|malformed answer"
 )
 _OWN_WORDS = re.compile(
-    r"not sent: |the answer has no |the stream ended |no token_ids came |choice \d+ came, "
+    r"not sent: |the answer has (?:no|more) |the stream ended |no token_ids came |choice \d+ came, "
     r"|\d+ choices came, |\d+ of \d+ choices are missing|malformed answer: choice \d+ has no text"
 )
 """Beginnings of this package's messages that quote nothing from a server."""
