@@ -17,7 +17,20 @@ from openai_server import Body, OpenAIServer, Reply, chat, serve
 FAULTS = (
     *("dead", "trickles", "garbage", "status 500", "status 429", "scores that are none", "huge bodies"),
     *("false counts", "false lengths", "long reasons", "endless streams", "gzip bombs", "redirects"),
+    *("endless text", "endless words", "endless line", "endless comments", "many parts", "deep events"),
 )
+_STREAMS = {
+    "endless streams": b'data: {"choices": []}\n\n',
+    "endless text": b'data: {"choices": [{"index": 0, "delta": {"content": "' + b"x" * 1000 + b'"}}]}\n\n',
+    "endless words": b'data: {"choices": [{"index": 0, "delta": {"reasoning": "a "}}]}\n\n' * 20,
+    "endless line": b"data: " + b"x" * 65_536,
+    "endless comments": b": keep-alive\n\n" * 500,
+    "many parts": b'data: {"choices": ['
+    + b",".join([b'{"delta": {"tool_calls": [{}]}}'] * 20_000)
+    + b"]}\n\n",
+    "deep events": b'data: {"choices": ' + b"[" * 500_000 + b"\n\n",
+}
+"""What each sends until the client leaves."""
 LIE = 10**30
 REASON = "\x1b]0;owned\x07\x1b[2J" + "no score " * 550_000
 """5 MB."""
@@ -34,6 +47,10 @@ class Upstream:
 
     def __init__(self) -> None:
         self.fault: str | None = None
+        self.only = ""
+        """Text of the requests that the fault meets."""
+        self.most_sent = 0
+        """Bytes of the longest stream so far."""
         self.port = 0
         self._socket = ExitStack()
         self.stolen: list[object] = []
@@ -52,10 +69,10 @@ class Upstream:
         self._socket.close()
 
     @contextmanager
-    def failing(self, fault: str) -> Iterator[None]:
-        """Fail so for the time of the block."""
+    def failing(self, fault: str, only: str = "") -> Iterator[None]:
+        """Fail so for the time of the block, where a request has the text ``only``."""
         self._changed.clear()
-        self.fault = fault
+        self.fault, self.only, self.most_sent = fault, only, 0
         if fault == "dead":
             self.close()
         try:
@@ -73,7 +90,8 @@ class Upstream:
 
     def _answer(self, body: Body) -> Reply:
         scoring = "items" in body
-        match self.fault:
+        fault = self.fault if self.only in str(body) else None
+        match fault:
             case "dead":
                 return Reply(payload=" " * 100, drop=True)  # connections that were open
             case "trickles":
@@ -96,15 +114,21 @@ class Upstream:
                 return Reply(payload=_unscored(body))
             case "long reasons":
                 return Reply(status=500, payload={"error": {"message": REASON}})
-            case "endless streams":
-                return Reply(events=self._events())
+            case str() if fault in _STREAMS:
+                return Reply(
+                    events=self._endless(_STREAMS[fault], pause_s=fault == "endless streams" and 0.002)
+                )
             case "gzip bombs":
                 headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
                 return Reply(events=[gzip_bomb()], headers=headers, drop=True)
             case "redirects":
                 return Reply(status=307, headers={"Location": f"{self.trap.url}/chat/completions"})
             case "huge bodies":
-                return Reply(events=self._endless(), headers={"Content-Type": "application/json"}, drop=True)
+                return Reply(
+                    events=self._endless(b" " * 1_000_000),
+                    headers={"Content-Type": "application/json"},
+                    drop=True,
+                )
             case "scores that are none" if scoring:
                 none = random.Random(str(body)).choice(["NaN", "1e999", "-Infinity", "true", '"0.9"', "7"])
                 return Reply(payload=re.sub(r"\b0\.\d+", none, json.dumps(_scores(body)), count=1))
@@ -118,14 +142,12 @@ class Upstream:
         self.stolen.append(body)
         return Reply(payload=_scores(body) if "items" in body else chat([written(body)]))
 
-    def _events(self) -> Iterator[bytes]:
-        while not self._changed.wait(0.01):
-            yield b'data: {"choices": []}\n\n'
-
-    def _endless(self) -> Iterator[bytes]:
-        piece = b" " * 1_000_000
-        while not self._changed.is_set():
+    def _endless(self, piece: bytes, pause_s: float = 0) -> Iterator[bytes]:
+        sent = 0
+        while not self._changed.wait(pause_s):
             yield piece
+            sent += len(piece)
+            self.most_sent = max(self.most_sent, sent)
 
 
 def score_of(step: str) -> float:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from chaos_upstream import LIE, Upstream
+from chaos_upstream import FAULTS, LIE, Upstream
 from gateway_server import ask, served
 
 from surefoot.models.remote.scorer import RemoteScorer
@@ -61,3 +62,53 @@ def test_other_clients_go_on_and_nothing_is_believed(
         assert tokens
         assert max(tokens) < 1_000_000 < LIE
     assert upstream.stolen == []
+
+
+def streams(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """A streamed request to each streaming route, and with each kind of strategy."""
+    chat = {**CHAT, "stream": True, "messages": [{"role": "user", "content": text}]}
+    names = ("best-of-n:n=2", "majority:n=2", "beam:width=2,expand=2", "accept-reject")
+    return [
+        ("chat/completions", chat),
+        ("messages", chat),
+        ("responses", {"model": "surefoot", "stream": True, "input": text, "max_output_tokens": 50}),
+        ("completions", {"model": "surefoot", "stream": True, "prompt": text, "max_tokens": 50}),
+        *(("chat/completions", {**chat, "model": name}) for name in names),
+    ]
+
+
+def test_every_streaming_route_is_among_those_that_meet_faults() -> None:
+    with served() as found:
+        _, document = ask(f"{found.root}/openapi.json")
+    of_streams = {
+        path.removeprefix("/v1/")
+        for path, methods in document["paths"].items()
+        for operation in methods.values()
+        if "text/event-stream" in operation["responses"].get("200", {}).get("content", {})
+    }
+    assert of_streams == {path for path, _ in streams("")}
+
+
+@pytest.mark.parametrize("fault", sorted(set(FAULTS) - {"dead"}))
+def test_a_stream_with_any_fault_ends_and_leaves_others_their_answers(upstream: Upstream, fault: str) -> None:
+    policy = OpenAIPolicy(model="fake", base_url=f"{upstream.root}/v1", timeout_s=1, max_retries=0)
+    scorer = RemoteScorer(GatewayScore(), base_url=upstream.root, name="fake", timeout_s=1, max_retries=0)
+    with (
+        served(policy=policy, scorer=scorer, settings=SETTINGS) as found,
+        upstream.failing(fault, only="attack"),
+        ThreadPoolExecutor(8) as threads,
+    ):
+        attacks = [
+            threads.submit(ask, f"{found.url}/{path}", json.dumps(body)) for path, body in streams("attack")
+        ]
+        beside = [ask(f"{found.url}/chat/completions", json.dumps(CHAT))]
+        while not all(attack.done() for attack in attacks):
+            beside.append(ask(f"{found.url}/chat/completions", json.dumps(CHAT)))
+        assert {status for status, _ in beside} == {200}
+        ends = [attack.result() for attack in attacks]
+        assert {status for status, _ in ends} == {200}
+        assert all("data: [DONE]" in text or "event: " in text or '"error"' in text for _, text in ends)
+        # bytes are bounded by what was asked for, beyond what sockets hold
+        assert upstream.most_sent < 12_000_000
+        assert max(len(text) for _, text in ends) < 300_000
+        assert found.gateway.admission.admitted == 0
