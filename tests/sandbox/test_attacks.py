@@ -216,7 +216,7 @@ PROGRAMS = {
     "the namespace of another": refused(308, "0", "0"),
     "system calls of the x32 interface": Attack("libc.syscall(0x40000000 + 39)", ending=(Ending.CRASHED,)),
     "system calls of 32 bits": Attack(
-        "import mmap\nm = mmap.mmap(-1, 4096, prot=7)\nm.write(bytes.fromhex('b814000000cd80c3'))\n"
+        "import mmap\nm = mmap.mmap(-1, 4096, prot=7, flags=0x22)\nm.write(bytes.fromhex('b814000000cd80c3'))\n"
         "ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()\nprint('GOT')",
         ending=(Ending.CRASHED,),
     ),
@@ -286,16 +286,33 @@ PROGRAMS = {
     "memory at once": Attack("x = bytearray(1 << 33)", ending=(Ending.MEMORY,)),
     "memory bit by bit": Attack("x = []\nwhile True: x.append(bytes(4096))", ending=(Ending.MEMORY,)),
     "memory in shared maps": Attack(
-        "import mmap\nattempt(lambda: [mmap.mmap(-1, 64 << 20) for _ in range(9)])", ("ENOMEM",)
+        "import mmap\nattempt(lambda: mmap.mmap(-1, 4096), lambda: mmap.mmap(-1, 4096, flags=0x8021))\n"
+        "m = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)",
+        ("EPERM",),
+    ),
+    "memory in shared maps of a device": Attack(
+        "import mmap\nattempt(lambda: mmap.mmap(os.open('/dev/zero', os.O_RDWR), 4096), lambda: mmap.mmap(os.open('/dev/full', os.O_RDWR), 4096))",
+        ("ENODEV",),
+    ),
+    "memory in a pipe": Attack(
+        "r, w = os.pipe()\nbuffer = ctypes.create_string_buffer(4096)\n"
+        "vector = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), 4096)\ncall(278, w, vector, 1, 0)",
+        ("EPERM",),
+    ),
+    "memory in sockets": Attack(
+        "a, b = socket.socketpair()\nattempt(*(lambda o=o: a.setsockopt(socket.SOL_SOCKET, o, 1 << 24) for o in (7, 32)))",
+        ("EPERM",),
     ),
     "memory of many processes": Attack(
         "import os, time\nfor _ in range(5):\n  if os.fork() == 0:\n    x = b'1' * (90 << 20)\n    time.sleep(9)\nos.wait()",
         ending=(Ending.MEMORY,),
     ),
     "memory that many processes share": Attack(
-        "import mmap, time\nfor _ in range(3):\n  if os.fork() == 0:\n    m = mmap.mmap(-1, 110 << 20)\n    if os.fork() == 0: time.sleep(9)\n"
+        "import mmap, time\nfor i in range(3):\n  if os.fork() == 0:\n    f = open(str(i), 'w+b')\n    f.truncate(110 << 20)\n"
+        "    m = mmap.mmap(f.fileno(), 0)\n    if os.fork() == 0: time.sleep(9)\n"
         "    for at in range(0, 110 << 20, 4096): m[at] = 1\n    time.sleep(9)\nos.wait()",
         ending=(Ending.MEMORY,),
+        limits=LIMITS.model_copy(update={"disk_bytes": 512 * MIB, "file_bytes": 128 * MIB}),
     ),
     "the host's mounts": Attack("call(458, 0, 0, 0, 0)\ncall(457, 0, 0, 0, 0)", ("ENOSYS",)),
     "locks and watches of the host's files": Attack(

@@ -98,6 +98,28 @@ def test_limits_are_errors_within_the_program(sandbox):
     assert dict(zip(BOUNDED, codes, strict=True)) == dict.fromkeys(BOUNDED, 7)
 
 
+SHARING = {
+    "a pool": "import multiprocessing as m\nprint(m.Pool(2).map(abs, [-7]))",
+    "a value": "import multiprocessing as m\nv = m.Value('i', 7)\nprint([v.value])",
+    "named memory": "from multiprocessing.shared_memory import SharedMemory as S\n"
+    "m = S(create=True, size=9)\nm.buf[0] = 7\nprint([m.buf[0]])\nm.close()\nm.unlink()",
+    "a mapped file": "import mmap\nf = open('x', 'w+b')\nf.truncate(4096)\n"
+    "m = mmap.mmap(f.fileno(), 0)\nm[0] = 7\nprint([m[0]])",
+    "a device of zeros": "print([7 + open('/dev/zero', 'rb').read(1)[0]])",
+}
+
+
+def test_shared_memory_is_in_files_within_the_limit_of_the_disk(sandbox):
+    results = sandbox.run([python(text) for text in SHARING.values()])
+    assert {name: r.stdout for name, r in zip(SHARING, results, strict=True)} == dict.fromkeys(
+        SHARING, b"[7]\n"
+    )
+    full = "import multiprocessing.shared_memory as s\nm = s.SharedMemory(create=True, size=8 << 20)\n"
+    limits = Limits(disk_bytes=4 * MIB)
+    (result,) = sandbox.run([python(full + "m.buf[:] = bytes(8 << 20)", limits=limits)])
+    assert result.ending is not Ending.EXITED or result.exit_code
+
+
 def test_peers_talk_to_each_other_and_to_nobody_else(sandbox):
     asks = "import sys; print('6', flush=True); sys.stderr.write(input())"
     answers = "print(int(input()) * 7, flush=True); input()"

@@ -168,7 +168,10 @@ def _start_bubblewrap(
         *(word for path in _interpreter(python) for word in _bound(path, path)),
         *_bound(str(_INSIDE), f"{_MOUNT}/inside"),
         *("--proc", "/proc", "--dir", "/tmp", "--perms", "0755", "--dir", "/dev"),  # noqa: S108 - inside the box
-        *(word for name in ("null", "zero", "full", "random", "urandom") for word in _device(name)),
+        *(word for name in ("null", "full", "random", "urandom") for word in _device(name)),
+        # mapped as shared, /dev/zero is memory without a file; /dev/full reads the same
+        *("--symlink", "full", "/dev/zero"),
+        *("--symlink", "/tmp", "/dev/shm"),  # noqa: S108 - inside the box
         *("--remount-ro", "/", "--chdir", "/", "--clearenv"),
         *("--setenv", "PATH", "/usr/bin:/bin", "--setenv", "HOME", "/tmp", "--setenv", "LANG", "C.UTF-8"),  # noqa: S108
         *("--setenv", "PYTHONHASHSEED", "0", "--setenv", "PYTHONPATH", _MOUNT),

@@ -16,9 +16,9 @@ ALLOW, KILL, EPERM, ENOSYS = 0x7FFF0000, 0x80000000, 0x50000 | errno.EPERM, 0x50
 HEADER = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
 
 
-def decide(number: int, first_argument: int = 0, architecture: int = X86_64) -> int:
+def decide(number: int, *arguments: int, architecture: int = X86_64) -> int:
     """What the filter returns for ``struct seccomp_data``."""
-    data = struct.pack("<IIQQ", number, architecture, 0, first_argument)
+    data = struct.pack("<IIQ6Q", number, architecture, 0, *arguments, *[0] * (6 - len(arguments)))
     instructions = list(struct.iter_unpack("=HBBI", filter_program()))
     accumulator = at = 0
     while True:
@@ -28,6 +28,8 @@ def decide(number: int, first_argument: int = 0, architecture: int = X86_64) -> 
             (accumulator,) = struct.unpack_from("<I", data, value)
         elif code == 0x06:
             return value
+        elif code == 0x54:
+            accumulator &= value
         else:
             holds = {0x15: accumulator == value, 0x35: accumulator >= value, 0x45: accumulator & value}[code]
             at += if_true if holds else if_false
@@ -47,6 +49,18 @@ def test_clone_makes_processes_and_threads_but_no_namespaces():
     assert decide(56, 17) == decide(56, 0x3D0F00) == ALLOW
     for bit in range(32):
         assert decide(56, 1 << bit) == (EPERM if NAMESPACE_FLAGS & 1 << bit else ALLOW)
+
+
+def test_maps_are_private_or_of_a_file():
+    for flags in range(1 << 7):
+        shared_anonymous = bool(flags & 1 and flags & 0x20)
+        assert decide(9, 0, 4096, 3, flags) == (EPERM if shared_anonymous else ALLOW)
+        assert decide(9, 0, 4096, 3, flags | 0x8000) == decide(9, 0, 4096, 3, flags)  # MAP_POPULATE
+
+
+def test_socket_buffers_stay_small():
+    refused = {option for option in range(100) if decide(54, 3, 1, option) == EPERM}
+    assert refused == {7, 32}  # SO_SNDBUF, SO_SNDBUFFORCE
 
 
 def test_numbers_are_those_of_the_kernel():

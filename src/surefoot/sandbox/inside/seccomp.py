@@ -2,8 +2,9 @@
 
 It refuses calls that programs do not need and calls that reach into the kernel: other processes, mounts,
 namespaces, sockets, keys, kernel modules, asynchronous rings, watches and locks of files that the host
-shares, shared memory that outlives a process. Calls
-of other architectures end the process.
+shares. It also refuses what takes memory that belongs to no process, which the memory limit would not see:
+shared memory without a file, larger socket buffers, pages given to a pipe. Calls of other architectures end
+the process.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ REFUSED = {
     "setdomainname": 171, "sethostname": 170, "setns": 308, "settimeofday": 164, "shmat": 30,
     "shmctl": 31, "shmdt": 67, "shmget": 29, "socket": 41, "swapoff": 168, "swapon": 167, "sysfs": 139,
     "syslog": 103, "umount2": 166, "unshare": 272, "uselib": 134, "userfaultfd": 323, "ustat": 136,
-    "vhangup": 153,
+    "vhangup": 153, "vmsplice": 278,
 }  # fmt: skip
 """System calls that fail with EPERM, with their numbers on x86_64."""
 
@@ -42,14 +43,18 @@ NAMESPACE_FLAGS = 0x7E020080
 """``CLONE_NEW*`` of all kinds: mount, cgroup, UTS, IPC, user, PID, network and time."""
 
 _CLONE, _CLONE3, _X32_BIT = 56, 435, 0x40000000
+_MMAP, _SETSOCKOPT = 9, 54
+_SHARED_ANONYMOUS = 0x21
+"""``MAP_SHARED | MAP_ANONYMOUS``."""
+_SO_SNDBUF, _SO_SNDBUFFORCE = 7, 32
 _LAST_KNOWN = 456
 """Newer calls do not exist in the box: ``statmount`` and ``listmount`` tell the host's paths, and others are
 unreviewed."""
 _AUDIT_ARCH_X86_64 = 0xC000003E
-_LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _AND, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
-"""Offsets in ``struct seccomp_data``; the low half of the first argument."""
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+"""Offsets in ``struct seccomp_data``; each argument has eight bytes, the low half first."""
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
 
 
@@ -69,6 +74,13 @@ def filter_program() -> bytes:
         """Return ``action`` where the comparison holds, else go on."""
         return instruction(code, value, 0, 1) + instruction(_RETURN, action)
 
+    def of(number: int, argument: int, *instructions: bytes) -> bytes:
+        """Do ``instructions`` with an argument of the call ``number``, then allow it; skip other calls."""
+        body = instruction(_LOAD, _ARGUMENTS + 8 * argument) + b"".join(instructions)
+        body += instruction(_RETURN, _ALLOW)
+        return instruction(_JUMP_EQUAL, number, 0, len(body) // 8) + body
+
+    refuse = _ERRNO | errno.EPERM
     return b"".join(
         [
             instruction(_LOAD, _ARCHITECTURE),
@@ -79,10 +91,20 @@ def filter_program() -> bytes:
             unless(_JUMP_GREATER_EQUAL, _LAST_KNOWN + 1, _ERRNO | errno.ENOSYS),
             # Its flags lie in memory, which a filter cannot read; without it the C library uses clone.
             unless(_JUMP_EQUAL, _CLONE3, _ERRNO | errno.ENOSYS),
-            *(unless(_JUMP_EQUAL, number, _ERRNO | errno.EPERM) for number in sorted(REFUSED.values())),
-            instruction(_JUMP_EQUAL, _CLONE, 0, 3),
-            instruction(_LOAD, _FIRST_ARGUMENT),
-            unless(_JUMP_ANY_BIT, NAMESPACE_FLAGS, _ERRNO | errno.EPERM),
+            *(unless(_JUMP_EQUAL, number, refuse) for number in sorted(REFUSED.values())),
+            of(_CLONE, 0, unless(_JUMP_ANY_BIT, NAMESPACE_FLAGS, refuse)),
+            of(
+                _MMAP,
+                3,
+                instruction(_AND, _SHARED_ANONYMOUS),
+                unless(_JUMP_EQUAL, _SHARED_ANONYMOUS, refuse),
+            ),
+            of(
+                _SETSOCKOPT,
+                2,
+                unless(_JUMP_EQUAL, _SO_SNDBUF, refuse),
+                unless(_JUMP_EQUAL, _SO_SNDBUFFORCE, refuse),
+            ),
             instruction(_RETURN, _ALLOW),
         ]
     )
