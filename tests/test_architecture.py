@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "surefoot"
 
 HEAVY = (
     "torch", "transformers", "sklearn", "matplotlib", "openai", "pyarrow",
-    "fastapi", "starlette", "uvicorn", "prometheus_client", "sqlalchemy", "aiohttp",
+    "starlette", "uvicorn", "prometheus_client", "sqlalchemy", "aiohttp",
 )  # fmt: skip
 """Packages that take long to load, so that neither ``import surefoot`` nor ``--help`` may load them."""
 

@@ -25,8 +25,7 @@ CORE = {re.match(r"[\w-]+", one)[0].lower().replace("-", "_") for one in PROJECT
 BROUGHT_BY = {
     "pydantic_core": "pydantic",
     "markupsafe": "jinja2",
-    "anyio": "fastapi",
-    "starlette": "fastapi",
+    "anyio": "starlette",
     "langchain_core": "langgraph",
     "sympy": "math_verify",
     "tokenizers": "transformers",

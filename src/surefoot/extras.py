@@ -20,8 +20,8 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
         "train": ("accelerate", "peft"),
         "server": (
-            "fastapi", "httptools", "latex2mathml", "markdown_it", "prometheus_client",
-            "pygments", "python_multipart", "sqlalchemy", "uvicorn",
+            "httptools", "latex2mathml", "markdown_it", "prometheus_client",
+            "pygments", "python_multipart", "sqlalchemy", "starlette", "uvicorn",
         ),
         "postgres": ("psycopg",),
         "gguf": ("gguf",),

@@ -11,7 +11,7 @@ import pytest
 from surefoot.cli import COMMANDS, GROUPS, load_settings
 from surefoot.cli.settings import options_of
 
-SLOW = {"torch", "transformers", "rich", "sqlalchemy", "fastapi", "pyarrow", "aiohttp", "jinja2"}
+SLOW = {"torch", "transformers", "rich", "sqlalchemy", "starlette", "pyarrow", "aiohttp", "jinja2"}
 
 
 def imported(*lines: tuple[str, ...]) -> list[set[str]]:

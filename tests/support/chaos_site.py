@@ -45,7 +45,7 @@ FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload(
     [
         *("surefoot.cli.serve", "surefoot.models.loading", "surefoot.policies.openai"),
-        *("surefoot.server.gateway.app", "surefoot.server.pages.app"),
+        "surefoot.server.app",
     ]
 )
 

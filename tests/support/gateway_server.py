@@ -10,25 +10,19 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
-from fastapi.routing import APIRoute
+from starlette.routing import Route
 
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import StepScores, Usage
-from surefoot.server import Gateway, GatewaySettings
-from surefoot.server.gateway.app import create_app, make_server
+from surefoot.server import Gateway, GatewaySettings, create_app, make_server
 from surefoot.server.gateway.settings import ServerLimits, ServerSettings
 
 
-def routes_of(routes):
+def routes_of(app):
     """Method and path of each route of an application, without JSON twins."""
-    for route in routes:
-        if (inner := getattr(route, "original_router", None)) is not None:
-            yield from routes_of(inner.routes)
-        elif isinstance(route, APIRoute) and route.path == "/v1/{path:path}":
-            yield f"* {route.path}"
-        elif isinstance(route, APIRoute):
-            path = route.path if route.path == "/openapi.json" else route.path.removesuffix(".json")
-            yield from (f"{method} {path}" for method in route.methods)
+    declared = {path for route in app.state.routes for path in route.paths}
+    assert {route.path for route in app.routes if isinstance(route, Route)} == declared
+    return {f"{route.method} {route.path}" for route in app.state.routes}
 
 
 class LineScorer:

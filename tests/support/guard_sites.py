@@ -14,8 +14,7 @@ from surefoot.guard import Guard, GuardSettings, checked_call, guarded_reply
 from surefoot.labelling import ToolCallVerifier, ToolPolicy
 from surefoot.protocols import Completion, SampleResult
 from surefoot.records import Message, Tool, ToolCall, Usage
-from surefoot.server import Gateway, GatewaySettings, ToolGuard
-from surefoot.server.gateway.app import create_app
+from surefoot.server import Gateway, GatewaySettings, ToolGuard, create_app
 from surefoot.server.gateway.settings import ServerSettings
 
 SITES = (

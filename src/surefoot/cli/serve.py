@@ -30,9 +30,8 @@ from surefoot.server.gateway.settings import (
     is_loopback,
 )
 from surefoot.server.pages.settings import PageSettings
-from surefoot.server.records import KeyScope
+from surefoot.server.permissions import KeyScope, Role
 
-Role = Literal["admin", "annotator", "viewer", "client"]
 DatabaseName = Annotated[
     str,
     Field(

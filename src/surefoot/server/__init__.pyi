@@ -1,6 +1,5 @@
-from .gateway.app import GracefulServer as GracefulServer
-from .gateway.app import create_app as create_app
-from .gateway.app import make_server as make_server
+from .app import create_app as create_app
+from .app import create_pages_app as create_pages_app
 from .gateway.changes import Change as Change
 from .gateway.errors import ApiError as ApiError
 from .gateway.flags import AnswerFlags as AnswerFlags
@@ -19,9 +18,10 @@ from .gateway.settings import MonitorSettings as MonitorSettings
 from .gateway.settings import ServerLimits as ServerLimits
 from .gateway.settings import ServerSettings as ServerSettings
 from .gateway.settings import ToolGuard as ToolGuard
-from .pages.access import personal_link as personal_link
-from .pages.app import create_pages_app as create_pages_app
+from .pages.session import personal_link as personal_link
 from .pages.settings import PageSettings as PageSettings
+from .process import GracefulServer as GracefulServer
+from .process import make_server as make_server
 from .records import GatewayCandidate as GatewayCandidate
 from .records import GatewayRecord as GatewayRecord
 from .records import GoldResult as GoldResult

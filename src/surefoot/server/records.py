@@ -1,13 +1,11 @@
-"""Records of requests to the gateway, and the scopes of its keys."""
+"""Records of requests to the gateway."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from types import MappingProxyType
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -176,21 +174,3 @@ class GoldResult:
     weight: float
     """1 / (the chance of being chosen)."""
     labelled: datetime
-
-
-KeyScope = Literal["chat", "score", "pages", "admin"]
-"""chat: generate; score: score and verify solutions; pages: read and label on the pages, and read metrics;
-admin: what administrators of a project or of the server do on the pages, such as imports, members and
-accounts."""
-
-SCOPES: Final[tuple[KeyScope, ...]] = get_args(KeyScope)
-
-ROLE_SCOPES: Final[Mapping[str, frozenset[KeyScope]]] = MappingProxyType(
-    {
-        "client": frozenset(["chat", "score"]),
-        "viewer": frozenset(["pages"]),
-        "annotator": frozenset(["pages"]),
-        "admin": frozenset(SCOPES),
-    }
-)
-"""Scopes that keys of a role may have; they have all of them by default."""

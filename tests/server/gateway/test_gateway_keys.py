@@ -14,9 +14,8 @@ from command_line import good, refused
 from gateway_server import ask, served
 from openai import OpenAI
 
-from surefoot.server import open_database
+from surefoot.server import create_app, open_database
 from surefoot.server.gateway.access import KeyAuth, TokenBucket
-from surefoot.server.gateway.app import create_app
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.settings import ServerSettings, is_loopback
 
@@ -47,14 +46,14 @@ def locked(tmp_path_factory):
             yield found
 
 
-def check(db, key, scope=None, headers=None, required=True):
+def check(db, key, action="connect", headers=None, required=True):
     auth = KeyAuth(db.keys if db else None, required=required)
     sent = {"host": "127.0.0.1:8000", **(headers or {})}
     if key:
         sent["authorization"] = f"Bearer {key}"
     try:
         return asyncio.run(
-            auth.check({name: value for name, value in sent.items() if value is not None}, scope)
+            auth.check({name: value for name, value in sent.items() if value is not None}, action)
         )
     finally:
         auth.close()
@@ -262,13 +261,13 @@ def test_keys_from_the_command_line(tmp_path):
     assert "'expires'" in refused("serve", "keys", "add", "bob", "--expires", "soon", *here)
     assert "choose from chat, score" in refused("serve", "keys", "add", "bob", "--scope", "pages", *here)
     with open_database(path) as db:
-        assert check(db, key, "pages").name == "alice"
+        assert check(db, key, "operate").name == "alice"
     assert "client" in refused("serve", "keys", "add", "bob", "--role", "king", *here)
     assert "project" in refused("serve", "keys", "add", "bob", "--project", 7, *here)
     assert "the user does not exist" in refused("serve", "keys", "add", "bob", "--user", "nobody", *here)
     good("serve", "keys", "revoke", number, *here)
     with open_database(path) as db, pytest.raises(ApiError):
-        check(db, key, "pages")
+        check(db, key, "operate")
     assert "key 77 does not exist" in refused("serve", "keys", "revoke", 77, *here)
 
 

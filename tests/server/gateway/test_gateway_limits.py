@@ -17,9 +17,8 @@ from starlette.testclient import TestClient
 
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import Problem
-from surefoot.server import Gateway
+from surefoot.server import Gateway, create_app
 from surefoot.server.gateway.admission import Admission
-from surefoot.server.gateway.app import create_app
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.settings import ServerLimits, ServerSettings
 

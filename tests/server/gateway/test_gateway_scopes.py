@@ -9,10 +9,9 @@ from gateway_server import LineScorer, ask, routes_of, served
 from starlette.testclient import TestClient
 
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.server import Gateway, create_pages_app, open_database
-from surefoot.server.gateway.app import create_app
+from surefoot.server import Gateway, create_app, create_pages_app, open_database
 from surefoot.server.gateway.settings import ServerSettings
-from surefoot.server.records import ROLE_SCOPES, SCOPES
+from surefoot.server.permissions import ROLE_SCOPES, SCOPES
 
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "hello"}]}
 SOLUTION = {"problem": "p", "steps": ["a bad line\n", "b"]}
@@ -91,7 +90,7 @@ def test_every_route_refuses_a_key_without_its_scope(tmp_path):
         gateway = Gateway(ScriptedPolicy(lambda *_: "x"), LineScorer())
         pages = create_pages_app(db)
         app = create_app(ServerSettings(require_key=True), gateway=gateway, pages=pages, keys=db.keys)
-        served_routes = {*routes_of(app.routes), *routes_of(pages.routes)}
+        served_routes = routes_of(app) | routes_of(pages)
         assert served_routes == set().union(*ROUTES.values())
         assert set(ROUTES) == {*SCOPES, None}
         assert set().union(*ROLE_SCOPES.values()) == set(SCOPES)

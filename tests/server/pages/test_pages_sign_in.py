@@ -11,8 +11,14 @@ import pytest
 from annotation_site import Browser, Room, link_of, open_room
 from starlette.testclient import TestClient
 
-from surefoot.server import PageSettings, create_pages_app, open_database, personal_link
-from surefoot.server.gateway.app import create_app, make_server
+from surefoot.server import (
+    PageSettings,
+    create_app,
+    create_pages_app,
+    make_server,
+    open_database,
+    personal_link,
+)
 from surefoot.server.gateway.settings import ServerSettings
 
 SESSION = "surefoot_session"

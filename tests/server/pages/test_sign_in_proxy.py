@@ -13,8 +13,7 @@ from nginx_server import nginx_program, sign_in_proxy
 from pydantic import ValidationError
 from starlette.testclient import TestClient
 
-from surefoot.server import PageSettings, ServerSettings, create_pages_app
-from surefoot.server.gateway.app import create_app, make_server
+from surefoot.server import PageSettings, ServerSettings, create_app, create_pages_app, make_server
 
 HEADER = "X-Forwarded-User"
 PROXY = "10.0.0.1"

@@ -14,8 +14,7 @@ from postgres_server import Postgres, postgres_programs, running_postgres
 from starlette.testclient import TestClient
 
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.server import Gateway
-from surefoot.server.gateway.app import create_app
+from surefoot.server import Gateway, create_app
 from surefoot.server.gateway.settings import ServerSettings
 
 WITHOUT_DATABASE = (
@@ -67,7 +66,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:
             browser = Browser(TestClient(app, base_url="http://localhost", raise_server_exceptions=False))
             assert browser.sign_in("admin").status_code == 303
-            routes = sorted({*routes_of(app.routes), *routes_of(room.app.routes)})
+            routes = sorted(routes_of(app) | routes_of(room.app))
             yield Site(server, client, key, browser, routes)
         room.db.close()
 

@@ -11,24 +11,24 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import numpy as np
-from fastapi import Request
-from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefoot.concurrency import CALLER
-from surefoot.errors import ExpiredKeyError, ScopeError, StoreError
+from surefoot.errors import ExpiredKeyError, ForbiddenError, ScopeError, StoreError
 from surefoot.server.gateway.errors import ApiError, invalid, printable, response_of
 from surefoot.server.gateway.settings import ServerLimits, ServerSettings, is_loopback
-from surefoot.server.records import KeyScope
+from surefoot.server.permissions import Action, Actor, allowed
+from surefoot.server.routing import Route
 
 if TYPE_CHECKING:
+    from surefoot.server.gateway.gateway import Gateway
     from surefoot.server.store.accounts import ApiKey
     from surefoot.server.store.keys import Keys
 
@@ -68,15 +68,15 @@ class KeyAuth:
         self._noted: dict[int, float] = {}
         """When the use of each key was last noted."""
 
-    async def check(self, headers: Mapping[str, str], scope: KeyScope | None = None) -> ApiKey | None:
+    async def check(self, headers: Mapping[str, str], action: Action = "connect") -> ApiKey | None:
         """The key of a request, or ``None`` without one. Raises :class:`ApiError` 401, 403, 429 or 503."""
         try:
-            return await self._check(headers, scope)
+            return await self._check(headers, action)
         except ApiError as error:
             self._on_refusal(error.code or "")
             raise
 
-    async def _check(self, headers: Mapping[str, str], scope: KeyScope | None) -> ApiKey | None:
+    async def _check(self, headers: Mapping[str, str], action: Action) -> ApiKey | None:
         authorization = headers.get("authorization")
         if authorization is None and "x-api-key" in headers:  # as Anthropic's clients send it
             authorization = f"Bearer {headers['x-api-key']}"
@@ -87,17 +87,18 @@ class KeyAuth:
         if key is None:
             require_local(headers)
             return None
-        for_operators = scope == "pages"  # such as /metrics, about the whole server
-        if key.role not in {"admin", "client"} or (
-            for_operators and (key.role != "admin" or key.project_id is not None)
-        ):
-            raise ApiError(
-                403, f"key {key.name!r} has the role {key.role}, which does not allow this", code="role"
-            )
+        actor = Actor(
+            name=key.name,
+            roles=frozenset([key.role]),
+            key_role=key.role,
+            only_project=key.project_id,
+            scopes=key.scopes,
+        )
         try:
-            require_scope(key.name, key.scopes, scope)
-        except ScopeError as error:
-            raise ApiError(403, str(error), code="missing_scope") from error
+            allowed(actor, action)
+        except ForbiddenError as error:
+            code = "missing_scope" if isinstance(error, ScopeError) else "role"
+            raise ApiError(403, str(error), code=code) from error
         self._check_rate(key)
         return key
 
@@ -160,13 +161,6 @@ class KeyAuth:
             raise ApiError(429, message, code="rate_limit_exceeded", retry_after_s=wait_s)
 
 
-def require_scope(name: str, scopes: Sequence[KeyScope] | None, scope: KeyScope | None) -> None:
-    """Raise ``ScopeError`` unless the key called ``name`` has ``scope``; ``scopes=None`` means all scopes of
-    its role, which is checked elsewhere."""
-    if scope is not None and scopes is not None and scope not in scopes:
-        raise ScopeError(f"key {name!r} lacks the scope '{scope}'; it has {', '.join(scopes)}")
-
-
 class TokenBucket:
     """A bucket of one minute's tokens (at least 1), which fills at ``rate_per_minute``."""
 
@@ -186,65 +180,36 @@ class TokenBucket:
         return (1 - self._left) * 60 / self.rate_per_minute
 
 
-def guarded_route(
-    scope: KeyScope | None, *, settings: ServerSettings, auth: KeyAuth, public: bool = False
-) -> type[APIRoute]:
-    """A route class that checks the key and its ``scope`` first, then the size and nesting of the body.
+class GuardedRoute:
+    """ASGI app of a route: the key and what it allows come first, then the size and form of the body.
 
     ``request.state.key`` is the key or ``None``, and ``CALLER`` identifies the client.
-    ``public`` routes work without a key; ``scope=None`` accepts every key of a role that may use the gateway.
-    An endpoint of POST takes ``request`` and ``body``, and returns a ``Response``.
     """
 
-    class GuardedRoute(APIRoute):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            self._body: type[BaseModel] | None = get_type_hints(self.endpoint).get("body")
-            # starlette's own limit answers in plain text, and breaks connections of clients that still write
-            self._limited = BodyLimit(self._guarded, max_bytes=settings.limits.max_body_bytes)
+    def __init__(
+        self, route: Route, *, gateway: Gateway | None, settings: ServerSettings, auth: KeyAuth
+    ) -> None:
+        self.route, self.gateway, self.limits, self.auth = route, gateway, settings.limits, auth
+        self._body = route.body
+        self._action = None if route.action == "probe" and settings.open_health else route.action
+        # starlette's own limit answers in plain text, and breaks connections of clients that still write
+        self._limited = BodyLimit(self._answer, max_bytes=settings.limits.max_body_bytes)
 
-        async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-            await (self._limited if scope["method"] in (self.methods or ()) else super().handle)(
-                scope, receive, send
-            )
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        scope["route"] = self.route
+        await self._limited(scope, receive, send)
 
-        async def _guarded(self, asgi: Scope, receive: Receive, send: Send) -> None:
-            request = Request(asgi, receive, send)
-            key = None if public else await auth.check(request.headers, scope)
-            request.state.key = key
-            CALLER.set(caller_of(request, key))
-            if request.method == "POST":
-                value = await read_json(request, settings.limits)
-                if isinstance(value, dict) and self._body is not None and _is_json(request):
-                    await self._answer(request, self._body, value)
-                    return
-                receive = _replayed(await request.body(), receive)
-            # for FastAPI's message about the body; the layer is missing in direct routes
-            await AsyncExitStackMiddleware(super().handle)(asgi, receive, send)
-
-        async def _answer(self, request: Request, kind: type[BaseModel], value: dict[str, Any]) -> None:
-            """Answer as FastAPI would, without the time that it takes for what no route here uses."""
-            try:
-                body = kind.model_validate(value)
-            except ValidationError as error:
-                raise invalid(error.errors()) from error
-            response = await self.endpoint(request=request, body=body)
-            await response(request.scope, request.receive, request._send)
-
-    return GuardedRoute
-
-
-def _is_json(request: Request) -> bool:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replay() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return replay
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        key = None if self._action is None else await self.auth.check(request.headers, self._action)
+        request.state.key = key
+        CALLER.set(caller_of(request, key))
+        inputs = scope["path_params"]
+        if self._body is not None:
+            inputs = {"body": await read_body(request, self._body, self.limits)}
+        response = await self.route.function(self.gateway, request, **inputs)
+        await response(scope, request.receive, send)
 
 
 PEER: Final = "surefoot.peer"
@@ -374,11 +339,11 @@ def _declared_length(scope: Scope) -> int:
     return 0
 
 
-async def read_json(request: Request, limits: ServerLimits) -> Any:
-    """The parsed body, which the request keeps; ``None`` if it is not JSON, which the route refuses.
+async def read_body(request: Request, kind: type[BaseModel], limits: ServerLimits) -> BaseModel:
+    """The parsed body, which the request keeps.
 
-    Raises :class:`ApiError` 400 for one nested too deeply or of too many parts, and for text that UTF-8
-    cannot hold.
+    Raises :class:`ApiError` 400 for what is not a JSON object of this kind, one nested too deeply or of too
+    many parts, and text that UTF-8 cannot hold.
     """
     max_depth = limits.max_json_depth
     body = await request.body()
@@ -390,9 +355,17 @@ async def read_json(request: Request, limits: ServerLimits) -> Any:
             message = f"the JSON has {parts} objects and lists, at most {limits.max_json_parts} here"
             raise ApiError(400, f"{message}; send less at once", code="too_many_parts")
     try:
-        return parsed(body)
-    except ValueError:
-        return None
+        value = parsed(body)
+    except ValueError as error:
+        raise ApiError(400, "the body is not JSON") from error
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json" or not isinstance(value, dict):
+        # a browser sends other types to any address, without asking first
+        raise ApiError(400, "send a JSON object, with the Content-Type application/json")
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise invalid(error.errors()) from error
 
 
 def parsed(body: bytes) -> Any:

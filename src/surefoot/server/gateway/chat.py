@@ -8,96 +8,66 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
-from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from surefoot.errors import NotFoundError, UnavailableError
 from surefoot.server.gateway.admission import Jobs, cancel, wait_for_disconnect
 from surefoot.server.gateway.dialects import (
-    MessagesAnswer,
     MessagesRequest,
     MessagesWriter,
-    ResponsesAnswer,
     ResponsesRequest,
     ResponsesWriter,
 )
-from surefoot.server.gateway.errors import AnthropicErrorBody, ApiError, declared
+from surefoot.server.gateway.errors import ApiError, answered
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.plan import Plan
 from surefoot.server.gateway.request_log import LogEntry, log_unavailable
 from surefoot.server.gateway.responses import ChatWriter, Emit, ResponseWriter, TextWriter, held_response
-from surefoot.server.gateway.schemas import (
-    ChatRequest,
-    ChatResponse,
-    CompletionRequest,
-    CompletionResponse,
-    GenerationRequest,
-    HeldResponse,
-)
+from surefoot.server.gateway.schemas import ChatRequest, CompletionRequest, GenerationRequest
 from surefoot.server.gateway.sessions import session_name, session_turn
 
 _LOG = logging.getLogger("surefoot.server")
-_STREAM = {
-    "description": "The answer; with `stream`, server-sent events.",
-    "content": {"text/event-stream": {}},
-}
 
 
-def chat_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
-    """The generating endpoints."""
-    router = APIRouter(route_class=route_class, tags=["generate"])
-    statuses = (400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
-    responses: dict[int | str, dict[str, Any]] = {200: _STREAM, **declared(*statuses)}
-    of_anthropic: dict[int | str, dict[str, Any]] = {
-        200: _STREAM,
-        **declared(*statuses, body=AnthropicErrorBody),
-    }
+async def chat_completions(gateway: Gateway, request: Request, body: ChatRequest) -> Response:
+    """Answer a conversation, by the strategy in the model's name or `surefoot.strategy`."""
+    return await _respond(gateway, request, body, gateway.planner.chat(body), ChatWriter)
 
-    @router.post("/v1/chat/completions", response_model=ChatResponse, responses=responses)
-    async def chat_completions(request: Request, body: ChatRequest) -> Response:
-        """Answer a conversation, by the strategy in the model's name or `surefoot.strategy`."""
-        return await _respond(gateway, request, body, gateway.planner.chat(body), ChatWriter)
 
-    @router.post("/v1/completions", response_model=CompletionResponse, responses=responses)
-    async def completions(request: Request, body: CompletionRequest) -> Response:
-        """Continue a prompt, by the strategy in the model's name or `surefoot.strategy`."""
-        return await _respond(gateway, request, body, gateway.planner.completion(body), TextWriter)
+async def completions(gateway: Gateway, request: Request, body: CompletionRequest) -> Response:
+    """Continue a prompt, by the strategy in the model's name or `surefoot.strategy`."""
+    return await _respond(gateway, request, body, gateway.planner.completion(body), TextWriter)
 
-    @router.post("/v1/responses", response_model=ResponsesAnswer, responses=responses)
-    async def openai_responses(request: Request, body: ResponsesRequest) -> Response:
-        """Answer a conversation in the format of OpenAI's Responses API; nothing is stored for later."""
-        chat = body.as_chat()
-        return await _respond(gateway, request, chat, gateway.planner.chat(chat), ResponsesWriter)
 
-    @router.post("/v1/messages", response_model=MessagesAnswer, responses=of_anthropic)
-    async def anthropic_messages(request: Request, body: MessagesRequest) -> Response:
-        """Answer a conversation in the format of Anthropic's Messages API."""
-        chat = body.as_chat()
-        return await _respond(gateway, request, chat, gateway.planner.chat(chat), MessagesWriter)
+async def openai_responses(gateway: Gateway, request: Request, body: ResponsesRequest) -> Response:
+    """Answer a conversation in the format of OpenAI's Responses API; nothing is stored for later."""
+    chat = body.as_chat()
+    return await _respond(gateway, request, chat, gateway.planner.chat(chat), ResponsesWriter)
 
-    @router.get(
-        "/v1/held/{number:int}",
-        response_model=HeldResponse,
-        responses=declared(400, 401, 403, 404, 429, 503),
-    )
-    async def held(request: Request, number: int) -> HeldResponse:
-        """A person's decision about a call that the guard held, for the same key as the request.
 
-        An approved call is in the first answer alone, and in none if the waiting request got it.
-        """
-        if gateway.holds is None:
-            raise ApiError(404, "this server holds no calls", code="not_found")
-        key = request.state.key
-        try:
-            held_call, delivered = await gateway.holds.find(number, key.id if key else None)
-        except NotFoundError as error:
-            raise ApiError(404, str(error), param="number", code="not_found") from error
-        except UnavailableError as error:
-            raise log_unavailable() from error
-        return held_response(number, held_call, delivered=delivered)
+async def anthropic_messages(gateway: Gateway, request: Request, body: MessagesRequest) -> Response:
+    """Answer a conversation in the format of Anthropic's Messages API."""
+    chat = body.as_chat()
+    return await _respond(gateway, request, chat, gateway.planner.chat(chat), MessagesWriter)
 
-    return router
+
+async def held(gateway: Gateway, request: Request, number: int) -> Response:
+    """A person's decision about a call that the guard held, for the same key as the request.
+
+    An approved call is in the first answer alone, and in none if the waiting request got it.
+    """
+    if gateway.holds is None:
+        raise ApiError(404, "this server holds no calls", code="not_found")
+    key = request.state.key
+    try:
+        held_call, delivered = await gateway.holds.find(number, key.id if key else None)
+    except NotFoundError as error:
+        raise ApiError(404, str(error), param="number", code="not_found") from error
+    except UnavailableError as error:
+        raise log_unavailable() from error
+    return answered(held_response(number, held_call, delivered=delivered))
 
 
 async def _respond(
@@ -120,7 +90,7 @@ async def _respond(
     writer = form(body, entry.record, gateway.settings)
     if not body.stream:
         choices = await gateway.serve(request, lambda slot: gateway.generate(slot, entry, plan))
-        return Response(writer.response(choices).model_dump_json(), media_type="application/json")
+        return answered(writer.response(choices))
     slot = gateway.admission.reserve(request.state.key)
 
     async def write(emit: Emit) -> None:

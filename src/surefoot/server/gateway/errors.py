@@ -6,12 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
 
 from surefoot.errors import SurefootError
 
@@ -21,6 +19,7 @@ _TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+_MESSAGES = "/v1/messages"
 CLIENT_DISCONNECTED = 499
 """Status in metrics and log if the client disconnected; never sent."""
 _MAX_QUOTED = 300
@@ -73,6 +72,11 @@ class ResponseModel(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
+def answered(answer: BaseModel) -> Response:
+    """The response with this body."""
+    return Response(answer.model_dump_json(), media_type="application/json")
+
+
 class ErrorDetail(ResponseModel):
     """What went wrong."""
 
@@ -102,53 +106,24 @@ class AnthropicErrorBody(ResponseModel):
     error: AnthropicErrorDetail
 
 
-_MEANINGS = {
-    400: "The request is not valid.",
-    401: "No key, or an unknown or expired one.",
-    403: "The key's role or scopes do not allow this.",
-    404: "Unknown model.",
-    413: "The body is too large.",
-    429: "Too many requests; try again after Retry-After seconds.",
-    500: "An unforeseen error, such as an answer that no record can hold.",
-    502: "The policy or the model behind it failed.",
-    503: "The server is stopping or not ready, or cannot record answers now.",
-    504: "No answer in time.",
-}
-
-
-def declared(*statuses: int, body: type[BaseModel] = ErrorBody) -> dict[int | str, dict[str, Any]]:
-    """Error answers of a route, for its OpenAPI description."""
-    return {status: {"model": body, "description": _MEANINGS[status]} for status in statuses}
+def error_body(path: str) -> type[BaseModel]:
+    """Type of the errors of a path."""
+    return AnthropicErrorBody if path == _MESSAGES else ErrorBody
 
 
 class ClientDisconnectedError(Exception):
     """The client has disconnected, so there is nothing to answer."""
 
 
-EXPECTED_ERRORS = (
-    ApiError,
-    ClientDisconnectedError,
-    ClientDisconnect,
-    RequestValidationError,
-    HTTPException,
-)
+EXPECTED_ERRORS = (ApiError, ClientDisconnectedError, ClientDisconnect, HTTPException)
 
 
-def install_error_handlers(app: FastAPI) -> None:
-    """Answer every error of ``app`` in the OpenAI form."""
-    for kind in (*EXPECTED_ERRORS, Exception):
-        app.add_exception_handler(kind, error_response)
-
-
-async def error_response(request: Request, error: Exception) -> Response:
-    """The answer for an error, in the form of the request's path."""
-    path = request.scope["path"]
+def error_response(path: str, error: Exception) -> Response:
+    """The answer for an error, in the form of the request's ``path``."""
     if isinstance(error, ApiError):
         return response_of(error, path)
     if isinstance(error, ClientDisconnectedError | ClientDisconnect):
         return Response(status_code=CLIENT_DISCONNECTED)
-    if isinstance(error, RequestValidationError):
-        return response_of(invalid(error.errors()), path)
     if isinstance(error, HTTPException):
         answer = response_of(ApiError(error.status_code, str(error.detail)), path)
         answer.headers.update(error.headers or {})
@@ -158,7 +133,7 @@ async def error_response(request: Request, error: Exception) -> Response:
 
 def response_of(error: ApiError, path: str = "") -> Response:
     """The answer for an error of the route ``path``: in OpenAI's form, or Anthropic's for its own."""
-    body = error.anthropic_body if path == "/v1/messages" else error.body
+    body = error.anthropic_body if path == _MESSAGES else error.body
     return JSONResponse(body, status_code=error.status, headers=error.headers)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
-from fastapi import APIRouter, Request, Response
-from fastapi.routing import APIRoute
 from pydantic import Field, model_validator
+from starlette.requests import Request
+from starlette.responses import Response
 
 from surefoot.errors import ScoreError, SegmentError
 from surefoot.protocols import ProblemTrace, Segmenter
@@ -15,7 +15,7 @@ from surefoot.records import Problem, Step, StepScores, Trace, Usage
 from surefoot.scores import TraceRule, aggregate, complete_scores
 from surefoot.segment import segment_trace, segmenter
 from surefoot.server.gateway.admission import Slot
-from surefoot.server.gateway.errors import ApiError, ResponseModel, declared
+from surefoot.server.gateway.errors import ApiError, ResponseModel, answered
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.monitor import Observations
 from surefoot.server.gateway.plan import UsageMeter
@@ -77,9 +77,6 @@ class SolutionInput(RequestModel):
             return segmenter(self.segment)
         except SegmentError as error:
             raise ApiError(400, f"segment: {error}", param="segment") from error
-
-
-SCORING_ERRORS = declared(400, 401, 403, 404, 413, 429, 500, 502, 503, 504)
 
 
 class ScoreRequest(RequestModel):
@@ -146,75 +143,66 @@ class VerifyResponse(ResponseModel):
     usage: TokenUsage
 
 
-def score_routes(gateway: Gateway, route_class: type[APIRoute]) -> APIRouter:
-    """The endpoints for scores and verdicts."""
-    router = APIRouter(route_class=route_class, tags=["score"])
+async def score(gateway: Gateway, request: Request, body: ScoreRequest) -> Response:
+    """Score each step of each solution."""
+    scorer = require_scorer(gateway, body.model)
+    if len(body.items) > gateway.limits.max_items:
+        message = f"items: there are {len(body.items)}, at most {gateway.limits.max_items} here"
+        raise ApiError(400, message, param="items")
+    size = len(await request.body())
 
-    @router.post("/v1/score", response_model=ScoreResponse, responses=SCORING_ERRORS)
-    async def score(request: Request, body: ScoreRequest) -> Response:
-        """Score each step of each solution."""
-        scorer = require_scorer(gateway, body.model)
-        if len(body.items) > gateway.limits.max_items:
-            message = f"items: there are {len(body.items)}, at most {gateway.limits.max_items} here"
-            raise ApiError(400, message, param="items")
-        size = len(await request.body())
-
-        def response(items: Sequence[ProblemTrace], records: Sequence[StepScores]) -> Response:
-            how = body.aggregation or gateway.aggregation
-            usage = sum((record.usage for record in records), Usage())
-            answer = ScoreResponse(
-                model=scorer,
-                aggregation=how,
-                results=[
-                    ScoredSolution(
-                        steps=_texts(item),
-                        scores=list(record.scores),
-                        value=value_of(record.scores, how),
-                        unscored_reason=record.unscored_reason,
-                    )
-                    for item, record in zip(items, records, strict=True)
-                ],
-                usage=ScorerUsage(verifier_tokens=usage.verifier_tokens, calls=usage.calls),
-            )
-            return Response(answer.model_dump_json(), media_type="application/json")
-
-        async def work(slot: Slot) -> Response:
-            items = await gateway.compute(size, lambda: [item.item() for item in body.items])
-            records = await gateway.run_in_slot(slot, lambda: gateway.score(items))
-            return await gateway.compute(size, lambda: response(items, records))
-
-        return await gateway.serve(request, work)
-
-    @router.post("/v1/verify", response_model=VerifyResponse, responses=SCORING_ERRORS)
-    async def verify(request: Request, body: VerifyRequest) -> Response:
-        """Accept a solution, or find its first bad step."""
-        scorer = require_scorer(gateway, body.model)
-        threshold = gateway.settings.threshold if body.threshold is None else body.threshold
-        texts = {"problem", "steps", "solution", "trace", "model"}
-        entry = LogEntry.of(
-            request,
-            "verify",
+    def response(items: Sequence[ProblemTrace], records: Sequence[StepScores]) -> Response:
+        how = body.aggregation or gateway.aggregation
+        usage = sum((record.usage for record in records), Usage())
+        answer = ScoreResponse(
             model=scorer,
-            strategy="",
-            policy=gateway.policy.name,
-            scorer=scorer,
-            problem=Problem(text=body.problem),
-            request=body.model_dump(mode="json", exclude_none=True, exclude=texts),
-        )
-        meter = UsageMeter()
-        size = len(await request.body())
-
-        async def work(slot: Slot) -> Response:
-            item = await gateway.compute(size, body.item)
-            with gateway.failures_recorded(entry, meter):
-                answer = await gateway.run_in_slot(
-                    slot, lambda: _verify(gateway, item, threshold, meter, entry)
+            aggregation=how,
+            results=[
+                ScoredSolution(
+                    steps=_texts(item),
+                    scores=list(record.scores),
+                    value=value_of(record.scores, how),
+                    unscored_reason=record.unscored_reason,
                 )
-            return Response(answer.model_dump_json(), media_type="application/json")
+                for item, record in zip(items, records, strict=True)
+            ],
+            usage=ScorerUsage(verifier_tokens=usage.verifier_tokens, calls=usage.calls),
+        )
+        return answered(answer)
 
-        return await gateway.serve(request, work)
+    async def work(slot: Slot) -> Response:
+        items = await gateway.compute(size, lambda: [item.item() for item in body.items])
+        records = await gateway.run_in_slot(slot, lambda: gateway.score(items))
+        return await gateway.compute(size, lambda: response(items, records))
 
-    return router
+    return await gateway.serve(request, work)
+
+
+async def verify(gateway: Gateway, request: Request, body: VerifyRequest) -> Response:
+    """Accept a solution, or find its first bad step."""
+    scorer = require_scorer(gateway, body.model)
+    threshold = gateway.settings.threshold if body.threshold is None else body.threshold
+    texts = {"problem", "steps", "solution", "trace", "model"}
+    entry = LogEntry.of(
+        request,
+        "verify",
+        model=scorer,
+        strategy="",
+        policy=gateway.policy.name,
+        scorer=scorer,
+        problem=Problem(text=body.problem),
+        request=body.model_dump(mode="json", exclude_none=True, exclude=texts),
+    )
+    meter = UsageMeter()
+    size = len(await request.body())
+
+    async def work(slot: Slot) -> Response:
+        item = await gateway.compute(size, body.item)
+        with gateway.failures_recorded(entry, meter):
+            answer = await gateway.run_in_slot(slot, lambda: _verify(gateway, item, threshold, meter, entry))
+        return answered(answer)
+
+    return await gateway.serve(request, work)
 
 
 def require_scorer(gateway: Gateway, model: str | None) -> str:

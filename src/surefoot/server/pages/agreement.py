@@ -9,19 +9,15 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Request
-from fastapi.responses import Response
 from numpy.typing import NDArray
+from starlette.responses import Response
 
-from surefoot.server.pages.access import ReaderPlace
-from surefoot.server.pages.render import show, twin
+from surefoot.server.pages.page import Page
 from surefoot.server.store.labelling import KnownLabel
 from surefoot.server.store.reviews import Ratings
 from surefoot.stats.bootstrap import Resample, bootstrap_statistic
 from surefoot.stats.intervals import Interval, wilson_interval
 from surefoot.stats.rater_agreement import Agreement, agreement, cohens_kappa, contingency
-
-router = APIRouter()
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -33,12 +29,11 @@ _MANY_UNITS = 5_000
 """Above this many steps the page leaves the bootstrap to ``surefoot evaluate --as labels``."""
 
 
-@twin(router, "/projects/{project_id:number}/agreement")
-def agreement_page(request: Request, place: ReaderPlace) -> Response:
+def agreement_page(page: Page) -> Response:
     """All figures of a project; not for annotators, who work blind to each other."""
-    reviews = place.db.reviews
-    data = agreement_view(reviews.ratings(place.id, most=_MANY_UNITS), reviews.known_labels(place.id))
-    return show(request, place, "agreement.html", data)
+    reviews = page.db.reviews
+    data = agreement_view(reviews.ratings(page.id, most=_MANY_UNITS), reviews.known_labels(page.id))
+    return page.show("agreement.html", data)
 
 
 def agreement_view(ratings: Ratings, known: Sequence[KnownLabel]) -> dict[str, Any]:

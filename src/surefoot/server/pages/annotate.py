@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from starlette.responses import Response
 
 from surefoot.errors import ForbiddenError, NotFoundError, StoreError
-from surefoot.server.pages.access import AnnotatorPlace, MemberPlace, Place, pages_of
-from surefoot.server.pages.forms import CheckedForm, Form, new_key
-from surefoot.server.pages.render import done, show, twin
+from surefoot.server.pages.forms import new_key
+from surefoot.server.pages.page import Page
 from surefoot.server.pages.run import timeline
 from surefoot.server.store.accounts import Protocol
 from surefoot.server.store.labelling import AnnotatorItem, CommentKind, LabelInput
 from surefoot.server.store.traces import title_of
-
-router = APIRouter()
 
 SKIP_REASONS = {
     "give_up": "I cannot judge it",
@@ -32,120 +28,113 @@ SKIP_REASONS = {
 _KINDS: tuple[CommentKind, ...] = ("flag", "comment")
 
 
-@twin(router, "/projects/{project_id:number}/annotate")
-def next_item(request: Request, place: AnnotatorPlace) -> Response:
+def next_item(page: Page) -> Response:
     """Lease the next item and redirect to it, or say why there is none."""
-    pages = pages_of(request)
-    offer = pages.db.assignments.next(place.id, place.user_id, pages.rng)
+    offer = page.db.assignments.next(page.id, page.user_id, page.pages.rng)
     if offer.assignment is not None:
-        to = f"/projects/{place.id}/items/{offer.assignment.item_id}"
-        return done(request, to, {"why": offer.why, "item": offer.assignment.item_id})
-    return _work(request, place, offer.why)
+        to = f"/projects/{page.id}/items/{offer.assignment.item_id}"
+        return page.done(to, {"why": offer.why, "item": offer.assignment.item_id})
+    return _work(page, offer.why)
 
 
-@twin(router, "/projects/{project_id:number}/label")
-def work_page(request: Request, place: MemberPlace) -> Response:
+def work_page(page: Page) -> Response:
     """The visitor's work: the number of labels left, the instructions and the keys."""
-    return _work(request, place, None)
+    return _work(page, None)
 
 
-def _work(request: Request, place: Place, why: str | None) -> Response:
-    progress, protocol = place.db.assignments.progress(place.id, users=()), place.project.protocol
-    user_id = place.visitor.user_id
+def _work(page: Page, why: str | None) -> Response:
+    progress, protocol = page.db.assignments.progress(page.id, users=()), page.project.protocol
+    user_id = page.actor.user_id
     data = {
         "why": why,
         "item": None,
         "items": progress.items,
         "left": progress.needed - progress.done,
-        "instructions": place.project.instructions,
+        "instructions": page.project.instructions,
         "values": list(protocol.values),
         "until": protocol.until,
         "show_answer": protocol.show_answer,
     }
-    own_progress = user_id and place.db.assignments.progress_of_user(place.id, user_id)
-    return show(request, place, "label.html", data, extra={"own": own_progress})
+    own_progress = user_id and page.db.assignments.progress_of_user(page.id, user_id)
+    return page.show("label.html", data, own=own_progress)
 
 
-@twin(router, "/projects/{project_id:number}/items/{item_id:number}")
-def item_page(request: Request, place: AnnotatorPlace, item_id: int) -> Response:
+def item_page(page: Page, item_id: int) -> Response:
     """The item as far as it is labelled, and the current step."""
-    db = place.db
-    item = _own(place, item_id)
-    view = item_view(item, place.project.protocol)
+    db = page.db
+    item = _own(page, item_id)
+    view = item_view(item, page.project.protocol)
     data = {
         **view,
-        "comments": db.comments.list(place.id, item_id=item_id, user_id=place.user_id),
+        "comments": db.comments.list(page.id, item_id=item_id, user_id=page.user_id),
     }
-    extra = {
-        "mode": "label",
-        "title": title_of(item.problem, item.trace),
-        "blocks": view["blocks"],
-        "disputed": None,
-        "key": new_key(),
-        "skip_reasons": SKIP_REASONS,
-    }
-    return show(request, place, "run.html", data, extra=extra)
+    return page.show(
+        "run.html",
+        data,
+        mode="label",
+        title=title_of(item.problem, item.trace),
+        blocks=view["blocks"],
+        disputed=None,
+        key=new_key(),
+        skip_reasons=SKIP_REASONS,
+    )
 
 
-@router.post("/projects/{project_id:number}/items/{item_id:number}/label")
-def label(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
+def label(page: Page, item_id: int) -> Response:
     """Label one step; the last one, or the first error if the protocol ends there, finishes the item.
 
     Under whole-solution one form labels all steps up to the first wrong one.
     """
-    db, item, until = place.db, _own(place, item_id), place.project.protocol.until
-    value, time, last = form.value("value"), form.milliseconds(), len(item.trace.steps) - 1
-    step = last if until == "whole-solution" and value == 1 else form.whole("step")
-    labels = [LabelInput(step=step, value=value, milliseconds=time, comment=form.optional("comment"))]
+    db, item, until = page.db, _own(page, item_id), page.project.protocol.until
+    value, time, last = page.form.value("value"), page.form.milliseconds(), len(item.trace.steps) - 1
+    step = last if until == "whole-solution" and value == 1 else page.form.whole("step")
+    labels = [LabelInput(step=step, value=value, milliseconds=time, comment=page.form.optional("comment"))]
     if until == "whole-solution":
         if value == 0:
             raise StoreError("'value' must be -1 for the first wrong step, or 1 if no step is wrong")
         labels = [*(LabelInput(step=earlier, value=1) for earlier in range(min(step, last))), *labels]
     finish = step == last or until == "whole-solution" or (value == -1 and until == "first-error")
     submission = db.labels.submit(
-        place.id, item_id, place.user_id, labels, _key(form), after=form.whole("after"), finish=finish,
+        page.id, item_id, page.user_id, labels, _key(page), after=page.form.whole("after"), finish=finish,
         milliseconds=_total(item, step, time) if finish else None,
     )  # fmt: skip
-    return done(request, f"/projects/{place.id}/items/{item_id}", {"submission": submission})
+    return page.done(f"/projects/{page.id}/items/{item_id}", {"submission": submission})
 
 
-@router.post("/projects/{project_id:number}/items/{item_id:number}/undo")
-def undo(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
+def undo(page: Page, item_id: int) -> Response:
     """Retract the latest submission for the item."""
-    submission = place.db.labels.undo(place.id, item_id, place.user_id, _key(form))
-    return done(request, f"/projects/{place.id}/items/{item_id}", {"submission": submission})
+    submission = page.db.labels.undo(page.id, item_id, page.user_id, _key(page))
+    return page.done(f"/projects/{page.id}/items/{item_id}", {"submission": submission})
 
 
-@router.post("/projects/{project_id:number}/items/{item_id:number}/skip")
-def skip(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
+def skip(page: Page, item_id: int) -> Response:
     """Skip the item with a reason, and go to the next."""
-    reason = form.choice("reason", SKIP_REASONS)
-    words = form.optional("words", most=2000)
-    place.db.assignments.skip(place.id, item_id, place.user_id, f"{reason}: {words}" if words else reason)
-    return done(request, f"/projects/{place.id}/annotate", {"skipped": item_id})
+    reason = page.form.choice("reason", SKIP_REASONS)
+    words = page.form.optional("words", most=2000)
+    page.db.assignments.skip(page.id, item_id, page.user_id, f"{reason}: {words}" if words else reason)
+    return page.done(f"/projects/{page.id}/annotate", {"skipped": item_id})
 
 
-@router.post("/projects/{project_id:number}/items/{item_id:number}/comment")
-def comment(request: Request, place: AnnotatorPlace, item_id: int, form: CheckedForm) -> Response:
+def comment(page: Page, item_id: int) -> Response:
     """A flag or a comment on the item or one of its steps."""
-    kind, text = form.choice("kind", _KINDS), form.text("comment", default="", most=5000)
+    kind, text = page.form.choice("kind", _KINDS), page.form.text("comment", default="", most=5000)
     if kind == "comment" and not text:
         raise StoreError("'comment' is empty; write something first")
-    step = None if form.optional("step") is None else form.whole("step")
-    added = place.db.comments.add(place.id, item_id, place.user_id, kind, text or "flagged", step=step)
-    return done(request, f"/projects/{place.id}/items/{item_id}", {"comment": added})
+    step = None if page.form.optional("step") is None else page.form.whole("step")
+    added = page.db.comments.add(page.id, item_id, page.user_id, kind, text or "flagged", step=step)
+    return page.done(f"/projects/{page.id}/items/{item_id}", {"comment": added})
 
 
-def _own(place: Place, item_id: int) -> AnnotatorItem:
+def _own(page: Page, item_id: int) -> AnnotatorItem:
     """The visitor's item. Any other item is reported as missing."""
     try:
-        return place.db.labels.item(place.project.id, item_id, place.user_id)
+        return page.db.labels.item(page.project.id, item_id, page.user_id)
     except ForbiddenError as error:
         raise NotFoundError(f"item {item_id} is not assigned to you") from error
 
 
-def _key(form: Form) -> str:
-    return form.text("key", most=200)
+def _key(page: Page) -> str:
+    return page.form.text("key", most=200)
 
 
 def _total(item: AnnotatorItem, step: int, time: int | None) -> int | None:

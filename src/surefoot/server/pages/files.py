@@ -17,21 +17,18 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from fastapi import APIRouter, Request
-from fastapi.responses import Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from surefoot.errors import NotFoundError, RecordError, StoreError
 from surefoot.io import ReadReport, read_records
 from surefoot.io.limits import lower_limits
 from surefoot.records import Record, StepLabel
-from surefoot.server.pages.access import AdminPlace, ReaderPlace, pages_of
-from surefoot.server.pages.forms import LABEL_VALUES, Form, UploadForm
-from surefoot.server.pages.render import HEADERS, show, twin
+from surefoot.server.pages.forms import LABEL_VALUES, Form
+from surefoot.server.pages.page import Page
+from surefoot.server.pages.render import HEADERS
 from surefoot.server.store.database import Database
 from surefoot.server.store.labelling import KnownAnswer, NewItem
 from surefoot.server.store.transfer import RECORDS, import_files, kind_of
-
-router = APIRouter()
 
 _LINES: Final = 100
 """Records sent at once."""
@@ -41,17 +38,15 @@ _Make = Literal["nothing", "solutions", "control", "screening"]
 _MAKES: tuple[_Make, ...] = get_args(_Make)
 
 
-@twin(router, "/projects/{project_id:number}/files")
-def files_page(request: Request, place: ReaderPlace) -> Response:
+def files_page(page: Page) -> Response:
     """Links to the exports, and the upload field."""
-    return show(request, place, "files.html", {"kinds": list(RECORDS), "endings": _ENDINGS})
+    return page.show("files.html", {"kinds": list(RECORDS), "endings": _ENDINGS})
 
 
-@router.post("/projects/{project_id:number}/files")
-def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
+def upload(page: Page) -> Response:
     """Import files, and make items from the traces."""
-    db, make = place.db, form.choice("make", _MAKES, default="solutions")
-    with _uploads(form, pages_of(request).settings.max_upload_bytes) as (paths, named):
+    db, make = page.db, page.form.choice("make", _MAKES, default="solutions")
+    with _uploads(page.form, page.settings.max_upload_bytes) as (paths, named):
         kinds = {path: kind_of(path) for path in paths}
         if not kinds:
             raise StoreError("choose at least one file")
@@ -60,7 +55,7 @@ def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
             # their labels are the known answers, not an annotator's work
             answers = _read_labels([path for path, kind in kinds.items() if kind == "labels"])
             kinds = {path: kind for path, kind in kinds.items() if kind != "labels"}
-        imported = import_files(db, place.id, kinds)
+        imported = import_files(db, page.id, kinds)
         files = [
             {"name": path.name, "kind": file.kind, "read": file.read, "added": file.added}
             for path, file in imported.items()
@@ -68,39 +63,38 @@ def upload(request: Request, place: AdminPlace, form: UploadForm) -> Response:
         for file in imported.values():
             file.read.files = [named(name) for name in file.read.files]
             file.read.bad = [(line, named(reason)) for line, reason in file.read.bad]
-    items = _make_items(db, place.id, make, answers)
-    db.projects.audit("import", place.visitor.user_id, place.id, kinds=sorted(kinds.values()), items=items)
+    items = _make_items(db, page.id, make, answers)
+    page.audit("import", kinds=sorted(kinds.values()), items=items)
     complete = all(file.complete for file in imported.values())
-    return show(request, place, "imported.html", {"complete": complete, "files": files, "items": items})
+    return page.show("imported.html", {"complete": complete, "files": files, "items": items})
 
 
-@router.get("/projects/{project_id:number}/export/{name}")
-def export(request: Request, place: ReaderPlace, name: str) -> Response:
+def export(page: Page, name: str) -> Response:
     """One kind of record as JSON Lines, ``labels.jsonl``. For labels: ``?settled=1`` (one label per step,
     decisions applied), ``?controls=1`` (include control and screening items), ``?imported=0`` (only
     annotators' labels). ``?id=`` (several): those of some runs alone."""
-    db, query, kind = place.db, request.query_params, name.removesuffix(".jsonl")
+    db, query, kind = page.db, page.request.query_params, name.removesuffix(".jsonl")
     if kind == name or kind not in RECORDS:
         raise NotFoundError(
             f"the export '{name}' does not exist; choose from {', '.join(RECORDS)} with .jsonl"
         )
-    records: Iterable[Record] = db.export.records(place.id, kind)
+    records: Iterable[Record] = db.export.records(page.id, kind)
     if (ids := query.getlist("id")) and kind == "traces":
-        records = db.traces.traces_of(place.id, ids).values()
+        records = db.traces.traces_of(page.id, ids).values()
     elif ids and kind == "scores":
-        records = chain.from_iterable(db.traces.scores_of(place.id, ids).values())
+        records = chain.from_iterable(db.traces.scores_of(page.id, ids).values())
     elif ids:
-        labels = db.labels.of_traces(place.id, ids).values()
+        labels = db.labels.of_traces(page.id, ids).values()
         records = (label.record for group in labels for label in group)
     elif kind == "labels":
         records = db.export.labels(
-            place.id,
+            page.id,
             controls=query.get("controls") == "1",
             imported=query.get("imported") != "0",
             settled=query.get("settled") == "1",
         )
-    db.projects.audit("export", place.visitor.user_id, place.id, kind=kind)
-    headers = {**HEADERS, "Content-Disposition": f'attachment; filename="project-{place.id}-{name}"'}
+    page.audit("export", kind=kind)
+    headers = {**HEADERS, "Content-Disposition": f'attachment; filename="project-{page.id}-{name}"'}
     return StreamingResponse(_lines(records), media_type="application/jsonl", headers=headers)
 
 

@@ -1,24 +1,21 @@
-"""What a request may hold: forms with limits and a secret, and typed fields of forms and queries."""
+"""What a request may hold: forms with limits, and typed fields of forms and queries."""
 
 from __future__ import annotations
 
-import hmac
 import math
 import re
 import secrets
-from collections.abc import AsyncIterator, Iterable
-from contextlib import aclosing
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from fastapi import Depends, Request
 from pydantic import ValidationError
 from starlette.datastructures import FormData, QueryParams, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
+from starlette.requests import Request
 
 from surefoot.errors import NotFoundError, StoreError
-from surefoot.server.pages.access import SignedIn, pages_of
 from surefoot.server.store.accounts import Protocol
 from surefoot.server.store.schema import checked_text
 
@@ -26,7 +23,6 @@ S = TypeVar("S", bound=str)
 
 MAX_FIELDS = 400
 """Fields of one form."""
-_MOST_FILES = 16
 _MILLISECONDS = 24 * 3600 * 1000
 LABEL_VALUES: tuple[Literal[-1, 0, 1], ...] = (-1, 0, 1)
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
@@ -34,7 +30,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """A form whose secret was correct, or a query. Its methods raise ``StoreError`` naming the field."""
+    """A form or a query. Its methods raise ``StoreError`` naming the field."""
 
     data: FormData | QueryParams
 
@@ -52,6 +48,11 @@ class Form:
         if len(value) > most:
             raise StoreError(f"'{name}' has {len(value)} characters; the limit is {most}")
         return checked_text(name, value)
+
+    def sent(self, name: str) -> bytes:
+        """A field as bytes, to be compared with a secret; empty if it is absent or a file."""
+        value = self.data.get(name)
+        return value.encode("utf-8", "replace") if isinstance(value, str) else b""
 
     def optional(self, name: str, *, most: int = 20_000) -> str | None:
         """A text field; ``None`` if it is empty or absent."""
@@ -138,45 +139,18 @@ class Form:
         return [value for value in values if isinstance(value, UploadFile) and value.filename]
 
 
-async def checked_form(request: Request, visitor: SignedIn, *, files: int = 0) -> Form:
-    """The form of a signed-in visitor. Raises 403 unless it carries the session's secret."""
-    settings = pages_of(request).settings
-    most = settings.max_upload_bytes if files else settings.max_form_bytes
-    form = await read_form(request, most, files=files)
-    secret = form.data.get("csrf")
-    sent = secret.encode("utf-8", "replace") if isinstance(secret, str) else b""
-    if visitor.csrf is not None and not hmac.compare_digest(sent, visitor.csrf.encode()):
-        await form.aclose()
-        raise HTTPException(403, "the form has expired or came from another page; load the page again")
-    return form
+async def read_form(request: Request, most: int, *, part: int, files: int) -> Form:
+    """Parse a body of at most ``most`` bytes, with fields of at most ``part``, and so many ``files``.
 
-
-async def _closing_form(request: Request, visitor: SignedIn) -> AsyncIterator[Form]:
-    """The form; its files are closed after the response is built."""
-    async with aclosing(await checked_form(request, visitor)) as form:
-        yield form
-
-
-async def _closing_upload(request: Request, visitor: SignedIn) -> AsyncIterator[Form]:
-    async with aclosing(await checked_form(request, visitor, files=_MOST_FILES)) as form:
-        yield form
-
-
-async def read_form(request: Request, most: int, *, files: int = 0) -> Form:
-    """Parse a body of at most ``most`` bytes and so many ``files``; 413, 411 or 400 otherwise.
-
-    Call it when the visitor is known, and with more than a little only for those who may send it.
+    Raises ``HTTPException`` 413, 411 or 400. Call it with more than a little only for those who may send it.
     """
-    settings = pages_of(request).settings
     length = request.headers.get("content-length", "")
     if not (length.isascii() and length.isdigit()):
         raise HTTPException(411, "send the form's Content-Length")
     if int(length) > most:
         raise HTTPException(413, f"the form has {length} bytes; the limit is {most}")
     try:
-        data = await request.form(
-            max_files=files, max_fields=MAX_FIELDS, max_part_size=settings.max_form_bytes
-        )
+        data = await request.form(max_files=files, max_fields=MAX_FIELDS, max_part_size=part)
     except (MultiPartException, HTTPException, UnicodeDecodeError, ValueError) as error:
         raise HTTPException(400, "the form cannot be read: too many fields, or not a form") from error
     return Form(data=data)
@@ -185,17 +159,6 @@ async def read_form(request: Request, most: int, *, files: int = 0) -> Form:
 def new_key() -> str:
     """Key of one submission: the same form sent twice adds one label."""
     return secrets.token_urlsafe(18)
-
-
-CheckedForm = Annotated[Form, Depends(_closing_form)]
-UploadForm = Annotated[Form, Depends(_closing_upload)]
-"""A form with files. Put it behind the parameter that says who may upload: they are resolved in order, so
-that nothing is read of an upload that is refused."""
-
-
-def query_of(request: Request) -> Form:
-    """The parameters of the address."""
-    return Form(data=request.query_params)
 
 
 def protocol_with(before: Protocol, **changes: Any) -> Protocol:

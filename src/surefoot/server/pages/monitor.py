@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, Final, get_args
 
-from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from starlette.responses import Response
 
 from surefoot.server.gateway.monitor import Monitor, Share
-from surefoot.server.pages.access import SiteReader, pages_of
-from surefoot.server.pages.render import show, twin
-
-router = APIRouter()
+from surefoot.server.pages.page import Page
 
 _SHARES: Final[dict[Share, str]] = {
     "accepted": "Steps accepted",
@@ -22,12 +18,11 @@ _SHARES: Final[dict[Share, str]] = {
 }
 
 
-@twin(router, "/monitor")
-def monitor_page(request: Request, visitor: SiteReader) -> Response:
+def monitor_page(page: Page) -> Response:
     """The state of the monitor. ``curves`` of the JSON twin has a value for each of the latest requests."""
-    monitor = pages_of(request).monitor
+    monitor = page.pages.monitor
     state = None if monitor is None else _state(monitor)
-    return show(request, visitor, "monitor.html", {"state": state}, extra={"shares": _SHARES})
+    return page.show("monitor.html", {"state": state}, shares=_SHARES)
 
 
 def _state(monitor: Monitor) -> dict[str, Any]:

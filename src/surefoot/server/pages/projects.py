@@ -7,29 +7,19 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
-from fastapi import APIRouter, Request
-from fastapi.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from surefoot.errors import StoreError
 from surefoot.labelling.queueing import Priorities, QueueCandidate, QueueRule, priorities
 from surefoot.protocols import ProblemTrace
-from surefoot.server.pages.access import (
-    AdminPlace,
-    MemberPlace,
-    SignedIn,
-    SiteAdmin,
-    Visitor,
-    pages_of,
-    personal_link,
-    visible_projects,
-)
-from surefoot.server.pages.forms import CheckedForm, protocol_with
-from surefoot.server.pages.render import HEADERS, done, last_place, show, twin
-from surefoot.server.store.accounts import QueuePolicy, Role
+from surefoot.server.pages.forms import protocol_with
+from surefoot.server.pages.page import Page
+from surefoot.server.pages.render import HEADERS
+from surefoot.server.pages.session import personal_link
+from surefoot.server.permissions import Role
+from surefoot.server.store.accounts import QueuePolicy
 from surefoot.server.store.database import Database
 from surefoot.server.store.traces import RunFilter
-
-router = APIRouter()
 
 MEMBER_ROLES: tuple[Role, ...] = ("annotator", "admin", "viewer")
 ROLES: tuple[Role, ...] = ("annotator", "viewer", "admin")
@@ -50,61 +40,53 @@ _SAMPLES = 6
 _BATCH = 500
 
 
-@router.get("/")
-def start(request: Request, visitor: SignedIn) -> Response:
+def start(page: Page) -> Response:
     """The front page is the home of the project opened last."""
-    project = last_place(request, visitor)
+    project = page.last_place()
     address = "/projects" if project is None else f"/projects/{project.id}"
-    return RedirectResponse(request.scope.get("root_path", "") + address, status_code=303, headers=HEADERS)
+    return RedirectResponse(page.root + address, status_code=303, headers=HEADERS)
 
 
-@twin(router, "/projects")
-def project_list(request: Request, visitor: SignedIn) -> Response:
+def project_list(page: Page) -> Response:
     """The projects that the visitor may open; all of them for an administrator."""
-    projects = [
-        {"id": project.id, "name": project.name, "role": role}
-        for project, role in visible_projects(request, visitor)
-    ]
+    projects = [{"id": project.id, "name": project.name, "role": role} for project, role in page.projects()]
     data = {"projects": projects}
-    return show(request, visitor, "projects.html", data)
+    return page.show("projects.html", data)
 
 
-@router.post("/projects")
-def create(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
+def create(page: Page) -> Response:
     """A new project, with its creator as administrator."""
-    db = pages_of(request).db
-    project = db.projects.create(form.text("name", most=200))
-    if visitor.user_id is not None:
-        db.projects.set_member(project.id, visitor.user_id, "admin")
-    db.projects.audit("project created", visitor.user_id, project.id, name=project.name)
-    return done(request, f"/projects/{project.id}/settings", {"project": project})
+    db = page.db
+    project = db.projects.create(page.form.text("name", most=200))
+    if page.actor.user_id is not None:
+        db.projects.set_member(project.id, page.actor.user_id, "admin")
+    db.projects.audit("project created", page.actor.user_id, project.id, name=project.name)
+    return page.done(f"/projects/{project.id}/settings", {"project": project})
 
 
-@twin(router, "/projects/{project_id:number}")
-def home(request: Request, place: MemberPlace) -> Response:
+def home(page: Page) -> Response:
     """What waits for the visitor in a project; annotators go on to their work."""
-    if place.role == "annotator":
-        return done(request, f"/projects/{place.id}/label")
-    progress = place.db.assignments.progress(place.id)
+    if page.role == "annotator":
+        return page.done(f"/projects/{page.id}/label")
+    progress = page.db.assignments.progress(page.id)
     data = {
-        "project": {"id": place.id, "name": place.project.name, "archived": place.project.archived},
-        "role": place.role,
+        "project": {"id": page.id, "name": page.project.name, "archived": page.project.archived},
+        "role": page.role,
         "progress": progress,
         "left": progress.needed - progress.done,
-        "runs": place.db.traces.facets(place.id, RunFilter())[0],
+        "runs": page.db.traces.facets(page.id, RunFilter())[0],
     }
-    return show(request, place, "home.html", data)
+    return page.show("home.html", data)
 
 
-@router.post("/projects/{project_id:number}/sample")
-def load_sample(request: Request, place: AdminPlace, form: CheckedForm) -> Response:  # noqa: ARG001
+def load_sample(page: Page) -> Response:
     """Solutions of the lab's scripted solver, which makes mistakes, with the labels of the lab's checker."""
     from surefoot.answers import AnswerChecker, Grader
     from surefoot.lab import ExactLabeller, NoisySolver, generate_problems
     from surefoot.policies import sample_traces
     from surefoot.segment import Line
 
-    db, problems = place.db, generate_problems(_SAMPLES, seed=0)
+    db, problems = page.db, generate_problems(_SAMPLES, seed=0)
     with AnswerChecker("exact") as checker:
         sampled = sample_traces(
             NoisySolver(error_rate=0.1),
@@ -117,136 +99,128 @@ def load_sample(request: Request, place: AdminPlace, form: CheckedForm) -> Respo
         traces = [trace for (trace,) in asyncio.run(sampled)]
     items = [ProblemTrace(problem=one, trace=trace) for one, trace in zip(problems, traces, strict=True)]
     labels = asyncio.run(ExactLabeller(after_error="step").label(items))
-    db.traces.add_problems(place.id, problems)
-    db.traces.add_traces(place.id, traces)
-    db.labels.import_labels(place.id, chain.from_iterable(labels))
-    db.items.add_solutions(place.id)
-    db.projects.audit("sample", place.visitor.user_id, place.id, runs=len(traces))
-    return done(request, f"/projects/{place.id}/runs", {"runs": len(traces)})
+    db.traces.add_problems(page.id, problems)
+    db.traces.add_traces(page.id, traces)
+    db.labels.import_labels(page.id, chain.from_iterable(labels))
+    db.items.add_solutions(page.id)
+    page.audit("sample", runs=len(traces))
+    return page.done(f"/projects/{page.id}/runs", {"runs": len(traces)})
 
 
-@twin(router, "/projects/{project_id:number}/settings")
-def settings_page(request: Request, place: AdminPlace) -> Response:
+def settings_page(page: Page) -> Response:
     """Protocol, order of the queue, instructions, members, and the log of changes."""
-    db = place.db
+    db = page.db
     users = {user.id: user.name for user in db.users.list()}
     data = {
-        "project": place.project,
-        "scorers": db.traces.scorers(place.id),
-        "members": db.projects.members(place.id),
+        "project": page.project,
+        "scorers": db.traces.scorers(page.id),
+        "members": db.projects.members(page.id),
         "audit": [
             {"created": e.created, "by": users.get(e.user_id or 0), "action": e.action, "detail": e.detail}
-            for e in db.projects.audit_log(place.id, limit=30)
+            for e in db.projects.audit_log(page.id, limit=30)
         ],
     }
-    extra = {"roles": MEMBER_ROLES, "endings": _ENDINGS, "policies": POLICIES}
-    return show(request, place, "settings.html", data, extra=extra)
+    return page.show("settings.html", data, roles=MEMBER_ROLES, endings=_ENDINGS, policies=POLICIES)
 
 
-@router.post("/projects/{project_id:number}/settings")
-def change(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
+def change(page: Page) -> Response:
     """Change name, protocol and instructions, unless they have changed since the form was loaded."""
-    db = place.db
+    db = page.db
     changed = db.projects.update(
-        place.id,
-        form.whole("version"),
-        name=form.text("name", most=200),
-        instructions=form.text("instructions", default="", most=200_000),
+        page.id,
+        page.form.whole("version"),
+        name=page.form.text("name", most=200),
+        instructions=page.form.text("instructions", default="", most=200_000),
         protocol=protocol_with(
-            place.project.protocol,
-            until=form.optional("until") or place.project.protocol.until,
-            show_answer=form.ticked("show_answer"),
-            annotators=form.whole("annotators"),
-            values=[value for value in (-1, 0, 1) if form.ticked(f"value{value}")],
-            screening_pass=form.number("screening_pass") or 0.0,
-            lease_seconds=form.whole("lease_minutes") * 60,
-            retention_days=int(form.number("retention_days") or 0) or None,
+            page.project.protocol,
+            until=page.form.optional("until") or page.project.protocol.until,
+            show_answer=page.form.ticked("show_answer"),
+            annotators=page.form.whole("annotators"),
+            values=[value for value in (-1, 0, 1) if page.form.ticked(f"value{value}")],
+            screening_pass=page.form.number("screening_pass") or 0.0,
+            lease_seconds=page.form.whole("lease_minutes") * 60,
+            retention_days=int(page.form.number("retention_days") or 0) or None,
         ),
-        archived=form.ticked("archived"),
+        archived=page.form.ticked("archived"),
     )
-    db.projects.audit("settings", place.visitor.user_id, place.id, version=changed.version)
-    return done(request, f"/projects/{place.id}/settings", {"project": changed})
+    page.audit("settings", version=changed.version)
+    return page.done(f"/projects/{page.id}/settings", {"project": changed})
 
 
-@router.post("/projects/{project_id:number}/members")
-def set_member(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
+def set_member(page: Page) -> Response:
     """Add a user to the project by name, or change their membership."""
-    db = place.db
-    user = db.users.by_name(form.text("name", most=200))
-    role, active = form.choice("role", MEMBER_ROLES), not form.ticked("inactive")
-    member = db.projects.set_member(place.id, user.id, role, active)
-    db.projects.audit("member", place.visitor.user_id, place.id, name=user.name, role=role, active=active)
-    return done(request, f"/projects/{place.id}/settings", {"member": member})
+    db = page.db
+    user = db.users.by_name(page.form.text("name", most=200))
+    role, active = page.form.choice("role", MEMBER_ROLES), not page.form.ticked("inactive")
+    member = db.projects.set_member(page.id, user.id, role, active)
+    page.audit("member", name=user.name, role=role, active=active)
+    return page.done(f"/projects/{page.id}/settings", {"member": member})
 
 
-@twin(router, "/people")
-def people(request: Request, visitor: SiteAdmin) -> Response:
-    """All accounts and API keys."""
-    return _people(request, visitor)
-
-
-def _people(request: Request, visitor: Visitor, **invited: str) -> Response:
-    """The page; ``invited`` are a name and their personal link, which is shown only this once."""
-    pages, db = pages_of(request), pages_of(request).db
+def people(page: Page, **invited: str) -> Response:
+    """All accounts and API keys; ``invited`` are a name and their personal link, which is shown only this
+    once."""
+    db = page.db
     users = [{**vars(user), "roles": sorted(user.roles)} for user in db.users.list()]
-    extra = {"roles": ROLES, "proxied": pages.settings.trusted_user_header is not None}
-    extra["projects"] = db.projects.list()
     data = {"users": users, "keys": db.keys.list(), "invitation": invited or None}
-    return show(request, visitor, "people.html", data, extra=extra)
+    return page.show(
+        "people.html",
+        data,
+        roles=ROLES,
+        proxied=page.settings.trusted_user_header is not None,
+        projects=db.projects.list(),
+    )
 
 
-@router.post("/people")
-def invite(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
+def invite(page: Page) -> Response:
     """A new account, a member of a project if one is chosen, and its owner's personal link."""
-    db = pages_of(request).db
-    role = form.choice("role", ROLES)
-    project = form.optional("project", most=15) and db.projects.get(form.whole("project"))
-    user = db.users.create(form.text("name", most=200), roles=(role,))
+    db = page.db
+    role = page.form.choice("role", ROLES)
+    project = page.form.optional("project", most=15) and db.projects.get(page.form.whole("project"))
+    user = db.users.create(page.form.text("name", most=200), roles=(role,))
     if project:
         db.projects.set_member(project.id, user.id, role)
-    db.projects.audit("account created", visitor.user_id, name=user.name)
-    if pages_of(request).settings.trusted_user_header is not None:  # its proxy signs them in
-        return done(request, "/people", {"user": user})
-    return _people(request, visitor, name=user.name, link=personal_link(db, user.id))
+    page.audit("account created", name=user.name)
+    if page.settings.trusted_user_header is not None:  # its proxy signs them in
+        return page.done("/people", {"user": user})
+    return people(page, name=user.name, link=personal_link(db, user.id))
 
 
-@router.post("/people/{user_id:number}")
-def change_account(request: Request, visitor: SiteAdmin, user_id: int, form: CheckedForm) -> Response:
+def change_account(page: Page, user_id: int) -> Response:
     """Set a role, close or open the account, or end its link with a new one."""
-    db = pages_of(request).db
-    user, what = db.users.get(user_id), form.text("what")
-    if user.id == visitor.user_id:
+    db = page.db
+    user, what = db.users.get(user_id), page.form.text("what")
+    if user.id == page.actor.user_id:
         raise StoreError("you cannot change your own account; ask another administrator")
     if what == "role":
-        db.users.set_roles(user_id, (form.choice("role", ROLES),))
+        db.users.set_roles(user_id, (page.form.choice("role", ROLES),))
     elif what in ("close", "open"):
         db.users.set_active(user_id, what == "open")
     elif what != "link":
         raise StoreError("'what' must be link, role, close or open")
-    db.projects.audit(f"account {what}", visitor.user_id, name=user.name)
+    page.audit(f"account {what}", name=user.name)
     if what == "link":
-        return _people(request, visitor, name=user.name, link=personal_link(db, user_id))
-    return done(request, "/people", {"user": db.users.get(user_id)})
+        return people(page, name=user.name, link=personal_link(db, user_id))
+    return page.done("/people", {"user": db.users.get(user_id)})
 
 
-@router.post("/projects/{project_id:number}/queue")
-def choose_policy(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
+def choose_policy(page: Page) -> Response:
     """Set the policy and the shares, and compute the priorities that the policy needs."""
-    db = place.db
-    policy, scorer = form.choice("policy", POLICIES), form.optional("scorer")
+    db = page.db
+    policy, scorer = page.form.choice("policy", POLICIES), page.form.optional("scorer")
     protocol = protocol_with(
-        place.project.protocol,
+        page.project.protocol,
         queue=policy,
-        random_share=form.number("random_share") or 0.0,
-        control_share=form.number("control_share") or 0.0,
+        random_share=page.form.number("random_share") or 0.0,
+        control_share=page.form.number("control_share") or 0.0,
     )
     counts: dict[str, Any] | None = None
     if policy != "order" and policy != "random":
-        ranked = recompute(db, place.id, policy, scorer=scorer)
+        ranked = recompute(db, page.id, policy, scorer=scorer)
         counts = {"ranked": len(ranked.values), "left_out": dict(ranked.left_out)}
-    db.projects.update(place.id, form.whole("version"), protocol=protocol)
-    db.projects.audit("queue", place.visitor.user_id, place.id, policy=policy, **(counts or {}))
-    return done(request, f"/projects/{place.id}/settings", {"policy": policy, "priorities": counts})
+    db.projects.update(page.id, page.form.whole("version"), protocol=protocol)
+    page.audit("queue", policy=policy, **(counts or {}))
+    return page.done(f"/projects/{page.id}/settings", {"policy": policy, "priorities": counts})
 
 
 def recompute(db: Database, project_id: int, rule: QueueRule, *, scorer: str | None = None) -> Priorities:

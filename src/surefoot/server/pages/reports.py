@@ -10,15 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response
 
 from surefoot.errors import NotFoundError
-from surefoot.server.pages.access import SiteReader, pages_of, visible_projects
-from surefoot.server.pages.forms import query_of
-from surefoot.server.pages.render import HEADERS, show, twin
-
-router = APIRouter()
+from surefoot.server.pages.page import Page
+from surefoot.server.pages.render import HEADERS
 
 _MOST: Final = 500
 """Reports that are listed."""
@@ -36,34 +32,32 @@ _EXAMPLE = re.compile(r"<summary>Trace ([^<]{1,2000})</summary>")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; frame-ancestors 'none'"
 
 
-@twin(router, "/reports")
-def report_list(request: Request, visitor: SiteReader) -> Response:
+def report_list(page: Page) -> Response:
     """Reports, newest first, with their sentence and cards; ``?id=`` (several): those alone, to compare."""
-    files = _files(request)
-    ids = request.query_params.getlist("id")
+    files = _files(page)
+    ids = page.request.query_params.getlist("id")
     reports = [_first_screen(name, files[name]) for name in files if not ids or name in ids]
     questions = dict.fromkeys(card["question"] for report in reports for card in report["cards"])
     data = {
-        "folders": [str(folder) for folder in pages_of(request).settings.reports],
+        "folders": [str(folder) for folder in page.settings.reports],
         "questions": list(questions),
         "compared": bool(ids),
         "reports": reports,
     }
-    return show(request, visitor, "reports.html", data, extra={"query": urlencode({"id": ids}, doseq=True)})
+    return page.show("reports.html", data, query=urlencode({"id": ids}, doseq=True))
 
 
-@router.get("/report")
-def report_page(request: Request, visitor: SiteReader) -> Response:
+def report_page(page: Page) -> Response:
     """One report, without scripts; its examples lead to their runs, where a project has them."""
-    name = query_of(request).required_id("id")
-    path = _files(request).get(name)
+    name = page.query.required_id("id")
+    path = _files(page).get(name)
     if path is None:
         raise NotFoundError(f"there is no report '{name}'")
-    page = path.read_text("utf-8", "replace")
-    ids = {unescape(match[1]) for match in _EXAMPLE.finditer(page)}
-    base, project_of = request.scope.get("root_path", ""), dict[str, int]()
-    for project, _ in visible_projects(request, visitor) if ids else ():
-        project_of |= dict.fromkeys(pages_of(request).db.traces.outcomes_of(project.id, ids), project.id)
+    report = path.read_text("utf-8", "replace")
+    ids = {unescape(match[1]) for match in _EXAMPLE.finditer(report)}
+    base, project_of = page.root, dict[str, int]()
+    for project, _ in page.projects() if ids else ():
+        project_of |= dict.fromkeys(page.db.traces.outcomes_of(project.id, ids), project.id)
 
     def linked(match: re.Match[str]) -> str:
         run = unescape(match[1])
@@ -73,13 +67,13 @@ def report_page(request: Request, visitor: SiteReader) -> Response:
         return f'{match[0]}<p><a href="{address}">Open this run</a></p>'
 
     headers = {**HEADERS, "Content-Security-Policy": _POLICY}
-    return HTMLResponse(_EXAMPLE.sub(linked, page), headers=headers)
+    return HTMLResponse(_EXAMPLE.sub(linked, report), headers=headers)
 
 
-def _files(request: Request) -> dict[str, Path]:
+def _files(page: Page) -> dict[str, Path]:
     """The pages in the folders by name, newest first; links out of a folder are left out."""
     files: dict[str, Path] = {}
-    for folder in pages_of(request).settings.reports:
+    for folder in page.settings.reports:
         root = folder.resolve()
         for path in islice(root.rglob("*.html"), _MOST):
             if path.is_file() and path.resolve().is_relative_to(root):

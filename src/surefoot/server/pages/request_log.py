@@ -6,22 +6,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_args
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from starlette.responses import Response
 
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import StepScores, Trace
 from surefoot.search.saved_tree import SavedTree
 from surefoot.segment import segment_trace
-from surefoot.server.pages.access import SiteAdmin, SiteReader, enter, pages_of
-from surefoot.server.pages.forms import CheckedForm, query_of
-from surefoot.server.pages.render import done, next_page, show, twin
+from surefoot.server.pages.page import Page, next_page
 from surefoot.server.pages.run import strip
 from surefoot.server.records import GatewayCandidate, HeldCall
 from surefoot.server.store.held_calls import HeldRow, HeldState
 from surefoot.server.store.traces import whole_text
 
-router = APIRouter()
 _NAMES = ("model", "strategy", "policy", "scorer", "session")
 """Filters of requests that are texts."""
 _MOST = 500
@@ -34,11 +30,9 @@ _SHOWN: Final = 6
 """Latest messages of the run that are shown."""
 
 
-@twin(router, "/requests")
-def request_list(request: Request, visitor: SiteReader) -> Response:
+def request_list(page: Page) -> Response:
     """Requests, newest first; the filters are in the URL."""
-    db, limit = pages_of(request).db, pages_of(request).settings.rows
-    query = query_of(request)
+    db, limit, query = page.db, page.settings.rows, page.query
     filters = {
         **{name: query.optional(name, most=500) for name in _NAMES},
         **{name: query.optional(name) and query.choice(name, ("yes", "no")) for name in ("failed", "trees")},
@@ -55,8 +49,9 @@ def request_list(request: Request, visitor: SiteReader) -> Response:
         "next": next_page(fields, before=last.request_id) if last else None,
         "live": query.id("before") is None,
     }
-    extra = {"query": fields, "projects": db.projects.list() if visitor.admin else []}
-    return show(request, visitor, "requests.html", data, extra=extra)
+    return page.show(
+        "requests.html", data, query=fields, projects=db.projects.list() if page.actor.may("manage") else []
+    )
 
 
 def request_filters(fields: Mapping[str, str | None]) -> dict[str, Any]:
@@ -74,37 +69,37 @@ def request_filters(fields: Mapping[str, str | None]) -> dict[str, Any]:
     }
 
 
-@twin(router, "/request")
-def request_page(request: Request, visitor: SiteReader) -> Response:
+def request_page(page: Page) -> Response:
     """One request with all its candidates."""
-    record = pages_of(request).db.gateway.get(query_of(request).required_id("id"))
+    record = page.db.gateway.get(page.query.required_id("id"))
     # the client's own solutions, then choice by choice the chosen candidate and the others
     candidates = sorted(
         record.candidates, key=lambda item: (-1 if item.choice is None else item.choice, not item.chosen)
     )
-    extra = {
-        "query": urlencode({"id": record.request_id}),
-        "candidates": [_candidate(candidate) for candidate in candidates],
-        "trees": sorted(record.trees),
-    }
-    return show(request, visitor, "request.html", {"request": record}, extra=extra)
+    return page.show(
+        "request.html",
+        {"request": record},
+        query=urlencode({"id": record.request_id}),
+        candidates=[_candidate(candidate) for candidate in candidates],
+        trees=sorted(record.trees),
+    )
 
 
-@twin(router, "/request-tree")
-def request_tree(request: Request, visitor: SiteReader) -> Response:
+def request_tree(page: Page) -> Response:
     """All steps that the search sampled for one answer (``choice``) of a request."""
-    record = pages_of(request).db.gateway.get(query_of(request).required_id("id"))
-    number = query_of(request).natural("choice")
+    record = page.db.gateway.get(page.query.required_id("id"))
+    number = page.query.natural("choice")
     if number not in record.trees:
         raise NotFoundError(f"choice {number} does not have a tree: its search discarded nothing")
     tree = SavedTree.model_validate(record.trees[number])
     about = {"id": record.request_id, "choice": number}
-    extra = {
-        "query": urlencode(about),
-        "rows": outline(tree),
-        "left_out": max(0, len(tree.nodes) - _NODES),
-    }
-    return show(request, visitor, "tree.html", {**about, "tree": tree}, extra=extra)
+    return page.show(
+        "tree.html",
+        {**about, "tree": tree},
+        query=urlencode(about),
+        rows=outline(tree),
+        left_out=max(0, len(tree.nodes) - _NODES),
+    )
 
 
 def outline(tree: SavedTree) -> list[dict[str, Any]]:
@@ -138,17 +133,16 @@ def _candidate(candidate: GatewayCandidate) -> dict[str, Any]:
     }
 
 
-@router.post("/requests/import")
-def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> Response:
+def import_answers(page: Page) -> Response:
     """Import the latest answered requests that match the filters into a project, an item for each solution.
 
     Scores replace older ones of the same scorer and solution. They are left out if the project has the
     solution with other steps.
     """
-    which = form.choice("which", ("chosen", "all"))
-    destination = enter(request, visitor, form.whole("into"), "admin")
+    which = page.form.choice("which", ("chosen", "all"))
+    destination = page.enter(page.form.whole("into"), "manage")
     db, project = destination.db, destination.id
-    filters = {name: form.optional(name, most=500) for name in (*_NAMES, "project")}
+    filters = {name: page.form.optional(name, most=500) for name in (*_NAMES, "project")}
     rows = db.gateway.find(**{**request_filters(filters), "failed": False}, limit=_MOST + 1)
     problems, solutions = [], list[tuple[Trace, StepScores | None]]()
     for row in reversed(rows[:_MOST]):
@@ -167,7 +161,7 @@ def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> R
     fitting = [scores for trace, scores in scored if _same_steps(trace, present.get(trace.id))]
     report["scores"] = db.traces.add_scores(project, fitting)
     items = db.items.add_solutions(project, list(present))
-    db.projects.audit("answers imported", visitor.user_id, project, requests=len(problems), items=len(items))
+    destination.audit("answers imported", requests=len(problems), items=len(items))
     data = {
         "requests": len(problems),
         "without_solution": len(rows[:_MOST]) - len(problems),
@@ -177,7 +171,7 @@ def import_answers(request: Request, visitor: SiteAdmin, form: CheckedForm) -> R
         "scores_left_out": len(scored) - len(fitting),
         "items": len(items),
     }
-    return show(request, destination, "imported.html", data)
+    return destination.show("imported.html", data)
 
 
 def _solutions(
@@ -203,11 +197,9 @@ def _same_steps(trace: Trace, other: Trace | None) -> bool:
     )
 
 
-@twin(router, "/held")
-def held_list(request: Request, visitor: SiteReader) -> Response:
+def held_list(page: Page) -> Response:
     """Held calls; ``?state=`` is waiting (oldest first), approved, delivered, denied, abandoned or all."""
-    calls = pages_of(request).db.held_calls
-    query = query_of(request)
+    calls, query = page.db.held_calls, page.query
     state = query.choice("state", (*HELD_STATES, "all"), default="waiting")
     rows = calls.find(
         state=next((name for name in HELD_STATES if name == state), None),
@@ -221,25 +213,18 @@ def held_list(request: Request, visitor: SiteReader) -> Response:
         "next": next_page(f"state={state}", past=rows[_PER_PAGE - 1].id) if len(rows) > _PER_PAGE else None,
         "live": query.id("past") is None,
     }
-    return show(
-        request,
-        visitor,
-        "held.html",
-        data,
-        extra={"query": f"state={state}", "states": (*HELD_STATES, "all")},
-    )
+    return page.show("held.html", data, query=f"state={state}", states=(*HELD_STATES, "all"))
 
 
-@router.post("/held/{number:number}")
-def decide_held(request: Request, visitor: SiteAdmin, number: int, form: CheckedForm) -> Response:
+def decide_held(page: Page, number: int) -> Response:
     """Approve or deny a call; the comment goes to the model if it is denied."""
-    db = pages_of(request).db
-    decision = form.choice("decision", ("approve", "deny"))
-    comment = form.optional("comment", most=2000) or ""
+    db = page.db
+    decision = page.form.choice("decision", ("approve", "deny"))
+    comment = page.form.optional("comment", most=2000) or ""
     approved = decision == "approve"
-    db.held_calls.decide(number, visitor.user_id, approved=approved, comment=comment)
-    db.projects.audit(f"held call {'approved' if approved else 'denied'}", visitor.user_id, held=number)
-    return done(request, "/held", {"held": number, "approved": approved})
+    db.held_calls.decide(number, page.actor.user_id, approved=approved, comment=comment)
+    page.audit(f"held call {'approved' if approved else 'denied'}", held=number)
+    return page.done("/held", {"held": number, "approved": approved})
 
 
 def _shown(row: HeldRow, held: HeldCall) -> dict[str, Any]:

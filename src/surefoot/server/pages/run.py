@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request
-from fastapi.responses import Response
 from pydantic_core import from_json
+from starlette.responses import Response
 
 from surefoot.errors import LabelError, StoreError
 from surefoot.failures import result_failed
@@ -37,14 +36,12 @@ from surefoot.records import (
     Trace,
 )
 from surefoot.segment import trace_blocks
-from surefoot.server.pages.access import AdminPlace, Place, ReaderPlace
-from surefoot.server.pages.forms import CheckedForm, Form, query_of
-from surefoot.server.pages.render import done, highlighted, show, twin
+from surefoot.server.pages.forms import Form
+from surefoot.server.pages.page import Page
+from surefoot.server.pages.render import highlighted
 from surefoot.server.store.database import Database
 from surefoot.server.store.labelling import Adjudication, Comment, StoredLabel
 from surefoot.server.store.traces import Facet, RunFilter, RunOrder, title_of
-
-router = APIRouter()
 
 BUCKETS: Final = 10
 """Colours of scores: they also differ in brightness, and the number is always there."""
@@ -56,24 +53,23 @@ _CHARACTERS = 100_000
 """Longest program whose run is shown."""
 
 
-@twin(router, "/projects/{project_id:number}/run")
-def run_page(request: Request, place: ReaderPlace) -> Response:
+def run_page(page: Page) -> Response:
     """One run; ``?id=`` takes any id of a data set, ``&call=`` the number of a call of a program.
 
     ``&at=`` is its place in the list whose filters follow it. ``&disagreement=1`` shows what annotators say,
     without scores and other sources, which must not influence the decision.
     """
-    db, fields = place.db, query_of(request)
+    db, fields = page.db, page.query
     blind = fields.ticked("disagreement")
-    trace = db.traces.trace(place.id, fields.required_id("id"))
-    problem = db.traces.problem(place.id, trace.problem_id)
-    labels = db.labels.of_trace(place.id, trace.id)
+    trace = db.traces.trace(page.id, fields.required_id("id"))
+    problem = db.traces.problem(page.id, trace.problem_id)
+    labels = db.labels.of_trace(page.id, trace.id)
     if blind:
         labels = [label for label in labels if label.item_id is not None]
-    decisions = _decisions(db, place.id, trace.id)
+    decisions = _decisions(db, page.id, trace.id)
     error = marked_error(labels, decisions)
     groups = sources(labels)
-    strips = [] if blind else scorer_strips(db.traces.scores(place.id, trace.id), error)
+    strips = [] if blind else scorer_strips(db.traces.scores(page.id, trace.id), error)
     items = sorted({label.item_id for label in labels if label.item_id is not None})
     data: dict[str, Any] = {
         "problem": problem,
@@ -86,57 +82,55 @@ def run_page(request: Request, place: ReaderPlace) -> Response:
             step: {"value": decision.value, "note": decision.note, "created": decision.created}
             for step, decision in decisions.items()
         },
-        "attempts": db.traces.facets(place.id, RunFilter(problem_id=problem.id))[1]["outcome"],
+        "attempts": db.traces.facets(page.id, RunFilter(problem_id=problem.id))[1]["outcome"],
         "comments": with_names(
-            place, (comment for item in items for comment in db.comments.list(place.id, item_id=item))
+            page, (comment for item in items for comment in db.comments.list(page.id, item_id=item))
         ),
         "gold_calls": gold_view(problem, trace),
         "program": program_view(problem, trace, labels, fields.natural("call")),
     }
     program, disputed, following = data["program"], list[int](), None
     if blind:
-        disputes = db.reviews.disagreements(place.id, item_ids=items, decided=None)
+        disputes = db.reviews.disagreements(page.id, item_ids=items, decided=None)
         disputed = [dispute.step for dispute in disputes]
-        open_ones = db.reviews.disagreements(place.id, most=2)
+        open_ones = db.reviews.disagreements(page.id, most=2)
         following = next((other.trace_id for other in open_ones if other.trace_id != trace.id), None)
-    extra = {
-        "mode": "decide" if blind else "read",
-        "disputes": disputed,
-        "following": following and urlencode({"id": following, "disagreement": 1}),
-        "code": highlighted([line["text"] for line in program["lines"]]) if program else [],
-        "blocks": with_labels(trace, groups, decisions, strips),
-        "query": urlencode({"id": trace.id}),
-        "title": title_of(problem, trace) or trace.id,
-        "address": request.url.query,
-        "disputed": next((step for step in disputed if step not in decisions), None),
-        "neighbours": _neighbours(request, place),
-    }
-    return show(request, place, "run.html", data, extra=extra)
+    return page.show(
+        "run.html",
+        data,
+        mode="decide" if blind else "read",
+        disputes=disputed,
+        following=following and urlencode({"id": following, "disagreement": 1}),
+        code=highlighted([line["text"] for line in program["lines"]]) if program else [],
+        blocks=with_labels(trace, groups, decisions, strips),
+        query=urlencode({"id": trace.id}),
+        title=title_of(problem, trace) or trace.id,
+        address=page.request.url.query,
+        disputed=next((step for step in disputed if step not in decisions), None),
+        neighbours=_neighbours(page),
+    )
 
 
-@router.post("/projects/{project_id:number}/run")
-def decide_here(request: Request, place: AdminPlace, form: CheckedForm) -> Response:
+def decide_here(page: Page) -> Response:
     """Decide a step of the run of the address, which becomes an item if it is none.
 
     ``after`` is the decision that the form showed, 0 if none. The annotators' labels stay as they are.
     """
-    step, value, values = form.whole("step"), form.value("value"), place.project.protocol.values
+    step, value, values = page.form.whole("step"), page.form.value("value"), page.project.protocol.values
     if value not in values:
         raise StoreError(f"'value': this project's labels are {list(values)}")
-    note, last = form.text("note", default="", most=5000), form.whole("after")
-    trace = place.db.traces.trace(place.id, query_of(request).required_id("id"))
+    note, last = page.form.text("note", default="", most=5000), page.form.whole("after")
+    trace = page.db.traces.trace(page.id, page.query.required_id("id"))
     if not 0 <= step < len(trace.steps):
         raise StoreError(f"'step' {step}: the run has {len(trace.steps)} steps")
-    (item_id,) = place.db.items.add_solutions(place.id, [trace.id])
-    decision = place.db.reviews.adjudicate(
-        place.id, item_id, place.user_id, step, value, note=note, after=last
-    )
-    return done(request, f"/projects/{place.id}/run?{request.url.query}", {"adjudication": decision})
+    (item_id,) = page.db.items.add_solutions(page.id, [trace.id])
+    decision = page.db.reviews.adjudicate(page.id, item_id, page.user_id, step, value, note=note, after=last)
+    return page.done(f"/projects/{page.id}/run?{page.request.url.query}", {"adjudication": decision})
 
 
-def with_names(place: Place, comments: Iterable[Comment]) -> list[dict[str, Any]]:
+def with_names(page: Page, comments: Iterable[Comment]) -> list[dict[str, Any]]:
     """Comments and flags with the pseudonyms of who made them."""
-    names = {member.user_id: member.pseudonym for member in place.db.projects.members(place.id)}
+    names = {member.user_id: member.pseudonym for member in page.db.projects.members(page.id)}
     return [{**vars(comment), "by": names.get(comment.user_id, "?")} for comment in comments]
 
 
@@ -163,23 +157,23 @@ def with_labels(
     return blocks
 
 
-def _neighbours(request: Request, place: Place) -> dict[str, str]:
+def _neighbours(page: Page) -> dict[str, str]:
     """Addresses of the list or report that the visitor came from, and of the runs before and after."""
-    where, order, filters = run_filter(query_of(request))
-    at = query_of(request).optional("at", most=9)
-    links = {"list": f"/projects/{place.id}/runs?{urlencode(filters)}"}
-    if report := query_of(request).id("report"):
+    where, order, filters = run_filter(page.query)
+    at = page.query.optional("at", most=9)
+    links = {"list": f"/projects/{page.id}/runs?{urlencode(filters)}"}
+    if report := page.query.id("report"):
         links["report"] = f"/report?{urlencode({'id': report})}"
     if at is not None and at.isdigit():
         for name, offset in (("previous", int(at) - 1), ("next", int(at) + 1)):
             rows = (
-                place.db.traces.find(place.id, where, order=order, offset=offset, limit=1)
+                page.db.traces.find(page.id, where, order=order, offset=offset, limit=1)
                 if offset >= 0
                 else []
             )
             for row in rows:
                 address = urlencode({"id": row.id, **filters, "at": offset})
-                links[name] = f"/projects/{place.id}/run?{address}"
+                links[name] = f"/projects/{page.id}/run?{address}"
     return links
 
 

@@ -14,11 +14,8 @@ from pydantic import Field
 from sqlalchemy import Column, ForeignKey, String, Text, UniqueConstraint
 
 from surefoot.records import FrozenModel
-from surefoot.server.records import KeyScope
+from surefoot.server.permissions import KeyScope, Role
 from surefoot.server.store.schema import Count, Mark, ProjectId, RowId, UserId, table
-
-Role = Literal["admin", "annotator", "viewer", "client"]
-"""admin: everything; annotator: labels; viewer: reads; client: the gateway only."""
 
 QueuePolicy = Literal["order", "random", "convincing-wrong", "uncertainty", "disagreement"]
 """Which item comes next: as added; at random; by the priorities stored under that name, highest first."""

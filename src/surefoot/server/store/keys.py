@@ -12,9 +12,9 @@ from typing import Any, Final, TypedDict, Unpack
 from sqlalchemy import or_, select, update
 
 from surefoot.errors import ExpiredKeyError, NotFoundError, StoreError
-from surefoot.server.records import ROLE_SCOPES, SCOPES, KeyScope
+from surefoot.server.permissions import ROLE_SCOPES, SCOPES, KeyScope, Role
 from surefoot.server.store import accounts as t
-from surefoot.server.store.accounts import ApiKey, Role
+from surefoot.server.store.accounts import ApiKey
 from surefoot.server.store.engine import Connections, Repository
 from surefoot.server.store.schema import as_data, checked_name, inserted, one_of, rows_of
 from surefoot.server.store.users import checked_roles, new_token, token_hash

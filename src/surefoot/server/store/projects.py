@@ -8,8 +8,9 @@ from typing import Any
 from sqlalchemy import Connection, insert, select, update
 
 from surefoot.errors import ConflictError, ForbiddenError, NotFoundError
+from surefoot.server.permissions import Role
 from surefoot.server.store import accounts as t
-from surefoot.server.store.accounts import AuditEntry, Member, Project, Protocol, Role
+from surefoot.server.store.accounts import AuditEntry, Member, Project, Protocol
 from surefoot.server.store.engine import Repository
 from surefoot.server.store.labelling import assignments
 from surefoot.server.store.schema import checked_name, checked_text, inserted, one_of, rows_of

@@ -15,8 +15,9 @@ from typing import Any, get_args
 from sqlalchemy import ColumnElement, Connection, delete, select, update
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
+from surefoot.server.permissions import Role
 from surefoot.server.store import accounts as t
-from surefoot.server.store.accounts import Role, Session, User
+from surefoot.server.store.accounts import Session, User
 from surefoot.server.store.engine import Repository
 from surefoot.server.store.schema import as_data, checked_name, inserted, one_of, rows_of
 

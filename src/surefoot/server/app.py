@@ -1,0 +1,348 @@
+"""Everything that the server answers, as one list of routes, and the applications that serve it.
+
+The pages are rendered on the server, load nothing from other hosts, and are usable without scripts. A page
+with a JSON twin answers it at its address with ``.json``, or with ``Accept: application/json``. The pages of
+traces and requests show everybody's labels. Annotators must not see each other's, so a project's pages of
+that kind are for its administrators and viewers (``read``), the others for those of the whole server.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, Literal
+
+from anyio import to_thread
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Match, Mount
+from starlette.routing import Route as Served
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from surefoot.server.gateway import chat, score
+from surefoot.server.gateway.access import GuardedRoute, KeyAuth
+from surefoot.server.gateway.dialects import MessagesAnswer, ResponsesAnswer
+from surefoot.server.gateway.errors import (
+    EXPECTED_ERRORS,
+    ApiError,
+    ResponseModel,
+    answered,
+    error_body,
+    error_response,
+    response_of,
+)
+from surefoot.server.gateway.gateway import Gateway
+from surefoot.server.gateway.monitor import Monitor
+from surefoot.server.gateway.schemas import ChatResponse, CompletionResponse, HeldResponse
+from surefoot.server.gateway.settings import ServerSettings
+from surefoot.server.pages import (
+    adjudicate,
+    agreement,
+    annotate,
+    files,
+    monitor,
+    projects,
+    reports,
+    request_log,
+    run,
+    runs,
+    session,
+)
+from surefoot.server.pages.page import ERROR_HANDLERS, Pages, StaticFiles, page_endpoint
+from surefoot.server.pages.settings import PageSettings
+from surefoot.server.permissions import Action
+from surefoot.server.routing import Route, openapi_document
+
+if TYPE_CHECKING:
+    from surefoot.server.store.database import Database
+    from surefoot.server.store.keys import Keys
+
+
+class ModelResponse(ResponseModel):
+    """A name that a client may send as ``model``."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "surefoot"
+
+
+class ModelList(ResponseModel):
+    """Answer of ``/v1/models``."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelResponse]
+
+
+class Health(ResponseModel):
+    """Answer of ``/health`` and ``/ready``."""
+
+    status: Literal["ok"] = "ok"
+
+
+async def models(gateway: Gateway, _: Request) -> Response:
+    """The policy, and the strategies in front of it."""
+    return answered(ModelList(data=[ModelResponse(id=name) for name in gateway.planner.models()]))
+
+
+async def model(gateway: Gateway, _: Request, model: str) -> Response:
+    """One of them."""
+    if model not in gateway.planner.models():
+        raise ApiError(404, f"there is no model {model[:100]!r}", param="model", code="model_not_found")
+    return answered(ModelResponse(id=model))
+
+
+async def health(*_: object) -> Response:
+    """The process lives."""
+    return answered(Health())
+
+
+async def ready(gateway: Gateway, _: Request) -> Response:
+    """Requests are accepted: the server is not stopping or full, and answers can be recorded."""
+    gateway.admission.reserve().close()
+    await gateway.recorder.probe()
+    return answered(Health())
+
+
+async def metrics(gateway: Gateway, _: Request) -> Response:
+    """Counts, times, shares, score drift and alarms."""
+    return Response(gateway.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def openapi(_: Gateway | None, request: Request) -> Response:
+    """The OpenAPI document of this server."""
+    return JSONResponse(request.app.state.document)
+
+
+async def missing(_: Gateway, request: Request, path: str) -> Response:
+    """Answer in the OpenAI form, not with a page."""
+    allowed = [method for method in _METHODS if _accepts(request, method)]
+    if not allowed:
+        message = f"there is no /v1/{path[:100]} here; this server generates, scores and verifies"
+        raise ApiError(404, message, code="not_found")
+    message = f"/v1/{path[:100]} allows {', '.join(allowed)}"
+    answer = response_of(ApiError(405, message, code="method_not_allowed"))
+    answer.headers["Allow"] = ", ".join(allowed)
+    return answer
+
+
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+
+
+def _accepts(request: Request, method: str) -> bool:
+    """Whether a route would have answered the request, had its method been ``method``."""
+    names = ("type", "path", "root_path", "headers")
+    scope = {**{name: request.scope.get(name, "") for name in names}, "method": method}
+    routes: list[BaseRoute] = request.app.routes
+    known = (route for route in routes if isinstance(route, Served) and route.path != _REST)
+    return any(route.matches(scope)[0] is Match.FULL for route in known)
+
+
+def page(path: str, function: Callable[..., Response], action: Action) -> Route:
+    """A page with its JSON twin."""
+    return Route("GET", path, function, action, twin=True)
+
+
+_REST: Final = "/v1/{path:path}"
+_PROJECT: Final = "/projects/{project_id:number}"
+_ITEM: Final = f"{_PROJECT}/items/{{item_id:number}}"
+
+GATEWAY: Final[tuple[Route, ...]] = (
+    Route("POST", "/v1/chat/completions", chat.chat_completions, "chat", ChatResponse),
+    Route("POST", "/v1/completions", chat.completions, "chat", CompletionResponse),
+    Route("POST", "/v1/responses", chat.openai_responses, "chat", ResponsesAnswer),
+    Route("POST", "/v1/messages", chat.anthropic_messages, "chat", MessagesAnswer),
+    Route("GET", "/v1/held/{number:int}", chat.held, "chat", HeldResponse, (404, 503)),
+    Route("POST", "/v1/score", score.score, "score", score.ScoreResponse),
+    Route("POST", "/v1/verify", score.verify, "score", score.VerifyResponse),
+    Route("GET", "/v1/models", models, "connect", ModelList),
+    Route("GET", "/v1/models/{model:path}", model, "connect", ModelResponse, (404,)),
+    Route("GET", "/health", health, "probe", Health),
+    Route("GET", "/ready", ready, "probe", Health, (503,)),
+    Route("GET", "/metrics", metrics, "operate"),
+)
+DESCRIPTION: Final = Route("GET", "/openapi.json", openapi, "connect")
+REST: Final = Route("*", _REST, missing, "connect")
+
+PAGES: Final[tuple[Route, ...]] = (
+    Route("GET", "/sign-in", session.sign_in_page, None),
+    Route("POST", "/sign-in", session.sign_in, None),
+    Route("POST", "/sign-out", session.sign_out, None),
+    Route("GET", "/", projects.start, "enter"),
+    page("/projects", projects.project_list, "enter"),
+    Route("POST", "/projects", projects.create, "manage"),
+    page("/people", projects.people, "manage"),
+    Route("POST", "/people", projects.invite, "manage"),
+    Route("POST", "/people/{user_id:number}", projects.change_account, "manage"),
+    page(_PROJECT, projects.home, "enter"),
+    page(f"{_PROJECT}/settings", projects.settings_page, "manage"),
+    Route("POST", f"{_PROJECT}/settings", projects.change, "manage"),
+    Route("POST", f"{_PROJECT}/sample", projects.load_sample, "manage"),
+    Route("POST", f"{_PROJECT}/members", projects.set_member, "manage"),
+    Route("POST", f"{_PROJECT}/queue", projects.choose_policy, "manage"),
+    page(f"{_PROJECT}/label", annotate.work_page, "enter"),
+    page(f"{_PROJECT}/annotate", annotate.next_item, "label"),
+    page(_ITEM, annotate.item_page, "label"),
+    Route("POST", f"{_ITEM}/label", annotate.label, "label"),
+    Route("POST", f"{_ITEM}/undo", annotate.undo, "label"),
+    Route("POST", f"{_ITEM}/skip", annotate.skip, "label"),
+    Route("POST", f"{_ITEM}/comment", annotate.comment, "label"),
+    page(f"{_PROJECT}/agreement", agreement.agreement_page, "read"),
+    page(f"{_PROJECT}/adjudicate", adjudicate.disagreements, "manage"),
+    page(f"{_PROJECT}/flags", adjudicate.flag_list, "manage"),
+    Route("POST", f"{_PROJECT}/flags/{{comment_id:number}}", adjudicate.resolve, "manage"),
+    page(f"{_PROJECT}/files", files.files_page, "read"),
+    Route("POST", f"{_PROJECT}/files", files.upload, "manage", files=16),
+    Route("GET", f"{_PROJECT}/export/{{name}}", files.export, "read"),
+    page(f"{_PROJECT}/runs", runs.run_list, "read"),
+    Route("POST", f"{_PROJECT}/runs", runs.label_selection, "manage"),
+    Route("POST", f"{_PROJECT}/selection", runs.open_selection, "read"),
+    page(f"{_PROJECT}/run", run.run_page, "read"),
+    Route("POST", f"{_PROJECT}/run", run.decide_here, "manage"),
+    page(f"{_PROJECT}/compare", runs.compare, "read"),
+    page("/reports", reports.report_list, "read"),
+    Route("GET", "/report", reports.report_page, "read"),
+    page("/requests", request_log.request_list, "read"),
+    page("/request", request_log.request_page, "read"),
+    page("/request-tree", request_log.request_tree, "read"),
+    Route("POST", "/requests/import", request_log.import_answers, "manage"),
+    page("/held", request_log.held_list, "read"),
+    Route("POST", "/held/{number:number}", request_log.decide_held, "manage"),
+    page("/monitor", monitor.monitor_page, "read"),
+)
+
+
+def create_app(
+    settings: ServerSettings,
+    *,
+    gateway: Gateway | None = None,
+    pages: ASGIApp | None = None,
+    keys: Keys | None = None,
+) -> Starlette:
+    """The application.
+
+    ``pages`` gets every request that no route matches, checks access and limits bodies itself; the gateway's
+    routes require a key of ``keys``. Pass the same limits in ``gateway.limits`` and ``settings.limits``. The
+    gateway is closed with the application. Raises ``ValueError`` for missing ``keys``.
+    """
+    if settings.needs_key and keys is None:
+        raise ValueError("'keys' is missing: keys are required, and it is where they are looked up")
+    auth = KeyAuth(
+        keys,
+        required=settings.needs_key,
+        rate_per_minute=settings.limits.rate_per_minute,
+        on_refusal=gateway.metrics.key_refused if gateway is not None else lambda _: None,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        to_thread.current_default_thread_limiter().total_tokens = _PAGE_THREADS
+        if gateway is not None:
+            await gateway.open()
+        yield
+        if gateway is not None:
+            await gateway.close()
+        auth.close()
+
+    routes = [DESCRIPTION] if gateway is None else [*GATEWAY, DESCRIPTION, REST]
+    app = _application(
+        routes,
+        lambda route: GuardedRoute(route, gateway=gateway, settings=settings, auth=auth),
+        Starlette(lifespan=lifespan),
+    )
+    app.state.gateway = gateway
+    app.state.document = openapi_document(routes, error_body, with_keys=settings.needs_key)
+    if pages is not None:
+        app.mount("/", pages)
+    app.middleware_stack = _Entry(app.router, gateway)
+    return app
+
+
+def create_pages_app(
+    db: Database,
+    settings: PageSettings | None = None,
+    *,
+    rng: random.Random | None = None,
+    gateway_monitor: Monitor | None = None,
+) -> Starlette:
+    """The pages over a database, as an ASGI app to be mounted at the root, after the gateway's routes.
+
+    ``rng`` chooses random and control items; the default is the system's. ``gateway_monitor`` has a page.
+    """
+    pages = Pages(db, settings or PageSettings(), rng, gateway_monitor)
+    app = _application(
+        PAGES, lambda route: page_endpoint(route, pages), Starlette(exception_handlers=ERROR_HANDLERS)
+    )
+    app.state.pages = pages
+    app.routes.append(Mount("/static", StaticFiles(), name="static"))
+    return app
+
+
+def _application(
+    routes: Sequence[Route], endpoint: Callable[[Route], Callable[..., object]], app: Starlette
+) -> Starlette:
+    """``app`` with routes, in the order of the list."""
+    app.state.routes = tuple(routes)
+    app.router.redirect_slashes = False  # its redirects repeat the Host that the client sent
+    for route in routes:
+        methods = _METHODS if route.method == "*" else (route.method,)
+        for path in route.paths:
+            served = Served(path, endpoint(route), methods=list(methods))
+            served.methods = set(methods)  # without the HEAD that it adds to GET
+            app.routes.append(served)
+    return app
+
+
+_PAGE_THREADS = 4
+"""Pages that are made at the same time. More threads make no page sooner, and all share one interpreter with
+the event loop, which then waits for each of them."""
+
+
+class _Entry:
+    """ASGI app: an id for each request, in a header, and counts and times for the metrics.
+
+    Errors are answered in the form of the path. A request must name one host: without keys, ``Host`` says
+    whether it comes from this machine.
+    """
+
+    def __init__(self, app: ASGIApp, gateway: Gateway | None) -> None:
+        self.app, self.gateway = app, gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, status = time.monotonic(), 0
+        request_id = secrets.token_hex(16).encode()
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", request_id)]}
+            await send(message)
+
+        try:
+            if not _names_one_host(scope):
+                raise ApiError(400, "the request does not have exactly one Host header", code="host")
+            await self.app(scope, receive, send_with_id)
+        except Exception as error:
+            if status:  # the answer has begun
+                raise
+            await error_response(scope["path"], error)(scope, receive, send_with_id)
+            if not isinstance(error, EXPECTED_ERRORS):  # for the log
+                raise
+        finally:
+            if self.gateway is not None:
+                endpoint = getattr(scope.get("route"), "path", "other")
+                self.gateway.metrics.count_request(endpoint, status or 500, time.monotonic() - started)
+
+
+def _names_one_host(scope: Scope) -> bool:
+    """Whether a request has one ``Host`` header, or none in HTTP/1.0."""
+    hosts = sum(name == b"host" for name, _ in scope["headers"])
+    return hosts == 1 or (not hosts and scope["http_version"] == "1.0")

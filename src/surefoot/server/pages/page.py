@@ -1,0 +1,450 @@
+"""A request for a page: who sends it, in which project, with which form, and how it is answered."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Any, Final, Literal
+from urllib.parse import urlencode
+
+from markupsafe import Markup
+from pydantic_core import from_json, to_json
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.staticfiles import StaticFiles as FolderApp
+from starlette.types import Scope
+
+from surefoot.errors import (
+    ConflictError,
+    ExpiredKeyError,
+    ForbiddenError,
+    NotFoundError,
+    SurefootError,
+    UnavailableError,
+)
+from surefoot.server.gateway.access import PEER, TokenBucket, address_in, client_address
+from surefoot.server.gateway.monitor import Monitor
+from surefoot.server.pages.forms import Form, read_form
+from surefoot.server.pages.mathematics import page_budget
+from surefoot.server.pages.render import FOLDER, HEADERS, templates
+from surefoot.server.pages.settings import PageSettings
+from surefoot.server.permissions import Action, Actor, Role, allowed, role_in
+from surefoot.server.routing import Route
+from surefoot.server.store.accounts import Project
+from surefoot.server.store.database import Database
+from surefoot.server.store.users import folded_name
+
+SESSION: Final = "surefoot_session"
+"""The token of a session, which is random, and stored as a hash."""
+SIGN_IN: Final = "surefoot_sign_in"
+"""Identifies the browser to which a sign-in form was sent, before it has a session."""
+PROJECT: Final = "surefoot_project"
+"""Number of the project that this browser opened last."""
+_TOKEN: Final = Markup('<input type="hidden" name="csrf" value="{}">')
+"""The field of every form that carries the session's secret."""
+_YEAR_SECONDS: Final = 365 * 24 * 3600.0
+_BUCKETS: Final = 100_000
+"""Addresses whose sign-ins are counted."""
+_OPEN_FORM_BYTES: Final = 20_000
+"""Body of a form that everybody may send: it is read before anybody is known."""
+_LONGEST_QUERY: Final = 1000
+"""Characters of a query that survive signing in."""
+_LOG = logging.getLogger("surefoot.server")
+
+
+class Pages:
+    """State of the pages app; ``request.app.state.pages``."""
+
+    def __init__(
+        self,
+        db: Database,
+        settings: PageSettings,
+        rng: random.Random | None = None,
+        monitor: Monitor | None = None,
+    ) -> None:
+        self.db, self.settings, self.monitor = db, settings, monitor
+        self.rng = rng or random.SystemRandom()
+        self._sign_ins: dict[str, TokenBucket] = {}
+
+    def sign_in_wait(self, request: Request) -> float:
+        """Count a sign-in under the client's address; seconds to wait if there were too many, or 0."""
+        address = client_address(request.client.host if request.client else "unknown")
+        if len(self._sign_ins) >= _BUCKETS:
+            self._sign_ins.clear()
+        return self._sign_ins.setdefault(address, TokenBucket(self.settings.attempts)).take()
+
+    def cookie_name(self, name: str) -> str:
+        """Secure cookies travel over HTTPS only, and browsers accept them from this very host alone: a
+        sibling domain cannot plant a cookie whose name begins with ``__Host-``."""
+        return f"__Host-{name}" if self.settings.secure else name
+
+    def set_cookie(
+        self,
+        response: Response,
+        name: str,
+        value: str,
+        *,
+        seconds: float,
+        samesite: Literal["lax", "strict"] = "lax",
+    ) -> None:
+        """Set a cookie that scripts cannot read, for so many seconds."""
+        response.set_cookie(
+            self.cookie_name(name),
+            value,
+            max_age=int(seconds),
+            path="/",
+            httponly=True,
+            samesite=samesite,
+            secure=self.settings.secure,
+        )
+
+    def delete_cookie(self, response: Response, name: str) -> None:
+        """Browsers ignore this unless it has the attributes that the cookie was set with."""
+        name, secure = self.cookie_name(name), self.settings.secure
+        response.delete_cookie(name, path="/", secure=secure, httponly=True)
+
+
+class SignInNeeded(Exception):  # noqa: N818 - not an error: the response is the sign-in page
+    """Nobody is signed in; pages redirect to the sign-in form, programs get 401."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A request for a page."""
+
+    request: Request
+    pages: Pages
+    visitor: Actor | None = None
+    """The author of the request, if known."""
+    opened: Project | None = None
+    """The project of the address."""
+    role: Role | None = None
+    """The visitor's role there."""
+    form: Form
+
+    @property
+    def db(self) -> Database:
+        """The database."""
+        return self.pages.db
+
+    @property
+    def settings(self) -> PageSettings:
+        """Settings of the pages."""
+        return self.pages.settings
+
+    @property
+    def query(self) -> Form:
+        """The parameters of the address."""
+        return Form(data=self.request.query_params)
+
+    @property
+    def root(self) -> str:
+        """What every path begins with, where the pages are mounted below the root."""
+        return str(self.request.scope.get("root_path", ""))
+
+    @property
+    def actor(self) -> Actor:
+        """The author of the request. Raises ``SignInNeeded`` if they are unknown."""
+        if self.visitor is None:
+            raise SignInNeeded
+        return self.visitor
+
+    @property
+    def project(self) -> Project:
+        """The project of the address."""
+        assert self.opened is not None  # noqa: S101 - for the type checker
+        return self.opened
+
+    @property
+    def id(self) -> int:
+        """Number of the project."""
+        return self.project.id
+
+    @property
+    def user_id(self) -> int:
+        """The user who acts. Raises ``ForbiddenError`` for a key without an account."""
+        if self.actor.user_id is None:
+            raise ForbiddenError("this key belongs to no account, and labelling needs one")
+        return self.actor.user_id
+
+    def enter(self, project_id: int, action: Action = "enter") -> Page:
+        """The page in a project. Raises as ``allowed`` does."""
+        role = allowed(self.actor, action, project_id)
+        return replace(self, opened=self.db.projects.get(project_id), role=role)
+
+    def projects(self) -> list[tuple[Project, Role]]:
+        """The projects that ``enter`` opens for the visitor, but archived ones, with their role there."""
+        everywhere = self.actor.user_id is None or "admin" in self.actor.roles
+        projects = self.db.projects.list(None if everywhere else self.actor.user_id)
+        roles = ((project, role_in(self.actor, project.id)) for project in projects)
+        return [(project, role) for project, role in roles if role is not None]
+
+    def last_place(self) -> Page | None:
+        """The project that this browser opened last, else the visitor's first; ``None`` without any."""
+        number = self.cookie(PROJECT)
+        with suppress(NotFoundError, ForbiddenError):
+            if number.isascii() and number.isdigit() and len(number) < 16:
+                return self.enter(int(number))
+        projects = self.projects()
+        return self.enter(projects[0][0].id) if projects else None
+
+    def audit(self, action: str, **detail: Any) -> None:
+        """Log what the visitor did, in the project of the address."""
+        project_id = self.id if self.opened else None
+        self.db.projects.audit(action, self.actor.user_id, project_id, **detail)
+
+    def cookie(self, name: str) -> str:
+        """The cookie; empty if there is none."""
+        return self.request.cookies.get(self.pages.cookie_name(name), "")
+
+    def check_secret(self) -> None:
+        """Raise 403 unless the form carries the session's secret."""
+        csrf = self.actor.csrf
+        if csrf is not None and not hmac.compare_digest(self.form.sent("csrf"), csrf.encode()):
+            raise HTTPException(403, "the form has expired or came from another page; load the page again")
+
+    def show(self, template: str, data: Mapping[str, Any], *, status: int = 200, **extra: Any) -> Response:
+        """The page, or its JSON twin. ``extra`` is for the template alone: tokens, choices, drawings."""
+        place, visitor = self if self.opened else None, self.visitor
+        content = plain(data)
+        if place is not None:
+            content = {"project": {"id": self.id, "name": self.project.name}, **content}
+        if wants_json(self.request):
+            return JSONResponse(content, status_code=status, headers=HEADERS)
+        reads_all = visitor is not None and visitor.may("read")
+        with page_budget():
+            text = (
+                templates()
+                .get_template(template)
+                .render(
+                    data=content,
+                    status=status,
+                    visitor=visitor,
+                    token=_TOKEN.format((visitor and visitor.csrf) or ""),
+                    place=place,
+                    rail=place or (visitor and self.last_place()),
+                    reads_all=reads_all,
+                    open_flags=self.db.comments.open_flags(self.id) if self.role == "admin" else 0,
+                    waiting_calls=self.db.held_calls.count()["waiting"] if reads_all else 0,
+                    root=self.root,
+                    here=self.request.url.path,
+                    **extra,
+                )
+            )
+        response = HTMLResponse(text, status_code=status, headers=HEADERS)
+        if place is not None:
+            self.pages.set_cookie(response, PROJECT, str(self.id), seconds=_YEAR_SECONDS)
+        return response
+
+    def done(self, to: str, data: Mapping[str, Any] | None = None) -> Response:
+        """Response to a form: a redirect (303), so that a reload sends nothing twice. A program gets
+        ``data``."""
+        if wants_json(self.request):
+            return JSONResponse(plain(data or {}), headers=HEADERS)
+        return RedirectResponse(self.root + to, status_code=303, headers=HEADERS)
+
+
+def page_endpoint(route: Route, pages: Pages) -> Callable[[Request], Awaitable[Response]]:
+    """What answers a route: the visitor and what they may do come first, then the form, then the page."""
+
+    def opened(request: Request) -> Page:
+        proxied_user(request, pages.settings)  # it refuses a forged header
+        page = Page(request=request, pages=pages, form=Form(data=request.query_params))
+        if route.action is None:
+            return page
+        page = replace(page, visitor=visitor_of(request))
+        if (project_id := request.path_params.get("project_id")) is not None:
+            return page.enter(project_id, route.action)
+        allowed(page.actor, route.action)
+        return page
+
+    async def answer(request: Request) -> Response:
+        request.scope["route"] = route
+        page = await run_in_threadpool(opened, request)
+        ids = {name: value for name, value in request.path_params.items() if name != "project_id"}
+        if route.method == "GET":
+            return await run_in_threadpool(route.function, page, **ids)
+        settings = pages.settings
+        most = settings.max_upload_bytes if route.files else settings.max_form_bytes
+        most = _OPEN_FORM_BYTES if route.action is None else most
+        form = await read_form(request, most, part=settings.max_form_bytes, files=route.files)
+        page = replace(page, form=form)
+        try:
+            if route.action is not None:
+                page.check_secret()
+            return await run_in_threadpool(route.function, page, **ids)
+        finally:
+            await form.aclose()
+
+    return answer
+
+
+def visitor_of(request: Request) -> Actor | None:
+    """The visitor, by API key or cookie; ``None`` = unknown."""
+    pages: Pages = request.app.state.pages
+    key = bearer_key(request)
+    if key is not None:
+        return _by_key(pages, key)
+    signed_in = pages.db.users.session(request.cookies.get(pages.cookie_name(SESSION), ""))
+    if signed_in is None:
+        return None
+    user, session = signed_in
+    if pages.settings.trusted_user_header is not None:
+        name = proxied_user(request, pages.settings)
+        if name is None or folded_name(name) != folded_name(user.name):
+            return None
+    return Actor(
+        name=user.name,
+        roles=user.roles,
+        user_id=user.id,
+        csrf=session.csrf,
+        member_role=_member_role(pages.db, user.id),
+    )
+
+
+def _by_key(pages: Pages, key: str) -> Actor | None:
+    api_key = pages.db.keys.authenticate(key)
+    if api_key is None or api_key.role == "client":
+        return None
+    with suppress(UnavailableError):  # the page works without it
+        pages.db.keys.note_use(api_key)
+    roles: frozenset[Role] = frozenset([api_key.role])
+    if api_key.user_id is not None:
+        user = pages.db.users.get(api_key.user_id)
+        if not user.active:
+            return None
+        roles = user.roles
+    return Actor(
+        name=api_key.name,
+        roles=roles,
+        user_id=api_key.user_id,
+        key_role=api_key.role,
+        only_project=api_key.project_id,
+        scopes=api_key.scopes,
+        member_role=_member_role(pages.db, api_key.user_id),
+    )
+
+
+def _member_role(db: Database, user_id: int | None) -> Callable[[int], Role | None]:
+    def role(project_id: int) -> Role | None:
+        member = None if user_id is None else db.projects.member(project_id, user_id)
+        return member.role if member else None
+
+    return role
+
+
+def bearer_key(request: Request) -> str | None:
+    """The API key of the request; ``None`` without one, also for a sign-in proxy's other schemes."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else None
+
+
+def proxied_user(request: Request, settings: PageSettings) -> str | None:
+    """The name of the user whom the sign-in proxy has authenticated; ``None`` without one.
+
+    Raises ``ForbiddenError`` if the header comes from any other address, or more than once.
+    """
+    header = settings.trusted_user_header
+    names = request.headers.getlist(header) if header else []
+    if not names:
+        return None
+    client = request.scope.get(PEER, request.scope.get("client"))
+    if client is None or not address_in(client[0], settings.trusted_proxies):
+        raise ForbiddenError(f"only the sign-in proxy may send the header {header}")
+    try:
+        (name,) = names
+        return name.encode("latin-1").decode("utf-8").strip() or None
+    except ValueError as error:
+        raise ForbiddenError(f"the header {header} must be one UTF-8 name") from error
+
+
+def wants_json(request: Request) -> bool:
+    """Whether a program is asking: the path ends in .json, or it accepts JSON but not HTML."""
+    accept = request.headers.get("accept", "")
+    return request.url.path.endswith(".json") or ("application/json" in accept and "text/html" not in accept)
+
+
+def plain(data: object) -> Any:
+    """``data`` as JSON values: records and data classes as objects, times as ISO text, NaN as null."""
+    return from_json(to_json(data, inf_nan_mode="null"))
+
+
+def next_page(query: str, **position: Any) -> str:
+    """Link to the next page of a list: the query of this one, and where to continue."""
+    return "?" + "&".join(filter(None, (query, urlencode(position))))
+
+
+class StaticFiles(FolderApp):
+    """Static files that keep their declared type, and run nothing if a browser opens them by themselves."""
+
+    def __init__(self) -> None:
+        super().__init__(directory=FOLDER / "static")
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """See the base class."""
+        response = await super().get_response(path, scope)
+        for name in ("Content-Security-Policy", "X-Content-Type-Options"):
+            response.headers[name] = HEADERS[name]
+        return response
+
+
+_STATUS: dict[type[Exception], int] = {
+    ExpiredKeyError: 401,  # before its base
+    NotFoundError: 404,
+    ForbiddenError: 403,
+    ConflictError: 409,
+    UnavailableError: 503,
+    SurefootError: 400,
+}
+_MESSAGES = {
+    500: "an unforeseen error; the server's log has it",
+    503: "the database does not answer; try again in a moment",
+}
+
+
+async def _sign_in_needed(request: Request, _: Exception) -> Response:
+    if wants_json(request) or bearer_key(request) is not None:
+        headers = {**HEADERS, "WWW-Authenticate": "Bearer"}
+        return JSONResponse({"error": "sign in, or send a valid API key"}, status_code=401, headers=headers)
+    to = request.scope.get("root_path", "") + "/sign-in"
+    if request.method == "GET":
+        here, query = request.url.path, request.url.query
+        to += "?" + urlencode({"next": f"{here}?{query}" if 0 < len(query) <= _LONGEST_QUERY else here})
+    return RedirectResponse(to, status_code=303, headers=HEADERS)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    """The page of an error of this package, of HTTP, or of anything else."""
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+    message, headers = _MESSAGES.get(status, str(error)), {}
+    if isinstance(error, HTTPException):
+        status, message, headers = error.status_code, str(error.detail), dict(error.headers or {})
+    elif status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    elif status == 503:
+        _LOG.warning("%s", error)  # it may name hosts and files
+        headers["Retry-After"] = "5"
+    try:
+        visitor = visitor_of(request)
+    except Exception:  # whatever failed, such as the database, may fail here again
+        visitor = None
+    page = Page(
+        request=request, pages=request.app.state.pages, visitor=visitor, form=Form(data=request.query_params)
+    )
+    title = HTTPStatus(status).phrase
+    response = page.show("error.html", {"error": message}, status=status, title=title)
+    response.headers.update(headers)
+    return response
+
+
+ERROR_HANDLERS: Final[Mapping[Any, Any]] = {
+    SignInNeeded: _sign_in_needed,
+    **dict.fromkeys((SurefootError, HTTPException, Exception), _refused),
+}

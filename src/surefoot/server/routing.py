@@ -1,0 +1,164 @@
+"""A route as one line (method, path, function, permission), and the OpenAPI document of a list of routes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, get_type_hints
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.convertors import Convertor, register_url_convertor
+
+from surefoot import __version__
+from surefoot.server.permissions import Action
+
+
+class NumberConvertor(Convertor[int]):
+    """A number in an address: at most 15 digits, which a column can hold; anything longer is not found."""
+
+    regex = "[0-9]{1,15}"
+
+    def convert(self, value: str) -> int:
+        """The number."""
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        """Its digits."""
+        return str(value)
+
+
+register_url_convertor("number", NumberConvertor())
+_PARAMETER = re.compile(r"\{(\w+)(?::(\w+))?\}")
+_TYPES = {"number": "integer", "int": "integer"}
+
+
+@dataclass(frozen=True)
+class Route:
+    """What a method of a path calls, and who may call it."""
+
+    method: str
+    """``*`` = every method that no other route of the path takes."""
+    path: str
+    function: Callable[..., Any]
+    """Of the gateway: ``async (gateway, request, …)``; of a page: ``(page, …)``."""
+    action: Action | None
+    """``None`` = open to everybody; the function checks what it must."""
+    answer: type[BaseModel] | None = None
+    """Type of the JSON answer."""
+    errors: tuple[int, ...] = ()
+    """Statuses of errors beyond those that every route of its kind has."""
+    twin: bool = False
+    """Also served as JSON, at ``path.json``."""
+    files: int = 0
+    """Most files of a form."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The path, and that of the JSON twin."""
+        return (self.path, f"{self.path}.json") if self.twin else (self.path,)
+
+    @property
+    def body(self) -> type[BaseModel] | None:
+        """Type of the JSON body."""
+        kind: type[BaseModel] | None = get_type_hints(self.function).get("body")
+        return kind
+
+
+MEANINGS: Final = {
+    400: "The request is not valid.",
+    401: "No key, or an unknown or expired one.",
+    403: "The key's role or scopes do not allow this.",
+    404: "Unknown model.",
+    413: "The body is too large.",
+    429: "Too many requests; try again after Retry-After seconds.",
+    500: "An unforeseen error, such as an answer that no record can hold.",
+    502: "The policy or the model behind it failed.",
+    503: "The server is stopping or not ready, or cannot record answers now.",
+    504: "No answer in time.",
+}
+_TAGS = {"chat": "generate", "score": "score"}
+
+
+def openapi_document(
+    routes: Sequence[Route], error_of: Callable[[str], type[BaseModel]], *, with_keys: bool
+) -> dict[str, Any]:
+    """The OpenAPI document; ``error_of`` gives the type of a path's errors."""
+    routes = [route for route in routes if route.method != "*" and route.path != "/openapi.json"]
+    models = {
+        (model, mode)
+        for route in routes
+        for model, mode in (
+            (route.body, "validation"),
+            (route.answer, "serialization"),
+            (error_of(route.path), "serialization"),
+        )
+        if model is not None
+    }
+    ordered = sorted(models, key=lambda pair: (pair[0].__name__, pair[1]))
+    schemas, definitions = models_json_schema(
+        ordered,  # type: ignore[arg-type]
+        ref_template="#/components/schemas/{model}",
+    )
+
+    def content(kind: type[BaseModel] | None, mode: Any = "serialization") -> dict[str, Any]:
+        if kind is None:
+            return {"text/plain": {"schema": {"type": "string"}}}
+        return {"application/json": {"schema": schemas[kind, mode]}}
+
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        body, streams = route.body, route.body is not None and "stream" in route.body.model_fields
+        statuses = {401, 403, 429, *route.errors} if body is None else set(MEANINGS)
+        good: dict[str, Any] = {"description": "The answer.", "content": content(route.answer)}
+        if streams:
+            good["description"] = "The answer; with `stream`, server-sent events."
+            good["content"] = {**good["content"], "text/event-stream": {}}
+        operation: dict[str, Any] = {
+            "tags": [_TAGS.get(route.action or "", "status")],
+            "summary": route.function.__name__.replace("_", " ").capitalize(),
+            "description": " ".join((route.function.__doc__ or "").split()),
+            "responses": {
+                "200": good,
+                **{
+                    str(status): {
+                        "description": MEANINGS[status],
+                        "content": content(error_of(route.path)),
+                    }
+                    for status in sorted(statuses)
+                },
+            },
+        }
+        if body is not None:
+            operation["requestBody"] = {"required": True, "content": content(body, "validation")}
+        parameters: list[tuple[str, str]] = _PARAMETER.findall(route.path)
+        if parameters:
+            operation["parameters"] = [
+                {
+                    "name": name,
+                    "in": "path",
+                    "required": True,
+                    "schema": {"type": _TYPES.get(kind, "string")},
+                }
+                for name, kind in parameters
+            ]
+        for path in route.paths:
+            name = f"{route.function.__name__}{'_json' if path != route.path else ''}"
+            known = paths.setdefault(_PARAMETER.sub(r"{\1}", path), {})
+            known[route.method.lower()] = {**operation, "operationId": name}
+    components: dict[str, Any] = {"schemas": definitions.get("$defs", {})}
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "surefoot",
+            "version": __version__,
+            "description": "An OpenAI-compatible gateway that verifies as it generates.",
+        },
+        "paths": paths,
+        "components": components,
+    }
+    if with_keys:
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"key": []}]
+    return document
