@@ -6,7 +6,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -22,10 +22,11 @@ from surefoot.cli.terminal import echo, echo_table, echo_wrapped, note, note_cou
 from surefoot.errors import RecordError, RunError, SurefootError
 from surefoot.formats.rows import trace_memory
 from surefoot.io import ReadReport, Run, read_records
+from surefoot.io.atomic import make_directory
 from surefoot.io.files import RecordWriter, blocks, needs, record_writer
 from surefoot.io.joins import Joined, JoinedTraces, LabelledTraces, join_traces
 from surefoot.io.lineage import model_hashes, portable, write_outputs
-from surefoot.io.runs import make_manifest
+from surefoot.io.runs import UNFINISHED, lock_file, make_manifest, remove_unfinished_files, unfinished
 from surefoot.io.sources import ENDINGS, files_of, names_files, shown
 from surefoot.io.tables import RecordTable, open_table
 from surefoot.records import Problem, Record, StepLabel, Trace, Usage, content_id
@@ -233,24 +234,40 @@ def labelled(
 
 
 class RecordFiles:
-    """``NAME.jsonl`` of records by name in a directory, each opened with its first record."""
+    """``NAME.jsonl`` of records by name in a directory, each opened with its first record.
+
+    While they are written, a locked file ``UNFINISHED`` lists them. A killed process leaves it: the next one
+    removes what is unfinished, and may replace the listed files. Raises ``RunError`` if another process
+    writes there.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._files = folder, ExitStack()
         self._writers: dict[str, RecordWriter] = {}
 
     def __enter__(self) -> Self:
+        marker = make_directory(self._folder) / UNFINISHED
+        self._left = unfinished(self._folder)
+        self._lock = lock_file(marker)
+        self._lock.writelines(f"{name}\n" for name in self._left or ())
+        remove_unfinished_files(self._folder, resumed=self._left is not None)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._files.__exit__(*error)
+        with self._lock:
+            self._files.__exit__(*error)
+            if error[0] is None or self._left is None:
+                (self._folder / UNFINISHED).unlink()
+        with suppress(OSError):  # nothing was written
+            self._folder.rmdir()
 
     def write(self, **records: Iterable[Record]) -> None:
         """Add records to the file of each name."""
         for name, of_name in records.items():
             for record in of_name:
                 if name not in self._writers:
-                    self._folder.mkdir(parents=True, exist_ok=True)
+                    self._lock.write(f"{name}.jsonl\n")
+                    self._lock.flush()
                     file = record_writer(self._folder / f"{name}.jsonl", type(record))
                     self._writers[name] = self._files.enter_context(file)
                 self._writers[name].write(record)
