@@ -133,7 +133,8 @@ def test_a_report_stands_beside_another_but_not_over_its_own(folder):
 
 
 def test_every_option_that_names_an_output_is_marked():
-    """Commands with ``--out`` have ``--force``: a new one cannot forget it."""
-    for settings in map(load_settings, COMMANDS):
+    """Commands with ``--out`` have ``--force``: a new one cannot forget it. The quickstart only continues its
+    own commands, and refuses every other directory."""
+    for settings in map(load_settings, set(COMMANDS) - {"quickstart"}):
         if "out" in settings.model_fields:
             assert output_fields(settings), settings.__name__

@@ -100,6 +100,10 @@ def test_a_finished_run_is_not_done_again(finished, monkeypatch):
     assert good(*QUICKSTART).err.count("done already") == 7
     assert contents(folder / "run") == before
     assert "run/commands.sh has other commands" in refused(*QUICKSTART, "--seed", 1)
+    (folder / "mine").mkdir(exist_ok=True)
+    (folder / "mine" / "train-traces.jsonl").write_text("mine")
+    assert "mine is a directory with other files in it" in refused(*QUICKSTART, "--out", "mine")
+    assert (folder / "mine" / "train-traces.jsonl").read_text() == "mine"
 
 
 def test_a_run_interrupted_before_each_command_gives_the_same_files(finished, tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from surefoot.cli.terminal import note
 from surefoot.errors import RunError
 from surefoot.extras import need
 from surefoot.io import write_records
+from surefoot.io.atomic import atomic_file
 from surefoot.io.lineage import MANIFEST, write_outputs
 from surefoot.io.runs import make_manifest
 from surefoot.lab.world import generate_problems
@@ -49,9 +50,12 @@ class Quickstart(Command):
         stored = self.out / "commands.sh"
         if stored.exists() and stored.read_text(encoding="utf-8") != script:
             raise RunError(f"{stored} has other commands: the settings differ; name another --out")
+        if not stored.exists() and self.out.is_dir() and any(self.out.iterdir()):
+            raise RunError(f"{self.out} is a directory with other files in it; name a new one for --out")
         self.out.mkdir(parents=True, exist_ok=True)
+        with atomic_file(stored) as file:
+            file.write(script.encode())
         self.write_problems()
-        stored.write_text(script, encoding="utf-8")
         for number, (title, result, words) in enumerate(steps, start=1):
             note(f"\n# {number} of {len(steps)}: {title}\nsurefoot {shlex.join(words)}")
             if _finished(self.out / result):

@@ -432,7 +432,7 @@ class TrainProbe(StepCommand):
     The probe learns which steps are good from labels, from the traces' outcomes, or from the interventions of
     `audit --test faithfulness`: whether the answer will follow the hint, or is known already. Layer, token
     and steps are chosen by cross-validation on the training problems, and what the probe is worth is measured
-    on the others, next to the length and position of a step. A third of the problems is held out.
+    on the others, next to the best rival that does not read. A third of the problems is held out.
 
     Example: `surefoot train probe traces.jsonl --problems problems.jsonl --labels labels.jsonl --base lab
     --out probe`
