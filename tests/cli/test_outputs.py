@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
 
 import pytest
 from command_line import good, refused
@@ -55,36 +52,6 @@ def test_a_file_is_written_over_only_with_force(folder, words):
     assert (folder / "out.jsonl").read_text() == "an hour of work\n"
     good(*words, "--force")
     assert json.loads((folder / "out.jsonl").read_text().splitlines()[0])["schema_version"]
-
-
-def rows(path, count):
-    row = '{"problem":"Add 2 and %d.","solution":"The answer is %d.","answer":"%d"}\n'
-    path.write_text("".join(row % (n, n + 2, n + 2) for n in range(count)))
-
-
-def test_a_killed_import_is_done_again_without_force(folder):
-    rows(folder / "rows.jsonl", 30_000)
-    out, words = folder / "mine", [sys.executable, "-m", "surefoot", "import", "rows.jsonl", "--out=mine"]
-    process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-    while not list(out.glob(".traces.jsonl.*.part")) and process.poll() is None:
-        time.sleep(0.02)
-    assert "is in use by process" in refused("import", "rows.jsonl", "--out=mine")
-    process.kill()
-    process.wait()
-    assert not (out / "traces.jsonl").exists()
-    # killed between the two renames, when one of the files has its name
-    (out / "problems.jsonl").write_text("unfinished\n")
-    (out / "mine.jsonl").write_text("the user's own\n")
-    rows(folder / "rows.jsonl", 3)
-    good("import", "rows.jsonl", "--out=mine")
-    assert [len((out / f"{name}.jsonl").read_text().splitlines()) for name in ("problems", "traces")] == [
-        3,
-        3,
-    ]
-    assert {path.name for path in out.iterdir() if "manifest" not in path.name} == {
-        *("mine.jsonl", "problems.jsonl", "traces.jsonl")
-    }
-    assert "exists" in refused("import", "rows.jsonl", "--out=mine")
 
 
 def test_unfinished_work_goes_on_without_force(folder):

@@ -381,6 +381,13 @@ SEEDS: tuple[Seed, ...] = (
     _from_data("import tau2", "tau2.json"),
     _from_data("import swe-agent", "swe-agent.traj"),
     _from_data("import openhands", "openhands.json"),
+    _from_data("import claude-code", "claude-code.jsonl"),
+    _from_data("import claude-code", "claude-code-stream.jsonl"),
+    _from_data("import codex", "codex.jsonl"),
+    _from_data("import codex", "codex-exec.jsonl"),
+    _from_data("import gemini-cli", "gemini-cli.jsonl"),
+    _from_data("import opencode", "opencode.json"),
+    _from_data("import mini-swe-agent", "mini-swe-agent.traj.json"),
     _from_data("import openhands", "openhands-sdk.jsonl"),
 )
 REGISTERED = frozenset(

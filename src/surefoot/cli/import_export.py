@@ -94,13 +94,12 @@ class Import(Command):
         if not is_log and (self.segment or self.granularity != "part"):
             raise RunError(f"{name} is a data set with fixed steps; cut its traces with surefoot segment")
         note(f"{self.source} is read as {name}")
-        failed: list[str] = []
         context = formats.ImportContext(
             settings=self.columns,
             report=ReadReport(),
             keep=self._store_attachment,
             say=lambda text: note(text),
-            failed=failed,
+            failed=[],
         )
         counts: Counter[str] = Counter()
         printed_s = time.monotonic()
@@ -127,16 +126,13 @@ class Import(Command):
                 f"it was read as {name}: --from names another format, the --…-field options name columns"
             )
         counts.update({name: files.count(name) for name in ("problems", "traces", "labels")})
-        if context.report.bad_count:
-            note(context.report.summary())
+        for text in context.account():
+            note(text)
         labels = f", {counts['labels']} labels" if counts["labels"] else ""
         note(
             f"{self.out}: {counts['problems']} problems, {counts['traces']} traces with {counts['steps']} "
             f"steps, {counts['graded']} of them graded{labels}"
         )
-        if failed:
-            reasons = "\n".join(failed)
-            raise RecordError(f"{len(failed)} files were not read to their end; the others were\n{reasons}")
         if is_log and counts["problems"] and not counts["traces"]:
             note(
                 "no solutions: none of the columns is a known name for them; if there is one, import with "

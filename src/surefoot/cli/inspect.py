@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from textwrap import fill
 from typing import Annotated
@@ -27,6 +29,8 @@ from surefoot.segment import cut_trace
 
 _SHOW_S = 5.0
 """Seconds between two lines of progress."""
+_OFFERED = 10
+"""Sessions that are listed without arguments."""
 _ARGUMENTS = 200
 """Characters of a tool's arguments in the terminal; the page has all."""
 
@@ -45,8 +49,9 @@ class Inspect(Command):
     Example: `surefoot inspect mine/problems.jsonl mine/traces.jsonl mine/labels.jsonl --out inspection.html`
     """
 
-    files: Annotated[tuple[str, ...], Flag(argument=True, metavar="FILE")] = Field(min_length=1)
-    """Files in any format that `surefoot import` reads, records of this package, or a folder of them."""
+    files: Annotated[tuple[str, ...], Flag(argument=True, metavar="FILE")] = ()
+    """Files in any format that `surefoot import` reads, records of this package, or a folder of runs; without
+    any, the newest sessions of coding agents on this machine are listed."""
     reader: Annotated[str | None, Flag(name="--from")] = None
     """Name of the format; detected from the content by default."""
     columns: Annotated[formats.ImportSettings, OptionGroup(title="Columns")] = formats.ImportSettings()
@@ -60,11 +65,14 @@ class Inspect(Command):
     def run(self) -> None:
         if self.out is not None and self.out.suffix not in (".json", ".html"):
             raise RunError(f"--out {self.out}: the ending must be .json or .html")
+        if not self.files:
+            _offer_sessions()
+            return
         names = {file: self.reader or formats.detect_format(file, self.columns) for file in self.files}
         if not self.as_json:
             for file, name in names.items():
                 echo(f"{file} is read as {name}")
-        reports: list[ReadReport] = []
+        contexts: list[formats.ImportContext] = []
         printed_s = time.monotonic()
 
         def progress(task: str, traces: int) -> None:
@@ -74,15 +82,18 @@ class Inspect(Command):
                 note(f"{traces} traces {task} so far")
 
         def read() -> Iterator[Readable]:
-            reports.append(ReadReport())
-            return _read(names, formats.ImportContext(settings=self.columns, report=reports[-1]), grader)
+            say = note if not contexts and formats.FOLDER in names.values() else lambda _: None
+            contexts.append(
+                formats.ImportContext(settings=self.columns, report=ReadReport(), failed=[], say=say)
+            )
+            return _read(names, contexts[-1], grader)
 
         with o.GradingSettings().open() as grader:
             inspection = inspect_traces(read, limit=self.limit, progress=progress)
         if not inspection.contents:
-            reports[0].require_some("give a file with problems, traces, labels or scores")
-        if reports[0].bad_count:
-            note(reports[0].summary())
+            contexts[0].report.require_some("give a file with problems, traces, labels or scores")
+        for text in contexts[0].account():
+            note(text)
         page = self.out if self.out and self.out.suffix == ".html" else None
         if page is not None:
             inspection.report(f"inspect: {', '.join(self.files)}").write(page)
@@ -94,6 +105,21 @@ class Inspect(Command):
             _print(inspection, names)
 
 
+def _offer_sessions() -> None:
+    """List the newest sessions of coding agents. Raises ``RunError`` without any."""
+    sessions = formats.newest_sessions(_OFFERED)
+    if not sessions:
+        places = ", ".join(str(place) for place, _ in formats.session_places().values())
+        raise RunError(f"give a file or a folder; no session of a coding agent is in {places}")
+    echo("The newest sessions of coding agents on this machine:")
+    for session in sessions:
+        day = datetime.fromtimestamp(session.changed_s).astimezone().strftime("%Y-%m-%d %H:%M")
+        echo(f"  {day}  {session.format:<14} {session.size / 2**20:6.1f} MB  {session.path}")
+    echo("\nNext")
+    echo(f"  surefoot inspect {shlex.quote(str(sessions[0].path))}")
+    echo(f"  surefoot inspect {shlex.quote(str(sessions[0].path.parent))}   # the whole folder")
+
+
 def _read(names: Mapping[str, str], context: formats.ImportContext, grader: Grader) -> Iterator[Readable]:
     """The contents of files, whose formats are ``names``; logs are cut into steps and graded."""
     from surefoot.cli.import_export import graded
@@ -103,9 +129,11 @@ def _read(names: Mapping[str, str], context: formats.ImportContext, grader: Grad
             for path in files_of(file):
                 yield from _records(path, context)
             continue
-        is_log = formats.FORMATS[name].read_log is not None if name in formats.FORMATS else False
+        is_log = name not in formats.FORMATS or formats.FORMATS[name].read_log is not None
         for item in formats.import_traces(file, name, context):
             trace = item.trace
+            if trace is not None and len(names) > 1:
+                trace = formats.with_file(trace, file)
             if trace is not None and is_log:
                 trace = graded(trace if trace.steps else cut_trace(trace), item.problem, grader)
             yield formats.ImportedTrace(problem=item.problem, trace=trace, labels=item.labels)
@@ -155,8 +183,11 @@ def _print(inspection: Inspection, names: Mapping[str, str]) -> None:
     if inspection.most_suspicious:
         echo("\nThe most suspicious steps")
     for number, finding in enumerate(inspection.most_suspicious, start=1):
-        row = f" (row {finding.row})" if finding.row else ""
-        _line(f"{number}. step {finding.step} of {finding.trace_id}{row}: {finding.check}")
+        row = f"row {finding.row}" if finding.row and (finding.row > 1 or not finding.file) else ""
+        where = ", ".join(filter(None, (finding.file, row)))
+        _line(
+            f"{number}. step {finding.step} of {finding.trace_id}{where and f' ({where})'}: {finding.check}"
+        )
         _line(finding.reason, first=5, further=5)
         _line(f"> {finding.quote}", first=5, further=7)
     echo("\nNext")

@@ -29,7 +29,6 @@ from surefoot.cli.settings import (
 )
 from surefoot.cli.terminal import echo
 from surefoot.errors import RunError, unknown
-from surefoot.io.runs import unfinished
 from surefoot.spec import dashed
 
 C = TypeVar("C", bound=Command)
@@ -169,9 +168,8 @@ _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")
 def _refuse_outputs(paths: Iterable[Path], *, existing: bool) -> None:
     """Raise ``RunError`` for a URL, and with ``existing`` for a path that exists and that cannot be resumed.
 
-    Unfinished work can be resumed: a file with a ``<file>.work`` directory, records that a killed process was
-    writing, and a run directory, whose manifest is compared with the command's settings later. Devices and
-    pipes may be written.
+    Unfinished work can be resumed: a file with a ``<file>.work`` directory, and a run directory, whose
+    manifest is compared with the command's settings later. Devices and pipes may be written.
     """
     # the first of several processes has checked, and may already be writing
     existing = existing and int(os.environ.get("RANK", "0")) == 0
@@ -179,8 +177,6 @@ def _refuse_outputs(paths: Iterable[Path], *, existing: bool) -> None:
         if _URL.match(str(path)):
             raise RunError(f"{path}: outputs are local files; write one, then upload it")
         if not existing or path.with_name(f"{path.name}.work").is_dir():
-            continue
-        if unfinished(path) is not None or path.name in (unfinished(path.parent) or ()):
             continue
         if path.is_dir() and any(path.iterdir()) and not (path / "manifest.json").exists():
             raise RunError(f"{path} is a directory with other files in it; name a new one, or add --force")

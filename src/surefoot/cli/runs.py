@@ -6,7 +6,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -22,11 +22,10 @@ from surefoot.cli.terminal import echo, echo_table, echo_wrapped, note, note_cou
 from surefoot.errors import RecordError, RunError, SurefootError
 from surefoot.formats.rows import trace_memory
 from surefoot.io import ReadReport, Run, read_records
-from surefoot.io.atomic import make_directory
 from surefoot.io.files import RecordWriter, blocks, needs, record_writer
 from surefoot.io.joins import Joined, JoinedTraces, LabelledTraces, join_traces
 from surefoot.io.lineage import model_hashes, portable, write_outputs
-from surefoot.io.runs import UNFINISHED, lock_file, make_manifest, remove_unfinished_files, unfinished
+from surefoot.io.runs import make_manifest
 from surefoot.io.sources import ENDINGS, files_of, names_files, shown
 from surefoot.io.tables import RecordTable, open_table
 from surefoot.records import Problem, Record, StepLabel, Trace, Usage, content_id
@@ -142,7 +141,8 @@ def _imported(
     if record not in (Problem, Trace):
         return None
     notes: list[str] = []
-    context = formats.ImportContext(settings=formats.ImportSettings(), report=ReadReport(), say=notes.append)
+    settings = formats.ImportSettings()
+    context = formats.ImportContext(settings=settings, report=ReadReport(), say=notes.append, failed=[])
     name = formats.detect_format(path, context.settings)
     if name == formats.RECORDS:
         return None
@@ -152,8 +152,8 @@ def _imported(
     table = open_table(path, record, records=changed(item for item in items if isinstance(item, record)))
     if table:
         note(f"{path} is read as {name}" + "".join(f"; {note}" for note in notes))
-        if context.report.bad_count:
-            note(context.report.summary())
+        for text in context.account():
+            note(text)
     return table or None
 
 
@@ -234,40 +234,24 @@ def labelled(
 
 
 class RecordFiles:
-    """``NAME.jsonl`` of records by name in a directory, each opened with its first record.
-
-    While they are written, a locked file ``UNFINISHED`` lists them. A killed process leaves it: the next one
-    removes what is unfinished, and may replace the listed files. Raises ``RunError`` if another process
-    writes there.
-    """
+    """``NAME.jsonl`` of records by name in a directory, each opened with its first record."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._files = folder, ExitStack()
         self._writers: dict[str, RecordWriter] = {}
 
     def __enter__(self) -> Self:
-        marker = make_directory(self._folder) / UNFINISHED
-        self._left = unfinished(self._folder)
-        self._lock = lock_file(marker)
-        self._lock.writelines(f"{name}\n" for name in self._left or ())
-        remove_unfinished_files(self._folder, resumed=self._left is not None)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        with self._lock:
-            self._files.__exit__(*error)
-            if error[0] is None or self._left is None:
-                (self._folder / UNFINISHED).unlink()
-        with suppress(OSError):  # nothing was written
-            self._folder.rmdir()
+        self._files.__exit__(*error)
 
     def write(self, **records: Iterable[Record]) -> None:
         """Add records to the file of each name."""
         for name, of_name in records.items():
             for record in of_name:
                 if name not in self._writers:
-                    self._lock.write(f"{name}.jsonl\n")
-                    self._lock.flush()
+                    self._folder.mkdir(parents=True, exist_ok=True)
                     file = record_writer(self._folder / f"{name}.jsonl", type(record))
                     self._writers[name] = self._files.enter_context(file)
                 self._writers[name].write(record)

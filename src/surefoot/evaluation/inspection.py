@@ -76,6 +76,8 @@ class Finding:
 
     check: str
     trace_id: str
+    file: str | None
+    """Its file, if several were read."""
     row: int | None
     """Row of the trace in its file, counted from 1, where the format has rows."""
     step: int
@@ -332,6 +334,7 @@ class _Checker:
         return [
             Finding(
                 trace_id=trace.id,
+                file=note.get("file"),
                 row=note.get("row"),
                 step=step + 1,
                 check=check,

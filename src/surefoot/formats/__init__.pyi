@@ -26,6 +26,7 @@ from .problems import read_math500 as read_math500
 from .processbench import read_fover_scores as read_fover_scores
 from .processbench import read_processbench as read_processbench
 from .processbench import write_processbench as write_processbench
+from .registry import FOLDER as FOLDER
 from .registry import FORMATS as FORMATS
 from .registry import RECORDS as RECORDS
 from .registry import Format as Format
@@ -33,8 +34,11 @@ from .registry import detect_format as detect_format
 from .registry import export_results as export_results
 from .registry import import_traces as import_traces
 from .registry import read_source as read_source
+from .registry import with_file as with_file
 from .registry import write_labelled as write_labelled
 from .rows import WriteReport as WriteReport
+from .session_places import newest_sessions as newest_sessions
+from .session_places import session_places as session_places
 from .stepwise import read_stepwise as read_stepwise
 from .stepwise import write_stepwise as write_stepwise
 from .who_and_when import agent_name as agent_name

@@ -1,35 +1,42 @@
 """Agent Trajectory Interchange Format (ATIF 1.x, as defined by the PyPI package ``atif``).
 
 A trajectory is a list of turns of system, user and agent; an agent's turn holds its reasoning, its calls and
-their results. Embedded trajectories of subagents are separate traces.
+their results. Embedded trajectories of subagents are separate traces. An object around a trajectory can hold
+its reward and task. Converted trajectories have ``tool_name``, and results without the ids of calls.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic_core import from_json
+
 from surefoot.errors import RecordError
+from surefoot.failures import FLAG_NAMES, fields_failed
 from surefoot.formats.imports import (
-    IMPORT_KEY,
+    Conversation,
     ImportContext,
     ImportedTrace,
     record_tools,
     reported_usage,
     row_note,
-    task_of,
+    run_of,
 )
 from surefoot.formats.rows import raw_rows
-from surefoot.records import Problem, Trace, reported_count
+from surefoot.formats.verdicts import verdict_of, with_verdict
+from surefoot.records import reported_count
 
 _ROLES: Final = {"system": "system", "user": "user", "agent": "assistant"}
 
 
 def is_atif(row: Mapping[str, Any]) -> bool:
-    """Whether a row is a trajectory."""
-    if str(row.get("schema_version", "")).startswith("ATIF"):
+    """Whether a row is a trajectory, or holds one next to its reward."""
+    inner = row.get("trajectory")
+    row = inner if isinstance(inner, Mapping) else row
+    if str(row.get("schema_version", "")).upper().startswith("ATIF"):
         return True
     steps = row.get("steps")
     if "agent" not in row or not isinstance(steps, list) or not steps:
@@ -38,12 +45,21 @@ def is_atif(row: Mapping[str, Any]) -> bool:
 
 
 def read_atif(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
-    """One trace per trajectory, without the turns that were copied from another one for context."""
+    """One trace per trajectory, without the turns that were copied from another one for context.
+
+    The task and the reward of a wrapper belong to the trajectory in it, not to those of its subagents.
+    """
 
     def build(number: int, row: Any) -> Iterator[ImportedTrace]:
-        for where, trajectory in _trajectories(str(number), row):
-            note = {**row_note("atif", number, row), "trajectory": where}
-            yield _trace(trajectory, note, context)
+        note = row_note("atif", number, row)
+        wrapped = isinstance(row, Mapping) and isinstance(row.get("trajectory"), Mapping)
+        for where, trajectory in _trajectories(str(number), row["trajectory"] if wrapped else row):
+            place = {**note, "trajectory": where}
+            is_subagent = where != str(number)
+            imported = _trace(trajectory, place | {"subagent": where} if is_subagent else place, context)
+            yield (
+                with_verdict(imported, verdict_of(row), context) if wrapped and not is_subagent else imported
+            )
 
     return context.rows(raw_rows(path), build)
 
@@ -62,55 +78,91 @@ def _trajectories(place: str, row: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _trace(row: Mapping[str, Any], note: dict[str, Any], context: ImportContext) -> ImportedTrace:
-    turns = (turn for turn in row["steps"] if not turn.get("is_copied_context"))
-    messages = context.chat(message for turn in turns for message in _turn_messages(turn))
     agent = row.get("agent") or {}
     extra = row.get("extra") or {}
-    problem = Problem(text=task_of(messages), source=agent.get("name"))
     metrics = [turn.get("metrics") or {} for turn in row["steps"]]
     name = row.get("trajectory_id") or row.get("session_id")
-    trace = Trace(
+    return run_of(
+        _messages(row["steps"], context),
+        context,
+        note,
+        source=agent.get("name"),
         id=str(name) if name else "",
-        problem_id=problem.id,
-        messages=messages,
         tools=record_tools(agent.get("tool_definitions")),
         policy=agent.get("model_name") or agent.get("name"),
         usage=reported_usage(*metrics),
         outcome=extra.get("outcome") if isinstance(extra.get("outcome"), bool) else None,
-        meta={IMPORT_KEY: note},
     )
-    return ImportedTrace(problem=problem, trace=trace)
 
 
-def _turn_messages(turn: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The messages of one turn: its text and calls, then their results."""
-    role = _ROLES.get(turn.get("source", ""), "user")
-    message: dict[str, Any] = {"role": role, "content": turn.get("message")}
-    reasoning_tokens = reported_count(
-        ((turn.get("metrics") or {}).get("extra") or {}).get("reasoning_tokens")
-    )
-    if turn.get("source") == "agent":
-        message["tool_calls"] = [
-            {
-                "id": call.get("tool_call_id"),
-                "name": call.get("function_name"),
-                "arguments": call.get("arguments"),
-            }
-            for call in turn.get("tool_calls") or ()
-        ]
+def _messages(turns: Sequence[Mapping[str, Any]], context: ImportContext) -> list[dict[str, Any]]:
+    """The messages of all turns; reasoning that the next turns of one message repeat counts once."""
+    chat, reasoning = Conversation(), None
+    for number, turn in enumerate(turns):
+        if turn.get("is_copied_context"):
+            context.report.left_out["turns copied from another trajectory"] += 1
+            continue
+        message = _turn_message(number, turn)
         text = turn.get("reasoning_content")
-        if text or reasoning_tokens:
-            visibility = "visible" if text else "withheld"
-            message["reasoning"] = {"text": text or "", "visibility": visibility, "tokens": reasoning_tokens}
-    results = [
-        {"role": "tool", "tool_call_id": result.get("source_call_id"), "content": _result_content(result)}
-        for result in (turn.get("observation") or {}).get("results", ())
+        if text and text == reasoning:
+            context.report.left_out["reasoning that the turn before has, too"] += 1
+            del message["reasoning"]
+        reasoning = text or (reasoning if turn.get("source") == "agent" else None)
+        chat.add(message)
+        _add_results(chat, message.get("tool_calls") or [], turn)
+    return chat.rows
+
+
+def _turn_message(number: int, turn: Mapping[str, Any]) -> dict[str, Any]:
+    """The text and calls of a turn."""
+    message: dict[str, Any] = {
+        "role": _ROLES.get(turn.get("source", ""), "user"), "content": turn.get("message")
+    }  # fmt: skip
+    if turn.get("source") != "agent":
+        return message
+    tokens = reported_count(((turn.get("metrics") or {}).get("extra") or {}).get("reasoning_tokens"))
+    message["tool_calls"] = [
+        {
+            "id": call.get("tool_call_id") or f"{turn.get('step_id', number)}.{index}",
+            "name": call.get("function_name") or call.get("tool_name"),
+            "arguments": call.get("arguments"),
+        }
+        for index, call in enumerate(turn.get("tool_calls") or ())
     ]
-    return [message, *results]
+    if (text := turn.get("reasoning_content")) or tokens:
+        visibility = "visible" if text else "withheld"
+        message["reasoning"] = {"text": text or "", "visibility": visibility, "tokens": tokens}
+    return message
 
 
-def _result_content(result: Mapping[str, Any]) -> Any:
-    if result.get("content") is not None:
-        return result["content"]
-    references = result.get("subagent_trajectory_ref")
-    return None if references is None else json.dumps({"subagent_trajectory_ref": references})
+def _add_results(chat: Conversation, calls: Sequence[Mapping[str, Any]], turn: Mapping[str, Any]) -> None:
+    """Add the results of a turn; those that name no call are in the order of the calls.
+
+    What is left without a call is a note of the harness, as a message of the user.
+    """
+    results = (turn.get("observation") or {}).get("results") or ()
+    answered = {result.get("source_call_id") for result in results}
+    waiting = [call["id"] for call in calls if call["id"] not in answered]
+    for result in results:
+        call_id = result.get("source_call_id") or (waiting.pop(0) if waiting else None)
+        content, extra = result.get("content"), result.get("extra") or {}
+        if content is None and (references := result.get("subagent_trajectory_ref")) is not None:
+            content = json.dumps({"subagent_trajectory_ref": references})
+        if len(results) == 1:
+            extra = (turn.get("extra") or {}) | extra
+        if call_id is None and calls:
+            chat.say("user", content)
+        else:
+            flag = fields_failed({name: extra[name] for name in FLAG_NAMES & extra.keys()})
+            chat.result(call_id, content, _return_code_failed(content) if flag is None else flag)
+
+
+def _return_code_failed(content: Any) -> bool | None:
+    """Whether a result in JSON has a return code, and it is not 0."""
+    if not isinstance(content, str) or content[:1] != "{" or '"returncode"' not in content[:400]:
+        return None
+    try:
+        value = from_json(content)
+    except ValueError:
+        return None
+    return fields_failed({"returncode": value.get("returncode")})

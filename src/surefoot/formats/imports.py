@@ -32,6 +32,11 @@ IMPORT_KEY: Final = "import"
 """``Trace.meta`` entry with the format that a trace came from, and its place in the file."""
 RESULTS_KEY: Final = "surefoot"
 """Field that holds labels and scores in files of other formats."""
+NO_TASK: Final = "(the file does not contain the task)"
+"""Text of the problem of a run whose file lacks it, such as a stream of events."""
+
+_SHOWN, _NAMED = 20, 3
+"""Reasons for files without a run that are printed, and files that are named for each."""
 
 ROW_ERRORS = (RecordError, ValueError, AttributeError, LookupError, TypeError, ArithmeticError)
 """Errors that a malformed field of another program's row can raise; they reject that row alone."""
@@ -82,12 +87,30 @@ class ImportContext:
     """The problems, by id, whose text depends on the run that is read first."""
     failed: list[str] | None = None
     """Collects why files of several could not be read to their end; ``None`` = the first of them raises."""
+    doubts: list[str] = field(default_factory=list)
+    """Rewards that were not used, or on which the places that state them disagree."""
 
     def rows(
         self, rows: Iterable[Row], build: Callable[[int, Any], Iterable[ImportedTrace]]
     ) -> Iterator[ImportedTrace]:
         """The items that ``build`` makes of each row; a row that it rejects is counted with its reason."""
         return build_rows(rows, build, self.report, "", ROW_ERRORS)
+
+    def say_all(self, texts: Iterable[str]) -> None:
+        """Say each text."""
+        for text in texts:
+            self.say(text)
+
+    def account(self) -> Iterator[str]:
+        """What was not read, in sentences: lines, files, parts of runs, rewards in doubt."""
+        if self.report.bad_count:
+            yield self.report.summary()
+        if left_out := self.report.left_out.most_common():
+            yield "left out: " + ", ".join(f"{count:,} {what}" for what, count in left_out)
+        unread = "files not read to their end, or without a run"
+        for what, texts in ((unread, self.failed), ("rewards in doubt", self.doubts)):
+            if texts:
+                yield f"{len(texts):,} {what}:" + "".join(f"\n  {text}" for text in _grouped(texts))
 
     def messages(self, rows: Iterable[Mapping[str, Any]]) -> tuple[Message, ...]:
         """Messages in any dialect; parts of unknown types are counted as left out."""
@@ -99,6 +122,80 @@ class ImportContext:
         messages = self.messages(rows)
         check_assistant(messages)
         return messages
+
+
+def _grouped(texts: Sequence[str]) -> Iterator[str]:
+    """``NAME: reason`` texts, those with one reason together; the first of many."""
+    by_reason: dict[str, list[str]] = {}
+    for text in texts:
+        name, _, reason = text.partition(": ")
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in list(by_reason.items())[:_SHOWN]:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        yield f"{', '.join(names[:_NAMED])}{more}: {reason}"
+    if len(by_reason) > _SHOWN:
+        yield f"and {len(by_reason) - _SHOWN} more reasons"
+
+
+class Conversation:
+    """Messages of a run whose file has them in pieces: consecutive parts of the model form one message."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._answer: dict[str, Any] | None = None
+
+    def say(self, role: str, content: Any) -> None:
+        """Add a message of ``role``, unless it is empty."""
+        if content:
+            self.add({"role": role, "content": content})
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a whole message."""
+        self.rows.append(dict(row))
+        self._answer = None
+
+    def cut(self, length: int) -> None:
+        """Keep the first ``length`` messages."""
+        del self.rows[length:]
+        self._answer = None
+
+    def part(self, part: Mapping[str, Any]) -> None:
+        """Add a part of the model's message: text, reasoning or a call."""
+        if self._answer is None:
+            self._answer = {"role": "assistant", "content": []}
+            self.rows.append(self._answer)
+        self._answer["content"].append(part)
+
+    def call(self, name: str, arguments: Any, call_id: str) -> None:
+        """Add a call of the model."""
+        self.part({"type": "tool_use", "id": call_id, "name": name, "input": arguments})
+
+    def result(self, call_id: Any, content: Any, failed: bool | None = None) -> None:
+        """Add the result of a call."""
+        self.add({"role": "tool", "tool_call_id": call_id, "content": content, "error": failed})
+
+
+def run_of(
+    rows: Sequence[Mapping[str, Any]],
+    context: ImportContext,
+    note: Mapping[str, Any],
+    *,
+    source: str | None,
+    task: str | None = None,
+    task_id: str | None = None,
+    meta: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> ImportedTrace:
+    """An agent's run; without ``task``, the problem is what the user said first."""
+    messages = context.chat(rows)
+    if not task:
+        first = next(message.role for message in messages if message.role not in ("system", "developer"))
+        task = NO_TASK if first == "assistant" else task_of(messages)
+    # a task that the file lacks is not the same problem as another one that is lacking
+    task_id = task_id or (fields.get("id") if task == NO_TASK else None)
+    problem = Problem(id=task_id or "", text=task, source=source)
+    trace = Trace(problem_id=problem.id, messages=messages, meta={IMPORT_KEY: note, **(meta or {})}, **fields)
+    return ImportedTrace(problem=problem, trace=trace)
 
 
 def require_object(row: Any, what: str) -> Mapping[str, Any]:

@@ -70,6 +70,14 @@ def read_own_rows(path: Path | str, context: ImportContext) -> Iterator[Imported
     return context.rows(rows, _Columns(context).traces)
 
 
+def holds_traces(row: Any) -> bool:
+    """Whether a row has a column of messages, steps or solutions."""
+    if not isinstance(row, Mapping):
+        return False
+    names = {name for content in ("steps", "text") for name in _GUESSES[content]}
+    return bool(names & row.keys()) or any(_messages(_plain(value)) is not None for value in row.values())
+
+
 def write_own_rows(original: Path, path: Path, results: Mapping[str, TraceResults]) -> int:
     """Copy the rows of ``original`` with labels and scores in a column ``surefoot``, one object per trace.
 

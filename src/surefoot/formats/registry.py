@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -15,8 +16,18 @@ from surefoot.formats.agent_processbench import read_agent_processbench
 from surefoot.formats.atif import is_atif, read_atif
 from surefoot.formats.batch_output import is_batch_output, read_batch_output
 from surefoot.formats.bfcl_results import is_bfcl, read_bfcl_results
+from surefoot.formats.claude_code import is_claude_code, read_claude_code
 from surefoot.formats.code_problems import read_humaneval, read_mbpp, read_mbpp_check
-from surefoot.formats.imports import IMPORT_KEY, ImportContext, ImportedTrace, ImportSettings, TraceResults
+from surefoot.formats.codex import is_codex, read_codex
+from surefoot.formats.gemini_cli import is_gemini_cli, read_gemini_cli
+from surefoot.formats.imports import (
+    IMPORT_KEY,
+    ROW_ERRORS,
+    ImportContext,
+    ImportedTrace,
+    ImportSettings,
+    TraceResults,
+)
 from surefoot.formats.inspect_log import (
     is_inspect_archive,
     is_inspect_log,
@@ -25,27 +36,36 @@ from surefoot.formats.inspect_log import (
 )
 from surefoot.formats.label_studio import read_label_studio, write_label_studio
 from surefoot.formats.math_shepherd import TAG, read_math_shepherd
+from surefoot.formats.mini_swe_agent import is_mini_swe_agent, read_mini_swe_agent
 from surefoot.formats.observations import is_langfuse, is_langsmith, read_langfuse, read_langsmith
+from surefoot.formats.opencode import is_opencode, is_opencode_database, read_opencode
 from surefoot.formats.openhands import is_openhands, read_openhands
 from surefoot.formats.otel_spans import is_otel_spans, read_otel_spans, write_otel_events
-from surefoot.formats.own_rows import read_own_rows, write_own_rows
+from surefoot.formats.own_rows import holds_traces, read_own_rows, write_own_rows
 from surefoot.formats.prm800k import read_prm800k, read_prm800k_steps
 from surefoot.formats.prmbench import read_prmbench, read_prmbench_controls
 from surefoot.formats.problems import read_gsm8k, read_gsm8k_solutions, read_math500
 from surefoot.formats.processbench import read_processbench, write_processbench
-from surefoot.formats.rows import WriteReport, raw_rows
+from surefoot.formats.rows import WriteReport, head_row, raw_rows
+from surefoot.formats.run_folders import is_saved_dataset, open_run_folder
 from surefoot.formats.stepwise import read_stepwise, write_stepwise
 from surefoot.formats.swe_agent import is_swe_agent, read_swe_agent
 from surefoot.formats.tau_bench import is_tau2, is_tau_bench, read_tau2, read_tau_bench
+from surefoot.formats.verdicts import with_verdict_beside
 from surefoot.formats.who_and_when import read_who_and_when
+from surefoot.io.files import ReadReport
 from surefoot.io.sources import files_of
 from surefoot.io.tables import Seen
 from surefoot.labels import Neutral, is_neutral
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import Problem
+from surefoot.records import Problem, Trace, trusted_copy
 
 RECORDS: Final = "records"
 """Result of ``detect_format`` for a file of surefoot's own records, which can be read without an import."""
+FOLDER: Final = "a folder of runs"
+"""Result of ``detect_format`` for a folder whose files may have several formats."""
+_FIRST_ROWS: Final = 20
+"""Rows that are looked at for the format of a log of events."""
 
 Item = Problem | ProblemTrace | LabelledTrace
 Detector = Callable[[Mapping[str, Any]], bool]
@@ -112,7 +132,7 @@ def _log(detect: Detector, read: LogReader, write_back: WriteBack, place: str, *
     """A log; ``place`` is a template over the import note."""
 
     def place_of(note: Mapping[str, Any]) -> str:
-        return place.format(**{"sample": 0, **note})
+        return place.format(**{"sample": 0, "subagent": "", **note})
 
     endings = endings or _JSON
     return Format(detect=detect, read_log=read, write_back=write_back, place=place_of, endings=endings)
@@ -130,6 +150,11 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "tau-bench": _log(is_tau_bench, read_tau_bench, write_own_rows, "{row}"),
         "tau2": _log(is_tau2, read_tau2, write_own_rows, "{row}/{simulation}"),
         "swe-agent": _log(is_swe_agent, read_swe_agent, write_own_rows, "{row}/{sample}", ".traj", *_JSON),
+        "claude-code": _log(is_claude_code, read_claude_code, write_own_rows, "{row}/{subagent}"),
+        "codex": _log(is_codex, read_codex, write_own_rows, "{row}"),
+        "gemini-cli": _log(is_gemini_cli, read_gemini_cli, write_own_rows, "{row}"),
+        "opencode": _log(is_opencode, read_opencode, write_own_rows, "{row}"),
+        "mini-swe-agent": _log(is_mini_swe_agent, read_mini_swe_agent, write_own_rows, "{row}"),
         "openhands": _log(is_openhands, read_openhands, write_own_rows, "{row}"),
         "langfuse": _log(is_langfuse, read_langfuse, write_otel_events, "{conversation}"),
         "langsmith": _log(is_langsmith, read_langsmith, write_otel_events, "{conversation}"),
@@ -167,29 +192,65 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 
 
 def detect_format(path: Path | str, settings: ImportSettings | None = None) -> str:
-    """The name in ``FORMATS`` of the format of ``path``, or ``RECORDS``, from its content.
+    """The name in ``FORMATS`` of the format of ``path``, or ``RECORDS`` or ``FOLDER``, from its content.
 
     The first of several files that can be read decides (see :func:`import_traces`). Raises ``RecordError``
     for a file that cannot be opened, is empty, or is an unknown archive.
     """
+    settings = settings or ImportSettings()
+    if _is_run_folder(path):
+        for shard in files_of(str(path)):
+            with suppress(RecordError):
+                if shard.is_file() and _format_of(shard, settings) == RECORDS:
+                    return RECORDS
+        return FOLDER
     *files, last = _files(path)
     for file in files:
         with suppress(RecordError):
-            return _format_of(file, settings or ImportSettings())
-    return _format_of(last, settings or ImportSettings())
+            return _format_of(file, settings)
+    return _format_of(last, settings)
+
+
+def _is_run_folder(path: Path | str) -> bool:
+    return Path(path).is_dir() and not is_saved_dataset(Path(path))
 
 
 def _format_of(path: Path | str, settings: ImportSettings) -> str:
     if is_inspect_archive(Path(path)):
         return "inspect"
-    _, row = next(raw_rows(path, subset=settings.subset, split=settings.split), (0, None))
-    if row is None:
+    if is_opencode_database(Path(path)):
+        return "opencode"
+    head = head_row(Path(path))
+    name = _format_of_row(head) if isinstance(head, Mapping) else "rows"
+    if name == RECORDS or (name != "rows" and FORMATS[name].read_log):  # data sets are told by all columns
+        return name
+    rows = [
+        row for _, row in islice(raw_rows(path, subset=settings.subset, split=settings.split), _FIRST_ROWS)
+    ]
+    if not rows:
         raise RecordError(f"{path}: empty; give a file with at least one row")
-    if not isinstance(row, Mapping):
-        return "rows"
+    for row in rows:
+        if isinstance(row, ValueError):
+            continue
+        name = _format_of_row(row) if isinstance(row, Mapping) else "rows"
+        # a log of events can begin with an event of an unknown type
+        if name != "rows" or not isinstance(row, Mapping) or not isinstance(row.get("type"), str):
+            return name
+    return "rows"
+
+
+def _format_of_row(row: Mapping[str, Any]) -> str:
     if isinstance(row.get("schema_version"), int) and row.keys() & {"id", "trace_id"}:
         return RECORDS
-    return next(name for name, form in FORMATS.items() if form.detect and form.detect(row))
+    return next(name for name, form in FORMATS.items() if form.detect and _detects(form.detect, row))
+
+
+def _detects(detect: Detector, row: Mapping[str, Any]) -> bool:
+    """Whether a row is recognised; a malformed one, which makes a detector raise, is not."""
+    try:
+        return detect(row)
+    except ROW_ERRORS:
+        return False
 
 
 def format_called(name: str) -> Format:
@@ -215,24 +276,90 @@ def import_traces(path: Path | str, name: str, context: ImportContext) -> Iterat
     """The problems, traces and labels of ``path``, read as format ``name``.
 
     A text may also be a pattern or a URL, see :func:`surefoot.io.sources.files_of`, or for rows the name or
-    folder of a data set. Traces of a log with the same id are numbered. Rejected rows are counted in
-    ``context.report``. Raises ``RecordError`` for an unknown name, and for a file that cannot be read; with
-    ``context.failed``, one of several such files is noted there, and the others are read.
+    folder of a data set; a folder is read as :mod:`surefoot.formats.run_folders` says. Traces of a log with
+    the same id are numbered. Rejected rows are counted in ``context.report``. Raises ``RecordError`` for an
+    unknown name, and if no file can be read; with ``context.failed``, one of several that cannot is noted
+    there, and the others are read.
     """
     if name == RECORDS:
         raise RecordError(
             f"{path} already holds records of this package: give it to the commands directly, or to surefoot "
             "segment to cut its traces again"
         )
+    if _is_run_folder(path):
+        yield from _folder_traces(Path(path), name, context)
+        return
     form, files = format_called(name), _files(path)
     with closing(Seen()) as seen:
         for file in files:
             try:
-                yield from _file_traces(form, file, context, seen)
+                for imported in _file_traces(form, file, context, seen):
+                    trace = imported.trace if len(files) > 1 else None
+                    yield (
+                        replace(imported, trace=with_file(trace, str(file)))
+                        if trace is not None
+                        else imported
+                    )
             except RecordError as error:
                 if context.failed is None or len(context.failed) + 1 == len(files):
                     raise
                 context.failed.append(str(error))
+
+
+def _folder_traces(path: Path, name: str, context: ImportContext) -> Iterator[ImportedTrace]:
+    """The traces of a folder's files, each with the name of its file and the verdict beside it."""
+    form = None if name == FOLDER else format_called(name)
+    folder = open_run_folder(path, lambda file: _run_format(file, context.settings) if form is None else name)
+    failed, formats = list(folder.left_out), Counter[str]()
+    context.doubts.extend(folder.doubts)
+    with closing(Seen()) as seen:
+        for run in folder.runs:
+            said: list[str] = []
+            report = ReadReport(keep=1)
+            of_file = replace(context, report=report, say=said.append)
+            traces = _file_traces(FORMATS[run.format], run.path, of_file, seen)
+            empty = True
+            try:
+                for imported in with_verdict_beside(traces, run.verdict, of_file, run.name):
+                    empty = False
+                    trace = imported.trace
+                    yield (
+                        replace(imported, trace=with_file(trace, run.name)) if trace is not None else imported
+                    )
+            except RecordError as error:
+                failed.append(f"{run.name}: {str(error).removeprefix(f'{run.path}: ')}")
+            else:
+                if empty:
+                    failed.append(f"{run.name}: {report.bad[0][1] if report.bad else 'no run in it'}")
+            formats[run.format] += not empty
+            if not empty:
+                context.report.add(report, run.name)
+                context.say_all(f"{run.name}: {text}" for text in said)
+    if not formats.total():
+        raise RecordError(
+            f"{path}: none of its files holds a run" + "".join(f"\n  {text}" for text in failed[:20])
+        )
+    kinds = ", ".join(f"{count} {kind}" for kind, count in formats.items() if count)
+    context.say(f"{path}: {formats.total()} files with runs ({kinds})")
+    if context.failed is not None:
+        context.failed.extend(failed)
+
+
+def _run_format(file: Path, settings: ImportSettings) -> str | None:
+    """The format of a file in a folder of runs; ``None`` for rows without a solution or messages."""
+    name = _format_of(file, settings)
+    if name == RECORDS:
+        raise RecordError("records of this package; give them to the commands directly")
+    is_table = not file.name.endswith((".json", ".json.gz", ".txt"))
+    return None if name == "rows" and not (is_table or holds_traces(head_row(file))) else name
+
+
+def with_file(trace: Trace, file: str) -> Trace:
+    """The trace with the name of its file in its import note, unless it has one."""
+    note = trace.meta.get(IMPORT_KEY)
+    if not isinstance(note, Mapping) or "file" in note:
+        return trace
+    return trusted_copy(trace, {"meta": {**trace.meta, IMPORT_KEY: {**note, "file": file}}})
 
 
 def _file_traces(

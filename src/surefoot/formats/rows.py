@@ -37,6 +37,7 @@ from surefoot.records import (
     Step,
     StepLabel,
     Trace,
+    as_json,
     content_id,
     now,
     trusted_copy,
@@ -52,6 +53,7 @@ RECORD_BYTES = 500
 SEPARATOR_KEY = "separator"
 """``Trace.meta`` entry with the text that a reader inserted between steps, so that a writer can remove it."""
 
+_HEAD_BYTES = 2**16
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _FILE_SUFFIXES = (*_DELIMITERS, ".jsonl", ".json", ".parquet", ".eval", ".gz", ".txt", ".zip")
 
@@ -150,6 +152,42 @@ def _dataset_rows(name: str, subset: str | None, split: str) -> Iterator[Row]:
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise RecordError(f"{name}: neither a file nor a data set that can be loaded: {reason}") from error
+
+
+def head_row(path: Path) -> Any:
+    """The first row of a file with JSON, as far as the first bytes of the file hold it; else ``None``."""
+    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    if not path.is_file() or suffix in (*_DELIMITERS, ".parquet"):
+        return None
+    with readable(str(path)), open_bounded(path, FileLimits.from_environment()) as stream:
+        head = stream.read(_HEAD_BYTES)
+    for text, partial in ((head.split(b"\n", 1)[0], False), (head, True)):
+        try:
+            row = from_json(text, allow_partial=partial)
+        except ValueError:
+            continue
+        return row[0] if isinstance(row, list) and row else row
+    return None
+
+
+def session_rows(path: Path | str) -> Iterator[tuple[int, Any]]:
+    """The rows of a file that is one run, as one list with the number of its first row.
+
+    Lines that are not JSON come before it, as ``ValueError``. Raises ``RecordError`` for a run with more
+    bytes than ``FileLimits.max_piece_bytes``.
+    """
+    size, packed = RowSize(FileLimits.from_environment()), Path(path).suffix == ".gz"
+    size.add(0 if packed else Path(path).stat().st_size)
+    first, rows = 0, []
+    for number, row in raw_rows(path):
+        if isinstance(row, ValueError):
+            yield number, row
+        elif isinstance(row, Mapping):
+            size.add(len(as_json(row)) if packed else 0)
+            first = first or number
+            rows.append(row)
+    if rows:
+        yield first, rows
 
 
 def build_rows(

@@ -80,6 +80,14 @@ class ReadReport:
             prefix = f"{self.files[-1]}: " if len(self.files) > 1 else ""
             self.bad.append((line, prefix + shortened(reason)))
 
+    def add(self, other: ReadReport, file: str) -> None:
+        """Add the counts of one file."""
+        self.opened(file)
+        self.good += other.good
+        self.bad_count += other.bad_count
+        self.left_out += other.left_out
+        self.bad += [(line, f"{file}: {reason}") for line, reason in other.bad][: self.keep - len(self.bad)]
+
     def require_some(self, needs: str) -> None:
         """Raise ``RecordError`` if no line was accepted, with the reason for the first one.
 
@@ -96,7 +104,8 @@ class ReadReport:
 
     def summary(self) -> str:
         """One sentence: ``problems.jsonl: 98 read, 2 skipped: line 7: not JSON (…); line 12: …``."""
-        text = f"{', '.join(self.files) or 'nothing opened'}: {self.good} read, {self.bad_count} skipped"
+        files = ", ".join(self.files) if len(self.files) < 4 else f"{len(self.files)} files"
+        text = f"{files or 'nothing opened'}: {self.good} read, {self.bad_count} skipped"
         if not self.bad_count:
             return text
         reasons = [f"line {line}: {reason}" for line, reason in self.bad]

@@ -41,9 +41,6 @@ R = TypeVar("R", bound=Record)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _FIX = "use another --out, or delete the directory"
 
-UNFINISHED = ".unfinished"
-"""Lists the files of a directory of records while they are written, after the line of the process."""
-
 _PIECE_HEADER = re.compile(rb'\{"piece":(\d+),"bytes":(\d+),"crc32":(\d+)\}\n')
 _SYNC_S = 1.0
 
@@ -80,11 +77,11 @@ class Run:
             make_directory(directory)
         except OSError as error:
             raise RunError(f"{directory}: cannot be a run directory: {error}; use another --out") from error
-        lock = lock_file(directory / ".lock")
+        lock = _lock(directory / ".lock")
         try:
             resumed = (directory / "manifest.json").exists()
             manifest = _settle(directory, manifest)
-            remove_unfinished_files(directory, resumed=resumed)
+            _remove_unfinished_files(directory, resumed=resumed)
             return cls(directory, manifest, lock)
         except BaseException:
             lock.close()
@@ -264,13 +261,7 @@ def _scan(path: Path) -> dict[int, tuple[int, int]]:
     return positions
 
 
-def unfinished(directory: Path) -> list[str] | None:
-    """Names of files that a killed process was writing; ``None`` without one."""
-    marker = directory / UNFINISHED
-    return marker.read_text(encoding="utf-8").splitlines()[1:] if marker.is_file() else None
-
-
-def lock_file(path: Path) -> IO[str]:
+def _lock(path: Path) -> IO[str]:
     """An open file that this process has locked. Raises ``RunError`` if another process holds the lock."""
     stream = path.open("a+", encoding="utf-8")
     try:
@@ -308,7 +299,7 @@ def _settle(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     return existing
 
 
-def remove_unfinished_files(directory: Path, *, resumed: bool) -> None:
+def _remove_unfinished_files(directory: Path, *, resumed: bool) -> None:
     """Remove what a killed process was writing; the lock says that no living process writes here.
 
     A new run looks for its own manifest only: a wrong ``--out`` may be a folder of another user's files

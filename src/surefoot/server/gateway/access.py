@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -290,9 +289,8 @@ def _is_local(address: str) -> bool:
 
 
 _MAX_DRAINED = 16
-"""A refused body is still read after the answer, up to so many times the bound: a client that writes before
-it reads would otherwise see a broken connection."""
-_DRAIN_S = 10.0
+"""A refused body is still read up to so many times the bound: a client that writes before it reads would
+otherwise see a broken connection, not the answer."""
 
 
 class BodyLimit:
@@ -322,21 +320,13 @@ class BodyLimit:
         await self.app(scope, counted, send)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the whole answer at once, and the end of the exchange when the client has written."""
-
-        async def unfinished(message: Message) -> None:
-            await send({**message, "more_body": True} if message["type"] == "http.response.body" else message)
-
-        await response_of(self._error())(scope, receive, unfinished)
         drained = 0
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_S):
-                while drained < _MAX_DRAINED * self.max_bytes:
-                    message = await receive()
-                    drained += len(message.get("body", b""))
-                    if not message.get("more_body"):
-                        break
-        await send({"type": "http.response.body", "body": b""})
+        while drained < _MAX_DRAINED * self.max_bytes:
+            message = await receive()
+            drained += len(message.get("body", b""))
+            if not message.get("more_body"):
+                break
+        await response_of(self._error())(scope, receive, send)
 
     def _error(self) -> ApiError:
         return ApiError(413, f"the body is larger than {self.max_bytes} bytes", code="body_too_large")

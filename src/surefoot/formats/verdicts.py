@@ -1,0 +1,182 @@
+"""The reward and the task of a run, as harnesses write them around its messages or into files beside them.
+
+Harbor writes ``result.json``, ``verifier/reward.txt`` or ``reward.json``; Terminal-Bench ``results.json``;
+wrappers of ATIF ``reward`` and ``task_name``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from surefoot.formats.imports import IMPORT_KEY, NO_TASK, ImportContext, ImportedTrace
+from surefoot.io.limits import FileLimits, open_bounded, read_whole
+from surefoot.records import Problem, trusted_copy
+
+VERDICT_KEY: Final = "verdict"
+"""``Trace.meta`` entry with the rewards of a run by the place that states them."""
+TESTS_KEY: Final = "tests"
+"""``Trace.meta`` entry with the status of each test."""
+_FILES: Final = (
+    "result.json", "results.json", "reward.txt", "reward.json", "verifier/reward.txt", "verifier/reward.json",
+    "verifier/ctrf.json",
+)  # fmt: skip
+"""Files of verdicts, relative to the folder of a run."""
+VERDICT_NAMES: Final = {Path(name).name for name in _FILES}
+_REWARDS: Final = ("is_resolved", "resolved", "reward", "score", "success", "passed")
+_TASKS: Final = ("task_name", "task_id", "instance_id")
+_ENDS: Final = ("exception_info", "failure_mode", "error")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What one or several places say of a run."""
+
+    rewards: Mapping[str, float | None]
+    """By place; ``None`` where a place gives none."""
+    task_id: str | None = None
+    task: str | None = None
+    ended: str | None = None
+    """What ended the run before its end."""
+    tests: Mapping[str, str] | None = None
+    """The status of each test of the harness."""
+
+    @property
+    def outcome(self) -> bool | None:
+        """Whether the run has the full reward; unknown where places disagree."""
+        rewards = {*self.rewards.values()}
+        [reward] = rewards if len(rewards) == 1 else [None]
+        return None if reward is None else reward >= 1
+
+
+def verdict_of(row: Mapping[str, Any], place: str = "file") -> Verdict | None:
+    """The verdict in an object; ``None`` if it has neither reward nor task."""
+    inner = row.get("verifier_result")
+    rewards = inner.get("rewards") if isinstance(inner, Mapping) else row.get("rewards")
+    names = [name for name in _REWARDS if name in row]
+    if isinstance(rewards, Mapping):
+        value = rewards.get("reward", next(iter(rewards.values())) if len(rewards) == 1 else None)
+    else:
+        value = row[names[0]] if names else None
+    task_id = next((row[name] for name in _TASKS if isinstance(row.get(name), str)), None)
+    if not (names or task_id or "verifier_result" in row or rewards):
+        return None
+    ended = next((row[name] for name in _ENDS if row.get(name) not in (None, "unset", "none")), None)
+    return Verdict(
+        rewards={place: _reward(value)},
+        task_id=task_id,
+        task=row["instruction"] if isinstance(row.get("instruction"), str) else None,
+        ended=str(ended.get("exception_type") if isinstance(ended, Mapping) else ended) if ended else None,
+        tests=_tests(row.get("parser_results")),
+    )
+
+
+def _tests(results: Any) -> dict[str, str] | None:
+    """Statuses of tests by name: an object, or a list of objects as in CTRF."""
+    if isinstance(results, list):
+        results = {test.get("name"): test.get("status") for test in results if isinstance(test, Mapping)}
+    if not isinstance(results, Mapping) or not results:
+        return None
+    return {str(name): str(status) for name, status in results.items()}
+
+
+def verdict_beside(folder: Path) -> Verdict | None:
+    """The verdict in the files of a run's folder; ``None`` without any.
+
+    A file that cannot be read as a verdict states nothing.
+    """
+    found = [verdict for name in _FILES if (verdict := _in_file(folder, name)) is not None]
+    if not found:
+        return None
+    merged = {place: reward for verdict in found for place, reward in verdict.rewards.items()}
+    parts = {
+        name: next(filter(None, (getattr(verdict, name) for verdict in found)), None)
+        for name in ("task_id", "task", "ended", "tests")
+    }
+    return replace(found[0], rewards=merged, **parts)
+
+
+def _in_file(folder: Path, name: str) -> Verdict | None:
+    limits = FileLimits.from_environment()
+    try:
+        with open_bounded(folder / name, limits) as stream:
+            text = read_whole(stream, limits).decode("utf-8").strip()
+        if name.endswith(".txt"):
+            return Verdict(rewards={name: _reward(float(text))})
+        value = from_json(text)
+    except (OSError, ValueError):
+        return None
+    if not isinstance(value, Mapping):
+        return None
+    if name.endswith("ctrf.json"):
+        tests = _tests((value.get("results") or {}).get("tests"))
+        return Verdict(rewards={}, tests=tests) if tests else None
+    return verdict_of({"rewards": value} if name.endswith("reward.json") else value, name)
+
+
+def _reward(value: object) -> float | None:
+    if isinstance(value, bool | int | float) and math.isfinite(value):
+        return float(value)
+    return None
+
+
+def with_verdict(
+    imported: ImportedTrace, verdict: Verdict | None, context: ImportContext, name: str = ""
+) -> ImportedTrace:
+    """The run with its outcome and task; runs of one task share the problem, whose text is the first one's.
+
+    Where places disagree, which ``context.doubts`` notes with the run's ``name``, the outcome is unknown.
+    """
+    problem, trace = imported.problem, imported.trace
+    if verdict is None or trace is None or problem is None:
+        return imported
+    known = trace.meta.get(VERDICT_KEY) or {}
+    verdict = replace(verdict, rewards={**known, **verdict.rewards})
+    fields: dict[str, Any] = {"meta": {**trace.meta, VERDICT_KEY: dict(verdict.rewards)}}
+    if verdict.tests:
+        fields["meta"][TESTS_KEY] = dict(verdict.tests)
+    if len({*verdict.rewards.values()}) > 1:
+        said = ", ".join(
+            f"{place} has {'none' if reward is None else f'{reward:g}'}"
+            for place, reward in verdict.rewards.items()
+        )
+        why = f" ({verdict.ended})" if verdict.ended else ""
+        context.doubts.append(f"{name or trace.id}: {said}{why}; the outcome is unknown")
+    if verdict.rewards:
+        fields["outcome"] = verdict.outcome
+    if verdict.ended and not trace.error:
+        fields["error"] = verdict.ended
+    if verdict.task_id or verdict.task:
+        text = verdict.task or problem.text
+        named = Problem(id=verdict.task_id or "", text=text, source=problem.source, answer=problem.answer)
+        problem = context.problems.get(named.id)
+        if problem is None or problem.text == NO_TASK:
+            problem = context.problems[named.id] = named
+        fields["problem_id"] = problem.id
+    return ImportedTrace(problem=problem, trace=trusted_copy(trace, fields), labels=imported.labels)
+
+
+def with_verdict_beside(
+    items: Iterable[ImportedTrace], verdict: Verdict | None, context: ImportContext, name: str
+) -> Iterator[ImportedTrace]:
+    """The runs of a file; the verdict beside it belongs to its one run, and not to subagents of that run."""
+    held: list[ImportedTrace] = []
+    for imported in items:
+        note = (imported.trace.meta.get(IMPORT_KEY) or {}) if imported.trace is not None else {}
+        is_run = imported.trace is not None and "subagent" not in note
+        if is_run and held and verdict is not None:
+            context.doubts.append(f"{name}: several runs in one file share a reward, which is not used")
+            verdict = None
+            yield from held
+        if verdict is not None and (is_run or held):
+            held.append(imported)
+        else:
+            yield imported
+    if verdict is not None and held:
+        yield with_verdict(held[0], verdict, context, name)
+        yield from held[1:]
