@@ -387,7 +387,8 @@ class Reasoning(FrozenModel):
 
     def __str__(self) -> str:
         tokens = "" if self.tokens is None else f", {self.tokens} tokens"
-        return f"reasoning ({self.visibility}{tokens})"
+        text = f": {_short(self.readable)}" if self.readable else ""
+        return f"reasoning ({self.visibility}{tokens}){text}"
 
 
 class Attachment(FrozenModel):

@@ -10,6 +10,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from surefoot.errors import RecordError
+from surefoot.formats.account import fields_summary
 from surefoot.formats.rows import Row, build_rows, raw_rows
 from surefoot.io.files import ReadReport
 from surefoot.labels import LabelRule, binary_labels
@@ -37,6 +38,9 @@ NO_TASK: Final = "(the file does not contain the task)"
 
 _SHOWN, _NAMED = 20, 3
 """Reasons for files without a run that are printed, and files that are named for each."""
+
+_EXAMPLES: Final = 3
+"""Values that are shown of those that cannot be read."""
 
 ROW_ERRORS = (RecordError, ValueError, AttributeError, LookupError, TypeError, ArithmeticError)
 """Errors that a malformed field of another program's row can raise; they reject that row alone."""
@@ -74,6 +78,25 @@ class ImportedTrace:
     labels: tuple[StepLabel, ...] = ()
 
 
+@dataclass
+class ColumnCount:
+    """Values of a column that were read and that were not, with examples of these."""
+
+    read: int = 0
+    unread: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, value: Any, *, is_read: bool) -> None:
+        """Count a value."""
+        self.read, self.unread = self.read + is_read, self.unread + (not is_read)
+        if not is_read and len(self.examples) < _EXAMPLES and (text := f"{value!r:.60}") not in self.examples:
+            self.examples.append(text)
+
+    def __str__(self) -> str:
+        unread = f", {self.unread:,} not, such as {', '.join(self.examples)}" if self.unread else ""
+        return f"{self.read:,} values read{unread}"
+
+
 @dataclass(kw_only=True)
 class ImportContext:
     """Settings, report and callbacks of one import."""
@@ -85,6 +108,8 @@ class ImportContext:
     """Shows which columns were guessed."""
     problems: dict[str, Problem] = field(default_factory=dict)
     """The problems, by id, whose text depends on the run that is read first."""
+    columns: dict[str, ColumnCount] = field(default_factory=dict)
+    """What was read of each column of own rows."""
     failed: list[str] | None = None
     """Collects why files of several could not be read to their end; ``None`` = the first of them raises."""
     doubts: list[str] = field(default_factory=list)
@@ -101,12 +126,23 @@ class ImportContext:
         for text in texts:
             self.say(text)
 
+    def count_value(self, column: str, value: Any, *, is_read: bool) -> None:
+        """Count a value of a column."""
+        if value is not None:
+            self.columns.setdefault(column, ColumnCount()).add(value, is_read=is_read)
+
     def account(self) -> Iterator[str]:
-        """What was not read, in sentences: lines, files, parts of runs, rewards in doubt."""
+        """What was read of each column, and what was not read: lines, files, parts of runs, fields."""
         if self.report.bad_count:
             yield self.report.summary()
+        for name, column in self.columns.items():
+            yield f"column {name}: {column}"
         if left_out := self.report.left_out.most_common():
             yield "left out: " + ", ".join(f"{count:,} {what}" for what, count in left_out)
+        counted = {name.rpartition(" = ")[2] for name in self.columns}
+        fields = {name: count for name, count in self.report.fields.items() if name not in counted}
+        if fields:
+            yield f"fields that no record holds: {fields_summary(fields)}"
         unread = "files not read to their end, or without a run"
         for what, texts in ((unread, self.failed), ("rewards in doubt", self.doubts)):
             if texts:

@@ -24,6 +24,7 @@ from surefoot.formats.imports import (
     ImportContext,
     ImportedTrace,
     TraceResults,
+    check_assistant,
     check_origin,
     record_tools,
     reported_usage,
@@ -197,7 +198,10 @@ def _trace(sample: Any, context: ImportContext) -> ImportedTrace:
     attachments = sample.get("attachments") or {}
     unpacked = RowSize(FileLimits.from_environment())
     rows = [_resolved(row, attachments, unpacked) for row in sample["messages"]]
-    messages = context.chat(_message_row(row) for row in rows)
+    error = sample.get("error") or {}
+    messages = context.messages(map(_message_row, rows))
+    if not error:
+        check_assistant(messages)
     target, prompt = sample.get("target"), sample.get("input")
     answer = target if isinstance(target, str) else "; ".join(map(str, target or ()))
     output = sample.get("output") or {}
@@ -208,14 +212,15 @@ def _trace(sample: Any, context: ImportContext) -> ImportedTrace:
         answer=answer or None,
     )
     score: Mapping[str, Any] = next(iter((sample.get("scores") or {}).values()), {})
-    error = sample.get("error") or {}
+    outcome = _outcome(score.get("value"))
+    has_answer = any(message.role == "assistant" for message in messages)
     note = {"format": "inspect", "sample": _place(sample), "hash": content_id(sample["messages"])}
     trace = Trace(
         problem_id=problem.id,
         messages=messages,
         tools=record_tools(_tools(sample.get("events") or ())),
         answer=score.get("answer"),
-        outcome=_outcome(score.get("value")),
+        outcome=outcome if outcome is not None or has_answer else False,
         policy=output.get("model"),
         sample=int(sample.get("epoch") or 1) - 1,
         finish_reason=choices[0].get("stop_reason"),

@@ -8,20 +8,19 @@ exports OpenInference spans, which :mod:`surefoot.formats.otel_spans` reads.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from surefoot.formats.imports import ImportContext, ImportedTrace, require_object
 from surefoot.formats.otel_spans import Span, parsed_json, read_spans, timestamp
+from surefoot.messages import read_messages
 
 _OBSERVATIONS: Final = {
     "AGENT", "CHAIN", "EMBEDDING", "EVALUATOR", "EVENT", "GENERATION", "GUARDRAIL", "RETRIEVER", "SPAN",
     "TOOL",
 }  # fmt: skip
-_ROLES: Final = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant"}
-"""Roles of LangChain's message types; the others have the names of their roles."""
 
 
 def is_langfuse(row: Mapping[str, Any]) -> bool:
@@ -115,13 +114,14 @@ def _attributes(prompt: Any, answer: Any, *, is_call: bool) -> dict[str, Any]:
             attributes["gen_ai.tool.definitions"] = prompt["tools"]
         return attributes
     result = answer.get("output") if isinstance(answer, Mapping) and "output" in answer else answer
-    result = _message(result, "tool") if isinstance(result, Mapping) else {}
-    if "tool_call_id" not in result:
-        return {}
-    return {
-        "gen_ai.tool.call.id": result["tool_call_id"],
-        "gen_ai.tool.call.result": result.get("content") or "",
-    }
+    with suppress(ValueError):  # of most tools the output is no message
+        for message in read_messages([result]):
+            if message["role"] == "tool" and "tool_call_id" in message:
+                return {
+                    "gen_ai.tool.call.id": message["tool_call_id"],
+                    "gen_ai.tool.call.result": message.get("content") or "",
+                }
+    return {}
 
 
 def _messages(value: Any, role: str) -> list[dict[str, Any]]:
@@ -136,22 +136,6 @@ def _messages(value: Any, role: str) -> list[dict[str, Any]]:
         if value.get(name):
             inner = _messages(value[name], role)
             return inner[-1:] if role == "assistant" and name == "messages" else inner
-    return [_message(value, role)] if value.keys() & {"role", "type", "content", "lc", "text"} else []
-
-
-def _message(row: Mapping[str, Any], role: str) -> dict[str, Any]:
-    """A message in the shape of OpenAI or LangChain."""
-    fields = row["kwargs"] if "lc" in row and isinstance(row.get("kwargs"), Mapping) else row
-    kind = str(fields.get("role") or fields.get("type") or role)
-    calls = fields.get("tool_calls") or (fields.get("additional_kwargs") or {}).get("tool_calls") or ()
-    message = {
-        "role": _ROLES.get(kind, kind),
-        "content": fields.get("content") if "content" in fields else fields.get("text"),
-        "tool_calls": [
-            {"id": call.get("id"), "name": call["name"], "arguments": json.dumps(call["args"])}
-            if "args" in call
-            else call
-            for call in calls
-        ],
-    }
-    return message | {name: fields[name] for name in ("tool_call_id", "name", "status") if fields.get(name)}
+    if value.keys() & {"role", "lc"} or ("type" in value and "content" in value):
+        return [dict(value)]
+    return [{**value, "role": role}] if value.keys() & {"content", "text"} else []

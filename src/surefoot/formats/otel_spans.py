@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +44,8 @@ _REASONING_TOKENS: Final = (
     "gen_ai.usage.reasoning.output_tokens",
     "llm.token_count.completion_details.reasoning",
 )
+_MESSAGE_FIELDS: Final = {"role", "messages", "parts", "lc", "generations", "choices", "prompts"}
+"""Fields with which messages begin, in any of the exports."""
 _MAX_PARTS: Final = 32
 """Parts of an attribute's name; each costs one level of nesting."""
 
@@ -127,9 +130,9 @@ class Span:
         head = [{"role": "system", "parts": system}] if isinstance(system, list) and system else []
         messages = self._messages("gen_ai.input.messages", "llm.input_messages", "gen_ai.prompt")
         if messages is not None:
-            return [_message(row) for row in [*head, *messages]]
+            return [_message(row, None) for row in [*head, *messages]]
         return [
-            _message({**body, "role": name.split(".")[1]})
+            _message(body, name.split(".")[1])
             for name, body in self.events
             if name.startswith("gen_ai.") and name.endswith(".message")
         ]
@@ -139,8 +142,8 @@ class Span:
         """The message that the model wrote: its first choice."""
         messages = self._messages("gen_ai.output.messages", "llm.output_messages", "gen_ai.completion")
         if messages is None:
-            messages = [body.get("message", body) for name, body in self.events if name == "gen_ai.choice"]
-        return [_message({"role": "assistant", **row}) for row in messages[:1]]
+            messages = [body for name, body in self.events if name == "gen_ai.choice"]
+        return [_message(row, "assistant") for row in messages[:1]]
 
     def _messages(self, *names: str) -> list[Any] | None:
         values = (parsed_json(self.attributes.get(name)) for name in names)
@@ -257,40 +260,18 @@ def _add_last_results(chat: _Conversation, tool_spans: Sequence[Span], context: 
             chat.spans.append(span.span_id)
 
 
-def _message(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A message with ``parts`` (GenAI), with ``message.`` before its fields (OpenInference), or plain."""
-    inner = row.get("message", row)
-    parts = inner.get("parts")
-    if isinstance(parts, list):
-        result = next((part for part in parts if part.get("type") == "tool_call_response"), None)
-        if result is None:
-            return {"role": inner.get("role"), "name": inner.get("name"), "content": parts}
-        content = next((result[name] for name in ("response", "result", "content") if name in result), None)
-        return {"role": "tool", "tool_call_id": result.get("id"), "content": _as_text(content)}
-    names = ("role", "content", "name", "tool_call_id", "status")
-    fields = {name: inner[name] for name in names if name in inner}
-    if isinstance(inner.get("contents"), list):
-        fields["content"] = [_content_part(part.get("message_content", part)) for part in inner["contents"]]
-    calls = [call.get("tool_call", call) for call in inner.get("tool_calls") or ()]
-    fields["tool_calls"] = [_tool_call(call) for call in calls]
-    parsed = parsed_json(fields.get("content"))
-    if isinstance(parsed, list) and parsed and all(isinstance(p, dict) and "type" in p for p in parsed):
-        fields["content"] = parsed
-    return fields
-
-
-def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call.get("function")
-    inner = function if isinstance(function, Mapping) else call
-    return {"id": call.get("id"), "name": inner.get("name"), "arguments": inner.get("arguments") or "{}"}
-
-
-def _content_part(part: Mapping[str, Any]) -> dict[str, Any]:
-    """A part of OpenInference's contents."""
-    image = part.get("image")
-    if isinstance(image, Mapping):
-        return {"type": "image", "image": image.get("image", image)}
-    return dict(part)
+def _message(row: Any, role: str | None) -> dict[str, Any]:
+    """A message in its own dialect, by default of ``role``; OpenLLMetry writes parts as JSON text."""
+    row = require_object(row, "a message")
+    inner = row.get("message")
+    fields = dict(inner if isinstance(inner, Mapping) else row)
+    content = fields.get("content")
+    if isinstance(content, str) and content.startswith("[{"):
+        with suppress(ValueError):
+            parts = from_json(content)
+            if all(isinstance(part, dict) and "type" in part for part in parts):
+                fields["content"] = parts
+    return fields if role is None or {"role", "lc"} & fields.keys() else {**fields, "role": role}
 
 
 def _spans(row: Any) -> Iterator[Span]:
@@ -392,13 +373,27 @@ def _lists(tree: Any) -> Any:
 
 
 def parsed_json(value: Any) -> Any:
-    """A value; JSON text of a list or object is parsed."""
+    """A value; JSON text of a list or object is parsed. Raises ``RecordError`` for messages that were cut."""
     if isinstance(value, str) and value[:1] in ("[", "{"):
         try:
             return from_json(value)
         except ValueError:
-            return value
+            if _is_cut(value):
+                raise RecordError(
+                    f"messages of {len(value):,} characters are not complete JSON: they were cut, as at a "
+                    "limit of attributes (OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT); export them whole"
+                ) from None
     return value
+
+
+def _is_cut(text: str) -> bool:
+    """Whether a text that is not JSON begins as JSON of messages; a model's own text may be any JSON."""
+    try:
+        value = from_json(text, allow_partial=True)
+    except ValueError:
+        return False
+    first = value[0] if isinstance(value, list) and value else value
+    return isinstance(first, dict) and bool(first.keys() & _MESSAGE_FIELDS)
 
 
 def _as_text(value: Any) -> str:
@@ -406,11 +401,11 @@ def _as_text(value: Any) -> str:
 
 
 def timestamp(value: Any) -> float:
-    """Seconds, from nanoseconds, ISO 8601 or a table's time; 0 without one, which preserves the order."""
-    if isinstance(value, datetime):
-        return value.timestamp()
+    """Seconds, from nanoseconds, ISO 8601 or a table's time, without an offset of UTC; 0 keeps the order."""
     if isinstance(value, str) and not value.isdecimal():
-        return datetime.fromisoformat(value).timestamp()
+        value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     return int(value or 0) / 1e9
 
 

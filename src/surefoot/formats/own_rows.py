@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
@@ -30,9 +31,10 @@ from surefoot.formats.imports import (
     rows_with_results,
     task_of,
 )
+from surefoot.formats.python_text import python_value
 from surefoot.formats.rows import joined_trace, raw_rows, write_rows
 from surefoot.io.atomic import write_json
-from surefoot.records import Message, Problem, Trace
+from surefoot.records import Message, Problem, Trace, ending_of
 
 _GUESSES: Mapping[str, tuple[str, ...]] = {
     "messages": (
@@ -54,13 +56,21 @@ _GUESSES: Mapping[str, tuple[str, ...]] = {
     "tools": ("tools", "functions"),
     "outcome": ("outcome", "correct", "is_correct", "success", "resolved", "passed"),
     "policy": ("policy", "model", "generator", "model_name"),
+    "finish_reason": ("finish_reason", "finish_reasons", "stop_reason", "stop_reasons", "finishreason"),
 }  # fmt: skip
 """Column names by content; the first one that a row has is used."""
 
-_SHAREGPT: Final = {"from": "role", "value": "content"}
 _OUTCOMES: Final = {
-    "true": True, "correct": True, "1": True, "false": False, "incorrect": False, "0": False,
-}  # fmt: skip
+    word: value
+    for value, words in (
+        (
+            True,
+            "true t correct right 1 1.0 yes y pass passed success succeeded successful solved resolved",
+        ),
+        (False, "false f incorrect wrong 0 0.0 no n fail failed failure unsuccessful unsolved unresolved"),
+    )
+    for word in words.split()
+}
 
 
 def read_own_rows(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
@@ -117,17 +127,18 @@ class _Columns:
         if self._columns is None or not filled <= self._filled:
             self._columns = self._guess(row)
             self._filled |= filled
-        values = {content: _plain(_lookup(row, column)) for content, column in self._columns.items()}
+        values = {content: self._value(row, content) for content in self._columns}
         note = row_note("rows", number, row)
         fields: dict[str, Any] = {
             "policy": _text(values.get("policy")),
             "outcome": _outcome(values.get("outcome")),
+            "finish_reason": _finish_reason(values.get("finish_reason")),
             "meta": {IMPORT_KEY: note},
         }
         steps = values.get("steps")
         if (messages := _messages(values.get("messages"))) is not None:
             yield self._chat(messages, values, fields)
-        elif isinstance(steps, list) and steps and all(isinstance(step, str) for step in steps):
+        elif isinstance(steps, list) and _are_texts(steps):
             problem = self._problem(values, None)
             if problem is None:
                 raise RecordError(f"steps without a problem: {self._advice(row, 'problem')}")
@@ -150,18 +161,24 @@ class _Columns:
             raise RecordError(f"no solution: {self._advice(row, 'text')}")
         if problem is None and values.get("problem_id") is None:
             raise RecordError(f"no problem: {self._advice(row, 'problem')}")
-        outcomes = values.get("outcome")
-        if not isinstance(outcomes, list) or len(outcomes) != len(solutions):
-            outcomes = [outcomes] * len(solutions)
-        for sample, (text, outcome) in enumerate(zip(solutions, outcomes, strict=True)):
+        outcomes, endings = (
+            value if isinstance(value, list) and len(value) == len(solutions) else [value] * len(solutions)
+            for value in (values.get("outcome"), values.get("finish_reason"))
+        )
+        for sample, (text, outcome, ending) in enumerate(zip(solutions, outcomes, endings, strict=True)):
             # An empty solution is kept, because it is a failed sample.
             correct = False if outcome is None and not (text or "").strip() else _outcome(outcome)
+            own = {
+                "outcome": correct,
+                "finish_reason": _finish_reason(ending),
+                "meta": {IMPORT_KEY: {**note, "sample": sample}},
+            }
             trace = Trace(
                 problem_id=problem.id if problem else str(values["problem_id"]),
                 text=text or "",
                 sample=sample,
                 error=None if text is not None else "the file lacks a solution here",
-                **(fields | {"outcome": correct, "meta": {IMPORT_KEY: {**note, "sample": sample}}}),
+                **(fields | own),
             )
             yield ImportedTrace(
                 problem=problem, trace=self._with_id(trace, values, several=len(solutions) > 1)
@@ -177,9 +194,7 @@ class _Columns:
         return _text(value)
 
     def _chat(self, rows: list[Any], values: Mapping[str, Any], fields: dict[str, Any]) -> ImportedTrace:
-        messages = self._context.messages(
-            {_SHAREGPT.get(name, name): value for name, value in row.items()} for row in rows
-        )
+        messages = self._context.messages(rows)
         # TRL's conversational rows have the prompt's messages in another column.
         if (prompt := _messages(values.get("problem"))) is not None:
             messages = (*self._context.messages(prompt), *messages)
@@ -206,8 +221,7 @@ class _Columns:
 
     def _answer(self, value: Any) -> str | None:
         """A reference answer: a text or number, or the only one of a list."""
-        if isinstance(value, list) and len(value) == 1:
-            value = value[0]
+        value = _only_one(value)
         if not isinstance(value, Mapping | list):
             return _text(value)
         if not self._warned:
@@ -226,6 +240,18 @@ class _Columns:
         if not name:
             return trace
         return trace.model_copy(update={"id": f"{name}-{trace.sample}" if several else name})
+
+    def _value(self, row: Mapping[str, Any], content: str) -> Any:
+        """The value of a column, counted by whether it can be read as the content."""
+        column = (self._columns or {})[content]
+        value = _plain(_lookup(row, column))
+        if isinstance(value, str) and value[:2] in ("['", '["') and _holds_lists(content, column):
+            with suppress(ValueError):
+                value = python_value(value)
+        for each in value if isinstance(value, list) and content in _LISTED else [value]:
+            is_read = content not in _READERS or bool(_READERS[content](each))
+            self._context.count_value(f"{content} = {column}", each, is_read=is_read)
+        return value
 
     def _guess(self, row: Mapping[str, Any]) -> dict[str, str]:
         """The columns so far, or the columns of the settings, and the new ones of this row."""
@@ -303,15 +329,20 @@ def _lookup(row: Any, column: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value without NaN; a list or object that a table holds as JSON text is parsed."""
+    """A value without NaN; a list or object that a table holds as JSON or Python text is parsed."""
     if isinstance(value, float) and math.isnan(value):
         return None
     if isinstance(value, str) and value[:2] in ("[{", '["'):
-        try:
+        with suppress(ValueError):
             return from_json(value)
-        except ValueError:
-            return value
+        with suppress(ValueError):
+            return python_value(value) if value.startswith("[{'") else value
     return value
+
+
+def _holds_lists(content: str, column: str) -> bool:
+    """Whether Python text is a list there; a single solution may be such a text itself."""
+    return content in ("steps", "tools") or (content == "text" and column.lower().endswith("s"))
 
 
 def _messages(value: Any) -> list[Any] | None:
@@ -331,3 +362,33 @@ def _outcome(value: Any) -> bool | None:
     if isinstance(value, str):
         return _OUTCOMES.get(value.strip().lower())
     return bool(value) if isinstance(value, bool) or value in (0, 1) else None
+
+
+def _finish_reason(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _known_ending(value: Any) -> bool:
+    return isinstance(value, str) and ending_of(value) != "unknown"
+
+
+def _only_one(value: Any) -> Any:
+    """The element of a list of one."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)
+
+
+_LISTED: Final = {"text", "outcome", "finish_reason"}
+"""Contents of which a row can have one for each of its solutions."""
+_READERS: Final[Mapping[str, Callable[[Any], object]]] = {
+    "answer": lambda value: not isinstance(_only_one(value), Mapping | list),
+    "messages": _messages,
+    "steps": _are_texts,
+    "outcome": lambda value: _outcome(value) is not None,
+    "tools": record_tools,
+    "finish_reason": _known_ending,
+}
+"""What says for each content whether a value can be read; other contents are any text."""

@@ -24,6 +24,7 @@ from pydantic_core import from_json
 
 from surefoot.errors import RecordError
 from surefoot.extras import need
+from surefoot.formats.account import count_fields
 from surefoot.io.atomic import atomic_file
 from surefoot.io.files import ReadReport, error_reason, json_lines, readable, shortened, table_rows
 from surefoot.io.limits import FileLimits, RowSize, open_bounded, read_whole
@@ -220,6 +221,8 @@ def build_rows(
                 raise RecordError(f"{name}, line {number}: {shortened(reason)}; {fix}") from error
             report.skipped(number, reason)
             continue
+        if report is not None:
+            count_fields(row[-1] if isinstance(row, tuple) else row, items, report.fields)
         if report is not None and items:
             report.read()
         yield from items

@@ -58,6 +58,8 @@ class ReadReport:
     good: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     """Parts of good lines that were not read, by name."""
+    fields: Counter[str] = field(default_factory=Counter)
+    """Fields of good lines with a text that no record holds, by their path."""
     bad: list[tuple[int, str]] = field(default_factory=list)
     bad_count: int = 0
 

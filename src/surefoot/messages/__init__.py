@@ -15,14 +15,7 @@ from surefoot.messages.arguments import (
     parse_arguments,
     strict_decoder,
 )
-from surefoot.messages.reading import (
-    StoreAttachment,
-    call_fields,
-    embedded_bytes,
-    message_fields,
-    read_messages,
-    tool_fields,
-)
+from surefoot.messages.reading import StoreAttachment, call_fields, message_fields, read_messages, tool_fields
 
 __all__ = [
     "MAX_DEPTH",
@@ -32,7 +25,6 @@ __all__ = [
     "call_error",
     "call_fields",
     "canonical_arguments",
-    "embedded_bytes",
     "json_depth",
     "message_fields",
     "normal_name",

@@ -86,7 +86,9 @@ def call_fields(call: Any) -> Any:
     """The fields of a ``ToolCall`` for a call in any dialect; anything but an object is returned as it is."""
     if not isinstance(call, Mapping):
         return call
-    inner = next((call[name] for name in d.CALL_BODIES if isinstance(call.get(name), Mapping)), call)
+    inner = call
+    while body := next((inner[name] for name in d.CALL_BODIES if isinstance(inner.get(name), Mapping)), None):
+        inner = {**{name: inner[name] for name in d.CALL_IDS if name in inner}, **body}
     name = next((inner[name] for name in d.NAMES if isinstance(inner.get(name), str)), None)
     kind = str(call.get("type") or "")
     arguments = _first(inner, d.ARGUMENTS)
@@ -97,7 +99,7 @@ def call_fields(call: Any) -> Any:
         own = {*d.CALL_IDS, *d.OUTPUTS, *FLAG_NAMES, "type"}
         arguments = arguments or {k: v for k, v in inner.items() if k not in own and v is not None}
     fields = {
-        "id": _first(call, d.CALL_IDS) or _first(inner, d.CALL_IDS),
+        "id": _first(inner, d.CALL_IDS),
         "name": name,
         "arguments": "{}" if arguments is None else _as_text(arguments),
     }
@@ -118,8 +120,13 @@ def tool_fields(tool: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def embedded_bytes(text: str) -> bytes:
-    """The bytes of an embedded attachment: a ``data:`` URL, or base64; of any other text its own bytes."""
+def embedded_hash(text: str) -> str:
+    """The hash of an embedded attachment, as the record has it."""
+    return hashlib.sha256(_embedded_bytes(text)).hexdigest()
+
+
+def _embedded_bytes(text: str) -> bytes:
+    """The bytes of a ``data:`` URL, or of base64; of any other text its own."""
     body = text.partition(",")[2] if text.startswith("data:") else text
     try:
         return base64.b64decode(body, validate=True)
@@ -496,7 +503,7 @@ class _Draft:
             media_type, embedded = head[len("data:") :].split(";")[0] or media_type, True
         if not embedded:
             return {"uri": address, "media_type": media_type}
-        content = embedded_bytes(address)
+        content = _embedded_bytes(address)
         uri = self._store(content, media_type or "application/octet-stream") if self._store else None
         return {"sha256": hashlib.sha256(content).hexdigest(), "media_type": media_type, "uri": uri}
 

@@ -1,0 +1,148 @@
+"""Names what of a row no record holds, so that nothing is lost in silence, whatever its format."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from surefoot.messages.dialects import FAILED_STATES, OUTPUT_TYPES, PART_KINDS, ROLES
+from surefoot.messages.reading import embedded_hash
+
+_WORDS: Final = {
+    *PART_KINDS, *ROLES, *OUTPUT_TYPES, *FAILED_STATES,
+    "ChatGeneration", "agent", "constructor", "custom", "error", "message", "success",
+}  # fmt: skip
+"""Words that say what stands beside them."""
+_UNREAD: Final = frozenset({"steps", "created", "usage"})
+"""Fields of records without text of the row."""
+_MAX_NAMES: Final = 1_000
+_SHOWN: Final = 24
+"""Names that are counted, and at most shown."""
+_SEARCHED, _ALWAYS = 50, 10**9
+"""Texts of one path of a row that are looked for before one is found, and afterwards."""
+_EMBEDDED: Final = 100
+"""Characters from which a text may be an embedded attachment."""
+_HOLDING: Final = {str, list, dict}
+"""Types of JSON values that hold texts."""
+
+
+def count_fields(row: Any, items: Sequence[Any], counts: Counter[str]) -> None:
+    """Count in ``counts`` the fields of ``row`` with a text that occurs in none of ``items``, by their path.
+
+    JSON text, in the row or in a record, is compared by the texts that it contains. A bound on the names
+    keeps objects whose names are data small.
+    """
+    texts = _Texts(items)
+    leaves = list[tuple[str, str]]()
+    _add_leaves(row, "", leaves)
+    for path, text in leaves:
+        if text in texts.exact or text in _WORDS or not text or texts.contain(path, text):
+            continue
+        inner = list[tuple[str, str]]()
+        if (value := _parsed(text)) is not None:
+            _add_leaves(value, path, inner)
+        missing = [name for name, part in inner if not texts.contain(name, part)] if inner else [path]
+        for name in missing:
+            counts[name if name in counts or len(counts) < _MAX_NAMES else "other fields"] += 1
+
+
+def fields_summary(counts: Mapping[str, int]) -> str:
+    """The names with their counts; of many, what they have in common."""
+    depth = max((name.count(".") for name in counts), default=0) + 1
+    groups = Counter(counts)
+    while len(groups) > _SHOWN and depth > 1:
+        depth -= 1
+        groups = Counter()
+        for name, count in counts.items():
+            groups[".".join(name.split(".")[:depth])] += count
+    names = [f"{name} ({count:,})" for name, count in groups.most_common(_SHOWN)]
+    if len(groups) > _SHOWN:
+        names.append(f"and {len(groups) - _SHOWN:,} more")
+    return ", ".join(names)
+
+
+def _add_leaves(value: Any, path: str, leaves: list[tuple[str, str]]) -> None:
+    """Add the texts of a JSON value, with the names above them; numbers of lists are left out."""
+    kind = type(value)
+    if kind is str:
+        leaves.append((path, value))
+    elif kind is list:
+        for item in value:
+            _add_leaves(item, path, leaves)
+    elif kind is dict:
+        for name, item in value.items():
+            if item.__class__ in _HOLDING:
+                _add_leaves(item, f"{path}.{name}" if path else str(name), leaves)
+
+
+def _parsed(text: str) -> Any:
+    """The value of JSON text that is an object or a list; ``None`` for other text."""
+    if text[:1] not in ("{", "["):
+        return None
+    try:
+        return from_json(text)
+    except ValueError:
+        return None
+
+
+class _Texts:
+    """The texts of records."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        texts = list[str]()
+        _add_texts(items, texts)
+        self._texts = dict.fromkeys(texts)
+        self.exact = self._texts.keys()
+        self._inner: set[str] | None = None
+        """Texts inside JSON texts, such as the arguments of calls."""
+        self._joined = ""
+        self._at = 0
+        """Where the latest text was: a row's texts have the order of the record's."""
+        self._misses, self._missing = Counter[str](), set[str]()
+
+    def contain(self, path: str, text: str) -> bool:
+        """Whether a text is one of them, a part of one, or an attachment of which they have the hash.
+
+        Where the first texts of a path are no part of any, further ones are not looked for.
+        """
+        if self._inner is None:
+            inner = list[tuple[str, str]]()
+            for each in self.exact:
+                _add_leaves(_parsed(each), "", inner)
+            self._inner = {each for _, each in inner}
+            self._joined = "\0".join(self._texts)
+        if text in self.exact or text in self._inner or text.isspace():
+            return True
+        if self._misses[path] < _SEARCHED and text not in self._missing:
+            if self._finds(text) or self._finds(json.dumps(text, ensure_ascii=False)[1:-1]):
+                self._misses[path] = -_ALWAYS
+                return True
+            self._misses[path] += 1
+            self._missing.add(text)
+        return len(text) > _EMBEDDED and embedded_hash(text) in self.exact
+
+    def _finds(self, text: str) -> bool:
+        at = self._joined.find(text, self._at)
+        at = self._joined.find(text, 0, self._at + len(text)) if at < 0 else at
+        self._at = max(at, 0)
+        return at >= 0
+
+
+def _add_texts(value: Any, texts: list[str]) -> None:
+    """Add the texts of records, of any depth."""
+    if value.__class__ is str:
+        texts.append(value)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _add_texts(item, texts)
+    elif value.__class__ is dict:
+        for item in value.values():
+            _add_texts(item, texts)
+    elif hasattr(value, "__dict__"):  # a record, or an object of records
+        for name, item in vars(value).items():
+            if item and name not in _UNREAD:
+                _add_texts(item, texts)
