@@ -27,13 +27,13 @@ BROUGHT_BY = {
     "markupsafe": "jinja2",
     "anyio": "starlette",
     "langchain_core": "langgraph",
-    "sympy": "math_verify",
     "tokenizers": "transformers",
 }
 """Packages that come with one that is declared."""
 OTHERS = {"prime_rl", "verl"}
 """Programs that import this package."""
 BEHIND = {
+    "math": ("answers.symbolic",),
     "models": (
         "models.engine", "models.families", "models.kinds.classifier",
         "models.kinds.generative", "models.kinds.implicit", "models.kinds.probe", "models.kinds.yes_no",

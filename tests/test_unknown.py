@@ -216,20 +216,13 @@ def test_an_abstention_is_never_a_vote_for_a_step(rule, votes, data):
 
 
 def test_an_answer_that_breaks_its_comparison_is_wrong():
-    class Breaking(AnswerChecker):
-        """Compares all but long answers in the test's own process."""
-
-        def _ask(self, question):
-            failure = next((f for f in ("timeout", "budget") if f in str(question)), None)
-            return SimpleNamespace(answer=None if failure else "x", failure=failure)
-
-    with Breaking() as checker:
+    with AnswerChecker() as checker:
         grades = Grader(checker=checker).grade(
             [
                 Solution(text=rf"\boxed{{{text}}}")
-                for text in ("timeout+1", "budget+1", "x+1", "1" * 9000 + "x")
+                for text in ("9^{9^{9^9}}", r"\odd{x}", "x+1", "1" * 9000 + "x")
             ],
-            ["x+2", "x+2", "timeout+1", "x+2"],
+            ["x+2", "x+2", "9^{9^{9^9}}", "x+2"],
         )
         assert [grade.outcome for grade in grades] == [False, None, None, False]
-        assert checker.equal([("timeout+1", "x+2")]) == [None]
+        assert checker.equal([("9^{9^{9^9}}", "x+2")]) == [None]

@@ -11,12 +11,12 @@ from surefoot.errors import MissingExtraError
 
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "math": ("math_verify",),
+        "math": ("mpmath",),
         "guard": ("cel",),
         "evaluation": ("matplotlib", "sklearn"),
         "data": ("datasets", "pyarrow", "zstandard"),
         "models": (
-            "huggingface_hub", "math_verify", "pyarrow", "safetensors", "sklearn", "torch", "transformers",
+            "huggingface_hub", "mpmath", "pyarrow", "safetensors", "sklearn", "torch", "transformers",
         ),
         "train": ("accelerate", "peft"),
         "server": (

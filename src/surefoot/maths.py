@@ -120,7 +120,7 @@ _MULTIPLES = {
     for name, power in (("hundred", 2), ("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
 }
 _DECIMALS = 6
-"""Places to which decimals are compared, as in `math-verify`."""
+"""Places that a rounded number needs at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +129,8 @@ class Quantity:
 
     number: Fraction
     """As written: 50 for "50%", 5,000,000 for "5 million"."""
-    rounded: bool
-    """Whether it is written with decimals, and so perhaps rounded."""
+    step: Fraction = Fraction(0)
+    """The unit of its last decimal, if it has decimals and so is perhaps rounded."""
     unit: frozenset[str] = frozenset()
     """Significant words of the unit, a measure by its canonical name; empty = no unit."""
 
@@ -147,7 +147,11 @@ class Quantity:
 
     def without_unit(self) -> Quantity:
         """The value alone."""
-        return Quantity(number=self.value, rounded=self.rounded)
+        return Quantity(number=self.value, step=self.step_of(self.value))
+
+    def step_of(self, reading: Fraction) -> Fraction:
+        """``step`` of one of the readings."""
+        return self.step * abs(reading / self.number) if self.number else self.step
 
     def readings(self, other: Quantity) -> tuple[Fraction, ...]:
         """Possible values in a comparison: "50%" is 0.5, or 50 if ``other`` is a bare number."""
@@ -160,12 +164,23 @@ def units_agree(left: frozenset[str], right: frozenset[str]) -> bool:
 
 
 def same_quantity(left: Quantity, right: Quantity) -> bool:
-    """Whether the units agree and the numbers are equal; to six places if one of them has decimals."""
+    """Whether the units agree and the numbers are equal, or one is the other rounded."""
     if not units_agree(left.unit, right.unit):
         return False
-    rounded = left.rounded or right.rounded
     pairs = [(x, y) for x in left.readings(right) for y in right.readings(left)]
-    return any(x == y or (rounded and round(x, _DECIMALS) == round(y, _DECIMALS)) for x, y in pairs)
+    return any(
+        x == y or rounds_to(y, x, left.step_of(x)) or rounds_to(x, y, right.step_of(y)) for x, y in pairs
+    )
+
+
+def rounds_to(value: Fraction, decimal: Fraction, step: Fraction) -> bool:
+    """Whether ``decimal``, whose last place is ``step``, is ``value`` rounded.
+
+    It needs six places and five digits: fewer are an approximation, which is another number.
+    """
+    if not step or step > Fraction(1, 10**_DECIMALS) or step * 10**4 > abs(decimal):
+        return False
+    return abs(value - decimal) <= step / 2
 
 
 def print_number(value: Fraction) -> str:
@@ -192,11 +207,26 @@ _BOLD = re.compile(r"\\(?:mathbf|boldsymbol|bm|textbf|mathrm|text|textrm|mbox)\s
 _TEXT = re.compile(r"\\(?:text|textbf|textrm|textit|textnormal|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
 
 
+_EATEN = {"\x07": "a", "\b": "b", "\f": "f", "\v": "v", "\n": "n", "\r": "r", "\t": "t"}
+LOST_BACKSLASH = re.compile(
+    "\x07(?=lpha|pprox|ngle)|\b(?=ar|egin|eta|inom|mod|oxed|oldsymbol|f)|\f(?=rac|box|loor|orall)|\v(?=ec|ert|ar)"
+    "|\n(?=abla|eq|ot|u[^a-z])|\r(?=ight|angle|ho|floor|ceil|vert)"
+    "|\t(?=ext|imes|frac|heta|an[^a-z]|au|o[^a-z]|riangle|binom|ilde)"
+)
+"""A character that JSON made of a backslash and a letter, before the rest of the command."""
+
+
+def restore_backslashes(text: str) -> str:
+    """``text`` with the commands of LaTeX whose backslash JSON took as an escape: a form feed for ``\\f``."""
+    return LOST_BACKSLASH.sub(lambda mark: f"\\{_EATEN[mark[0]]}", text)
+
+
 def normalise(answer: str) -> str:
     """``answer`` without outer dollars, full stop, emphasis and spacing, which never change its meaning."""
     if answer.isascii() and answer.isalnum():
         return answer
-    text = " ".join(answer.replace("\u2212", "-").replace("\u00a0", " ").split()).rstrip(".").rstrip()
+    text = restore_backslashes(answer).replace("\u2212", "-").replace("\u00a0", " ")
+    text = " ".join(text.split()).rstrip(".").rstrip()
     for opening, closing in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
         inner = text[len(opening) : len(text) - len(closing)]
         wrapped = text.startswith(opening) and text.endswith(closing) and len(text) > len(opening + closing)
@@ -245,7 +275,7 @@ def read_quantity(text: str) -> Quantity | None:
 @lru_cache(1024)
 def _read_quantity(text: str) -> Quantity | None:
     if text.isascii() and text.isdigit():
-        return Quantity(number=Fraction(int(text)), rounded=False)
+        return Quantity(number=Fraction(int(text)))
     text = unwrap(normalise(text))
     match = _NUMBER.match(text)
     if match is None or (match["sign"] and match["sign2"]):
@@ -262,8 +292,12 @@ def _read_quantity(text: str) -> Quantity | None:
         unit = frozenset({_CURRENCIES.get(sign) or _MEASURES[sign.casefold()]})
     if "-" in (match["sign"], match["sign2"]):
         number = -number
-    decimal = match["top"] is not None and "." in match["top"].rstrip(".")
-    return Quantity(number=number, rounded=decimal or PERCENT in unit, unit=unit)
+    decimals = _DECIMAL.search(match["top"] or "")
+    step = Fraction(10) ** (int(decimals[2] or 0) - len(decimals[1])) if decimals else Fraction(0)
+    return Quantity(number=number, step=step * _MULTIPLES.get(multiple or "", 1), unit=unit)
+
+
+_DECIMAL = re.compile(r"\.([0-9]+)(?:[eE]([+-]?[0-9]+))?$")
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
@@ -427,7 +461,7 @@ def read_unit(text: str) -> frozenset[str] | None:
 
     A measure becomes one word, its canonical name (``centimetre^2``, ``mile/hour``). Of other words ("clips
     altogether") those before the first preposition are significant, in the singular. A letter is a unit only
-    if it abbreviates one, and so are letters that touch the digits ("5x" is a product).
+    if it abbreviates one after a space, and so are letters that touch the digits ("5x", "5m" are products).
     """
     touching = text[:1].isalpha()
     text = re.sub(r"\^\{([23])\}", r"^\1", _TEXT.sub(r" \1", _DEGREES.sub("°", text)).replace("\\ ", " "))
@@ -441,7 +475,7 @@ def read_unit(text: str) -> frozenset[str] | None:
     if len(first) == 1 and first.isupper() and first not in _UPPER:
         return None
     letter = len(first) == 1 and first.casefold() not in _FILLERS
-    if (touching and len(first) > 3) or ((letter or touching) and _measure(first) is None):
+    if (touching and (letter or len(first) > 3)) or ((letter or touching) and _measure(first) is None):
         return None
     if first in _MULTIPLES:
         return frozenset({first}) | _significant(words[1:])

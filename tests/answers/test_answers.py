@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
 import subprocess
@@ -22,7 +21,7 @@ from surefoot.maths import read_quantity, read_stated_quantity
 
 @pytest.fixture(scope="module")
 def math_checker():
-    with AnswerChecker(timeout_s=20) as checker:
+    with AnswerChecker() as checker:
         yield checker
 
 
@@ -36,7 +35,7 @@ def math_checker():
         (r"\boxed {x^{2}}", "x^{2}"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
         (r"\boxed{\boxed{3}}", "3"),
-        (r"good \boxed{8} and then cut off \boxed{\frac{1}{", "8"),
+        (r"good \boxed{8} and then cut off \boxed{\frac{1}{", None),
         (r"{ left open \boxed{8}", "8"),
         (r"\boxed{}", None),
         (r"\boxedtext{5}", None),
@@ -227,10 +226,9 @@ def test_inequalities_are_the_interval_of_their_solutions(math_checker):
     assert math_checker.equal(equal) == [True, True, True]
 
 
-@pytest.mark.parametrize("settings", [{"timeout_s": 0}, {"memory_mb": 0}, {"rel_tol": -1}])
-def test_limits_are_checked(settings):
-    with pytest.raises(AnswerError, match=next(iter(settings))):
-        AnswerChecker(**settings)
+def test_settings_are_checked():
+    with pytest.raises(AnswerError, match="rel_tol"):
+        AnswerChecker(rel_tol=-1)
     with pytest.raises(AnswerError, match="math, numeric, exact"):
         AnswerChecker("symbolic")
 
@@ -266,44 +264,54 @@ def test_math_equality(math_checker):
 
 
 HOSTILE = [
-    "10**10**10",
-    "9^{9^{9^9}}",
+    *("10**10**10", "9^{9^{9^9}}", "(10^9)!", "10^{10^{10}}", "2^{30000000000}", "((((9!)!)!)!)!"),
     "{" * 10_000 + "}" * 10_000,
-    "(10^9)!",
     "{" * 900 + "x" + "}" * 900,
-    "10^{10^{10}}",
+    "(" * 300 + "x" + ")" * 300,
+    r"\sum_{k=1}^{10^{100}} k^{k+1}",
+    r"\sum_{k=1}^{1000}" * 5 + "k",
+    r"(x+y)^{499}" * 150,
+    "3000!" + "*2999!" * 200,
+    r"\sqrt{2}^{" * 20 + "2" + "}" * 20,
+    r"\sin x" * 280,
+    r"\tan 10^{29}",
+    r"\pm x," * 280 + "1",
+    "x" + "!" * 1500,
+    r"\{" + "x+1," * 400 + r"x\}",
+    "e^{e^{e^{e^{9}}}}",
 ]
 
 
 @pytest.mark.slow
 def test_without_algebra_what_needs_it_stays_ungraded(monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "math_verify", None)
+    monkeypatch.setitem(sys.modules, "mpmath", None)
     with AnswerChecker() as checker:
         assert checker.equal([("18", "18.0"), ("east", "seat"), (r"\frac12", "0.5")]) == [True, False, True]
         # not wrong: nobody has compared them
         assert checker.grade([("2^3", "8"), ("x+1", "1+x")]) == [None, None]
         assert checker.failures == {"no_algebra": 2}
     (warning,) = caplog.messages
-    assert warning.endswith("it needs the package math_verify: pip install '.[math]' in a clone of surefoot")
+    assert warning.endswith("it needs the package mpmath: pip install '.[math]' in a clone of surefoot")
 
 
-def test_hostile_expressions_cost_one_bounded_failure_each():
-    # Harmless pairs between the hostile ones must still be answered, each by a fresh worker if need be.
+def test_hostile_expressions_cost_bounded_work():
+    # Harmless pairs between the hostile ones are still answered.
     pairs = [pair for text in HOSTILE for pair in ((text, "x+5"), ("x + y", "y+x"), ("x", f"y+{len(text)}"))]
-    pairs += [(text, "x+5") for text in HOSTILE]  # repeated: remembered, not paid again
-    with AnswerChecker(timeout_s=3, memory_mb=1024) as checker:
-        begin = time.perf_counter()
+    with AnswerChecker() as checker:
+        assert False not in checker.equal([(f"{text}+1", f"1+{text}") for text in HOSTILE])
+        checker.failures.clear()
         verdicts = checker.equal(pairs)
-        seconds = time.perf_counter() - begin
-        assert seconds < 60 * len(HOSTILE)  # the failures, and starting workers on a busy machine
-        harmless = [v for v, (answer, _) in zip(verdicts, pairs, strict=True) if answer not in HOSTILE]
-        assert harmless == [True, False] * len(HOSTILE)
-        assert all(
-            v in (None, False) for v, (answer, _) in zip(verdicts, pairs, strict=True) if answer in HOSTILE
-        )
+        for verdict, (answer, _) in zip(verdicts, pairs, strict=True):
+            assert verdict in {"x + y": (True,), "x": (False,)}.get(answer, (None, False)), answer
         assert sum(checker.failures.values()) == verdicts.count(None)
-        assert checker.failures["too_long"] == 2
-        assert checker.failures["timeout"] >= 4
+        assert checker.failures.keys() == {"too_large", "too_long", "unreadable"}
+
+
+@given(st.text(alphabet=r"\frac{}sqtum_^(),|!%xyi0123456789+-*/=<>piexcos", max_size=300))
+def test_no_text_breaks_a_comparison(text):
+    with AnswerChecker() as checker:
+        assert checker.equal([(text, "x+1"), ("x+1", text)]) in ([None, None], [False, False], [True, True])
+        checker.fingerprint(text)
 
 
 def test_code_in_an_answer_is_not_run(math_checker, tmp_path):
@@ -311,32 +319,6 @@ def test_code_in_an_answer_is_not_run(math_checker, tmp_path):
     for code in (f"__import__('pathlib').Path('{target}').touch()", f"open('{target}', 'w')"):
         math_checker.equal([(code, "5"), (code, "x+1"), ("5", code), (f"1+({code})", "2")])
     assert not target.exists()
-
-
-def test_memory_is_limited():
-    # The number alone would hold 3.75 GB.
-    with AnswerChecker(timeout_s=5, memory_mb=400) as checker:
-        assert checker.equal([("2^{30000000000}", "x+7")])[0] in (None, False)
-        assert checker.equal([("x + y", "y+x")]) == [True]
-
-
-def test_too_little_memory_to_start_is_an_error():
-    with AnswerChecker(memory_mb=40) as checker, pytest.raises(AnswerError, match="memory_mb=40"):
-        checker.equal([("x+1", "1+x")])
-
-
-def test_close_is_idempotent_reaps_and_allows_reuse():
-    before = _children()
-    checker = AnswerChecker(timeout_s=20)
-    checker.close()
-    assert checker.equal([("x+1", "1+x")]) == [True]
-    assert len(_children() - before) == 1
-    checker.close()
-    checker.close()
-    assert _children() == before
-    assert checker.equal([("x+2", "2+x")]) == [True]
-    checker.close()
-    assert _children() == before
 
 
 def test_threads_share_one_checker(math_checker):
@@ -352,57 +334,15 @@ def test_pickled_copy_keeps_the_settings():
     assert copy.equal([("95", "100")]) == [True]
 
 
-def test_worker_runs_under_a_script_from_standard_input_and_ends_with_it():
-    script = (
-        "from surefoot.answers import AnswerChecker\n"
-        "c = AnswerChecker(timeout_s=20)\n"
-        "verdict = c.equal([('x+1', '1+x')])\n"
-        "import os, subprocess\n"
-        "pids = subprocess.run(['pgrep', '-P', str(os.getpid()), 'python'], capture_output=True, text=True)\n"
-        "print(verdict, pids.stdout.strip(), flush=True)\n"
-        "os._exit(0)\n"  # not even closed
-    )
-    run = subprocess.run(
-        [sys.executable, "-"], input=script, capture_output=True, text=True, check=True, timeout=120
-    )
-    verdict, pid = run.stdout.rsplit(" ", 1)
-    assert verdict == "[True]"
-    deadline = time.monotonic() + 20
-    while _alive(int(pid)):
-        assert time.monotonic() < deadline, "the worker outlived its parent"
-        time.sleep(0.1)
-
-
 def test_import_is_light():
     script = (
         "import sys, surefoot.answers, surefoot.segment\n"
-        "print([m for m in ('torch', 'transformers', 'sympy', 'math_verify') if m in sys.modules])"
+        "print([m for m in ('torch', 'transformers', 'sympy', 'mpmath') if m in sys.modules])"
     )
     run = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
     assert run.stdout.strip() == "[]"
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # Unreaped where no init process collects orphans: dead all the same.
-    try:
-        with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123
-            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def _children() -> set[int]:
-    listing = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,comm="], capture_output=True, text=True, check=True
-    )
-    rows = [line.split(None, 2) for line in listing.stdout.splitlines()]
-    return {int(pid) for pid, parent, name in rows if int(parent) == os.getpid() and name != "ps"}
 
 
 @pytest.mark.parametrize(

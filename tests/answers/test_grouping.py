@@ -54,7 +54,7 @@ class Counting(AnswerChecker):
 
 @pytest.fixture(scope="module")
 def math_checker():
-    with AnswerChecker(timeout_s=20) as checker:
+    with AnswerChecker() as checker:
         yield checker
 
 
@@ -129,7 +129,7 @@ def test_only_answers_that_may_be_equal_are_compared():
     different = [rf"\frac{{{k}+\sqrt{{{k + 2}}}}}{{{k + 3}}}" for k in range(2, 18)]
     different += [rf"{k}x^2+{k + 1}x+1" for k in range(2, 18)]
     same = [rf"\frac{{\sqrt{{{k + 2}}}+{k}}}{{{k + 3}}}" for k in range(2, 18)]
-    with Counting(timeout_s=20) as checker:
+    with Counting() as checker:
         grouped = group_equal([*different, *same], checker)
         assert len(set(grouped)) == len(different)
         assert grouped[:16] == grouped[32:]
@@ -137,11 +137,10 @@ def test_only_answers_that_may_be_equal_are_compared():
         assert not checker.failures
 
 
-@pytest.mark.slow
 def test_hostile_answers_stand_alone_and_cost_one_failure_each():
     bad = ["10^{10^{10}}!", "9^{9^{9^9}}!"]
     answers = [bad[0], "x+y", "1/3", "z", bad[1], bad[0], "y+x"]
-    with AnswerChecker(timeout_s=2) as checker:
+    with AnswerChecker() as checker:
         grouped = group_equal(answers, checker)
         assert grouped == [bad[0], "x+y", "1/3", "z", bad[1], bad[0], "x+y"]
         assert sum(checker.failures.values()) <= 2 * len(bad)

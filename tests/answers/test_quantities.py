@@ -80,16 +80,16 @@ UNEQUAL = [
 
 @pytest.fixture(scope="module")
 def math_checker():
-    with AnswerChecker(timeout_s=20) as checker:
+    with AnswerChecker() as checker:
         yield checker
 
 
 @pytest.mark.parametrize("method", ["math", "numeric"])
 def test_numbers_with_units(method):
-    with AnswerChecker(method, timeout_s=20) as checker:
+    with AnswerChecker(method) as checker:
         assert [pair for pair in EQUAL if not checker.equal([pair])[0]] == []
         assert [pair for pair in UNEQUAL if checker.equal([pair])[0]] == []
-        assert not checker.failures
+        assert checker.failures.keys() <= {"unreadable"}
 
 
 def test_expressions_with_units_and_words(math_checker):
@@ -142,7 +142,7 @@ PHRASES = [
 def test_solutions_that_end_in_a_unit_are_graded_by_their_number(method):
     texts, references = zip(*PHRASES, strict=True)
     solutions = [Solution(text=text) for text in texts]
-    with AnswerChecker(method, timeout_s=20) as checker:
+    with AnswerChecker(method) as checker:
         right = Grader(checker=checker).grade(solutions, references)
         wrong = Grader(checker=checker).grade(solutions, [f"{reference}1" for reference in references])
     assert [grade.outcome for grade in right] == [True] * len(PHRASES)

@@ -244,7 +244,7 @@ def open_site(folder: Path, *, database: str, reward_model: Path | None) -> Iter
             *("--database", url or str(place / "labels.db"), "--require-key", "--chat"),
             *("--policy", "fake", "--base-url", f"{upstream.root}/v1", "--set", "policy.timeout=2"),
             *("--prm", str(reward_model or upstream.root), "--strategy", "majority:n=4"),
-            *("--set", "limits.timeout_s=6", "--set", "gateway.answer_s=2", "--set", "answer_workers=2"),
+            *("--set", "limits.timeout_s=6"),
         ]
         server = Server(folder, port, words)
         server.start()

@@ -14,10 +14,9 @@ from functools import cache, partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from surefoot.answers.symbolic import load_mathematics
+from surefoot.answers.formulas import UnreadableError, read_formula
 from surefoot.errors import AnswerError
 from surefoot.extras import installed, sentence
-from surefoot.io.workers import Reply, RequestBudget, WorkerPool
 from surefoot.maths import (
     MAX_CHARS,
     normalise,
@@ -35,19 +34,19 @@ V = TypeVar("V")
 _MEMO_PAIRS = 20_000
 _MOST_THREADS = 256
 _NO_ALGEBRA = "no_algebra"
-_PASSING = frozenset({"budget", "cancelled", _NO_ALGEBRA})
-"""Failures that say nothing of the pair."""
+UNREADABLE, TOO_LARGE = "unreadable", "too_large"
 _LOG = logging.getLogger("surefoot.answers")
 
 
 class AnswerChecker:
-    """Compares answers with references; holds worker processes for the symbolic cases.
+    """Compares answers with references.
 
     Methods:
 
-    - ``math``: equal as normalised text, as quantities or as words, else as `math-verify` parses and verifies
-      them. Integers are compared exactly, decimals to six places. An equation of numbers that does not hold
-      (``0=18``) equals nothing.
+    - ``math``: equal as normalised text, as quantities, words or choices, else by value: LaTeX and code are
+      read whole, or the pair cannot be compared. Numbers are compared exactly; one with six decimals or more
+      may be the other rounded. Names, signs, bases, moduli and brackets count, and so does the order in a
+      tuple. An equation of numbers that does not hold (``0=18``) equals nothing.
     - ``numeric``: quantities alone, the difference at most ``rel_tol`` of the larger; also the last side of
       equations that hold (``x = 12``, ``3 + 4 = 7``), and one with a remark (``12 (twelve)``). An answer that
       is not one is unequal; a reference that is not one cannot be compared.
@@ -55,64 +54,38 @@ class AnswerChecker:
 
     A quantity is a number (``1,234.5``, ``3/4``, ``2 1/2``, ``\\frac{3}{4}``, ``0.\\overline{3}``), perhaps
     with a unit. A unit on one side only is ignored: ``18 dollars`` equals ``18``. Different units are
-    unequal, and nothing is converted: ``5 cm`` is not ``5 m``. ``50%`` equals ``0.5`` and also ``50``; ``2
+    unequal, and nothing is converted: ``5 cm`` is not ``5 m``. A letter that touches its number is a variable
+    (``4m`` is not ``4``), unless the other side has a unit. ``50%`` equals ``0.5`` and also ``50``; ``2
     dozen`` equals ``24`` and also ``2``. Inequalities of one variable equal the interval of their solutions.
 
-    Symbolic comparison runs in separate processes limited to ``timeout_s`` seconds a pair and ``memory_mb``
-    MiB (where the platform can limit memory), which are started when first needed and replaced after a
-    failure. It needs the extra ``math``; without it, pairs that need algebra are not compared, which is
-    counted and logged. Use as a context manager or call ``close``. Results are remembered by pair, failures
-    too. Safe to share between threads, to pickle (the copy starts its own processes) and to use after a fork.
-
-    A server shares one among its requests: :meth:`limited` is the same checker for one of them, with a
-    budget, and its ``workers`` are shared fairly among their callers (``surefoot.io.workers``).
+    Answers may be hostile: the work of a comparison is bounded, by no clock, and nothing in them is run. It
+    needs the extra ``math``; without it, pairs that need more than text and quantities are not compared,
+    which is counted and logged. Results are remembered by pair, failures too. Safe to share between threads,
+    to pickle and to use after a fork. Use as a context manager or call ``close``.
     """
 
     def __init__(
-        self,
-        method: Literal["math", "numeric", "exact"] = "math",
-        *,
-        timeout_s: float = 5.0,
-        memory_mb: int = 1024,
-        rel_tol: float = 1e-6,
-        workers: int = 1,
+        self, method: Literal["math", "numeric", "exact"] = "math", *, rel_tol: float = 1e-6
     ) -> None:
-        """Raises ``AnswerError`` for an unknown method or a limit that is not positive."""
+        """Raises ``AnswerError`` for an unknown method or a negative tolerance."""
         if method not in ("math", "numeric", "exact"):
             raise AnswerError(f"method is {method!r}; choose from math, numeric, exact")
-        if timeout_s <= 0 or memory_mb <= 0 or workers <= 0 or rel_tol < 0:
-            raise AnswerError(
-                f"timeout_s={timeout_s}, memory_mb={memory_mb} and workers={workers} must be positive, "
-                f"rel_tol={rel_tol} must not be negative"
-            )
+        if rel_tol < 0:
+            raise AnswerError(f"rel_tol={rel_tol} must not be negative")
         self.method = method
         self.failures: Counter[str] = Counter()
-        """Pairs that could not be compared, by reason: timeout, memory, too_deep, too_long, crash, error,
-        reference_not_a_number, no_algebra (the extra ``math`` is not installed); and of limited checkers
-        budget, cancelled."""
-        self._settings: dict[str, Any] = {
-            "timeout_s": timeout_s,
-            "memory_mb": memory_mb,
-            "rel_tol": rel_tol,
-            "workers": workers,
-        }
-        self._algebra = installed("math_verify")
+        """Pairs that could not be compared, by reason: unreadable, too_large (a number, or the work),
+        too_long, reference_not_a_number, no_algebra (the extra ``math`` is not installed)."""
+        self._rel_tol = rel_tol
+        self._algebra = installed("mpmath")
         self._tolerance = Fraction(str(rel_tol))
-        self._workers = WorkerPool(
-            load_mathematics, size=workers, timeout_s=timeout_s, memory_mb=memory_mb, error=AnswerError
-        )
         self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="surefoot-answers")
-        self._budget: RequestBudget | None = None
-        self._turn: asyncio.Lock | None = None
         self._memo: dict[tuple[str, str], tuple[bool | None, str]] = {}
         self._fingerprints: dict[str, tuple[str | None, str]] = {}
         self._lock = threading.Lock()
 
     def equal(self, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """One verdict per ``(answer, reference)``; ``None`` = could not be compared, counted in ``failures``.
-
-        Raises ``AnswerError`` if the comparing process cannot be started.
-        """
+        """One verdict per ``(answer, reference)``; ``None`` = cannot be compared, counted in ``failures``."""
         verdicts: list[bool | None] = []
         for pair in pairs:
             remembered = self._memo.get(pair)
@@ -125,9 +98,10 @@ class AnswerChecker:
         return verdicts
 
     def grade(self, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """As :meth:`equal`, but an answer that cannot be compared with a reference that can be read is wrong.
+        """As :meth:`equal`, but an answer too large or long to compare with a reference that is not is wrong.
 
-        Otherwise it would be better to break the comparison than to be wrong.
+        Otherwise it would be better to break the comparison than to be wrong. An answer that cannot be read
+        stays unknown.
         """
         return [
             False if verdict is None and self._broken_by_answer(*pair) else verdict
@@ -135,16 +109,14 @@ class AnswerChecker:
         ]
 
     def _broken_by_answer(self, answer: str, reference: str) -> bool:
-        # a failure that says nothing of the pair is not remembered
-        return (
-            self.method == "math" and (answer, reference) in self._memo and bool(self.fingerprint(reference))
-        )
+        failure = self._memo.get((answer, reference), (None, UNREADABLE))[1]
+        return failure in (TOO_LARGE, "too_long") and bool(self.fingerprint(reference))
 
     def fingerprint(self, answer: str) -> str | None:
         """A text that equal values have in common, by which answers are sorted before they are compared.
 
         For the ``math`` method; it says nothing of units. ``None`` = it could not be computed within the
-        limits, counted in ``failures``. Raises ``AnswerError`` as ``equal`` does.
+        limits, counted in ``failures``.
         """
         remembered = self._fingerprints.get(answer)
         text, failure = remembered or self._compute_fingerprint(answer)
@@ -154,37 +126,13 @@ class AnswerChecker:
             self._count(failure)
         return text
 
-    def limited(self, seconds: float, *, caller: str = "") -> AnswerChecker:
-        """The same checker for one request, whose symbolic comparisons take at most ``seconds`` in all.
-
-        Memory, workers and ``failures`` are shared; workers go first to the ``caller`` whose requests have
-        used them least. Once the budget is spent, answers are only compared as text, quantities and words; an
-        answer that needs algebra is a failure ``budget``.
-        """
-        other = object.__new__(type(self))  # copy() would make another checker, as pickle does
-        vars(other).update(vars(self))
-        other._budget, other._turn = RequestBudget(seconds, caller=caller), asyncio.Lock()
-        return other
-
     async def run(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns, which compares answers, in a thread of this checker's own.
-
-        Of a limited checker one runs at a time, and cancelling ends the comparisons too: nothing is left
-        running for a client who has gone.
-        """
-        loop = asyncio.get_running_loop()
-        if self._budget is None or self._turn is None:
-            return await loop.run_in_executor(self._threads, work)
-        try:
-            async with self._turn:
-                return await loop.run_in_executor(self._threads, work)
-        except asyncio.CancelledError:
-            self._budget.cancel()
-            raise
+        """What ``work`` returns, which compares answers, in a thread of this checker's own."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def close(self) -> None:
-        """Stop the worker processes. Can be repeated; a later ``equal`` starts others."""
-        self._workers.close()
+        """End the threads of :meth:`run`. Can be repeated."""
+        self._threads.shutdown(wait=False)
 
     def __enter__(self) -> Self:
         return self
@@ -195,13 +143,14 @@ class AnswerChecker:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(AnswerChecker, self.method, **self._settings), ()
+        return partial(AnswerChecker, self.method, rel_tol=self._rel_tol), ()
 
     def _compare(self, answer: str, reference: str) -> tuple[bool | None, str]:
         if answer.strip() == reference.strip():
             return True, ""
         if self.method == "exact":
             return False, ""
+        answer, reference = _spaced(answer, reference), _spaced(reference, answer)
         if self.method == "numeric":
             return self._compare_numbers(answer, reference)
         verdict = compare_plain(answer, reference)
@@ -212,8 +161,17 @@ class AnswerChecker:
         (body, unit), (other_body, other_unit) = split_unit(answer), split_unit(reference)
         if not units_agree(unit, other_unit):
             return False, ""
-        reply = self._ask({"answer": body, "reference": other_body})
-        return reply.answer, reply.failure or ""
+        if not self._algebra:
+            return None, _no_algebra()
+        from surefoot.answers.symbolic import TooLargeError, same_formulas
+
+        try:
+            return same_formulas(body, other_body), ""
+        except UnreadableError:
+            verdict = _compare_texts(answer, reference)
+            return verdict, UNREADABLE if verdict is None else ""
+        except (TooLargeError, RecursionError):
+            return None, TOO_LARGE
 
     def _compare_numbers(self, answer: str, reference: str) -> tuple[bool | None, str]:
         expected = read_stated_quantity(reference)
@@ -238,18 +196,18 @@ class AnswerChecker:
             return f"words {words}", ""
         if len(answer) > MAX_CHARS:
             return None, "too_long"
-        reply = self._ask({"answer": split_unit(answer)[0]})
-        return reply.answer, reply.failure or ""
-
-    def _ask(self, question: dict[str, str]) -> Reply:
         if not self._algebra:
-            _warn_of_algebra()
-            return Reply(failure=_NO_ALGEBRA)
-        return self._workers.ask(question, self._budget)
+            return None, _no_algebra()
+        from surefoot.answers.symbolic import TooLargeError, fingerprint
+
+        try:
+            return fingerprint(split_unit(answer)[0]), ""
+        except UnreadableError:
+            return f"text {normalise(answer)}", ""
+        except (TooLargeError, RecursionError):
+            return None, TOO_LARGE
 
     def _remember(self, memo: dict[K, tuple[V, str]], key: K, result: tuple[V, str]) -> None:
-        if result[1] in _PASSING:
-            return
         with self._lock:
             if len(memo) >= _MEMO_PAIRS:
                 memo.clear()
@@ -261,26 +219,75 @@ class AnswerChecker:
 
 
 @cache
-def _warn_of_algebra() -> None:
-    _LOG.warning(
-        "answers that only algebra can compare are not compared: it needs %s", sentence("math_verify")
-    )
+def _no_algebra() -> str:
+    """Why it fails; the log says it once."""
+    _LOG.warning("answers that only algebra can compare are not compared: it needs %s", sentence("mpmath"))
+    return _NO_ALGEBRA
 
 
 _CHOICES = re.compile(r"\(?[A-Z]\)?(?:(?: ?[,;&] ?(?:(?:and|or) )?| (?:and|or) )\(?[A-Z]\)?)*")
 _CHOICE = re.compile(r"[A-Z]")
-_WORDS = re.compile(r"(?=.*[^\W\d_]{3})[^\W\d_]+(?:[ '-][^\W\d_]+)*", re.DOTALL)
+_CHOICE_WITH_TEXT = re.compile(
+    r"(?:\(([A-J])\)|(?:(?:[Oo]ption|[Cc]hoice)\s+)\(?([A-J])\)?|([A-J])\s*[:.)](?![0-9]))"
+    r"[\s\\:]*(?![-+*/^=<>_|!(])(?!.*(?:\([A-J]\)|\b[A-J]\s*[:)]|\bor\b))(?P<text>.*)",
+    re.DOTALL,
+)
+_WORDS = re.compile(r"(?=.*[^\W\d_]{3})[^\W\d_]+(?:[ '-][^\W\d_]+)*|[A-Z]{2,}", re.DOTALL)
+_PROSE = re.compile(r"[^\W_]*[^\W\d_]{2}[\w\s.,:;'()-]*|[0-9:]+ ?[ap]\.?m\.?", re.IGNORECASE)
+_TOUCHING_LETTER = re.compile(r"(.*[0-9])([a-zA-Z](?:\^\{?[23]\}?)?)")
+
+
+def _spaced(text: str, other: str) -> str:
+    """``text`` with a space before a letter that touches the number, where the ``other`` side has a unit."""
+    letter = _TOUCHING_LETTER.fullmatch(text) if len(text) < MAX_CHARS else None
+    return f"{letter[1]} {letter[2]}" if letter and split_unit(other)[1] else text
+
+
+def _compare_texts(answer: str, reference: str) -> bool | None:
+    """Verdict on two answers of which one cannot be read as a formula; ``None`` = unknown."""
+    texts = [unwrap_all(normalise(text)) for text in (answer, reference)]
+    prose = [_PROSE.fullmatch(text) is not None for text in texts]
+    if not any(prose):
+        return True if texts[0].split() == texts[1].split() else None
+    if not all(prose):
+        other = texts[prose.index(False)]
+        return False if _is_formula(other) and _WORDS.fullmatch(texts[prose.index(True)]) else None
+    left, right = (
+        re.findall(r"[^\W\d_]+|[0-9]+", re.sub(r"(?<=\w)\.", "", text.casefold())) for text in texts
+    )
+    same_words = [word for word in left if word.isalpha()] == [word for word in right if word.isalpha()]
+    return (left == right) if same_words else None
+
+
+def _is_formula(text: str) -> bool:
+    try:
+        return bool(read_formula(split_unit(text)[0]))
+    except UnreadableError:
+        return False
 
 
 def compare_plain(answer: str, reference: str) -> bool | None:
     """Verdict where none needs algebra; ``None`` = ask the worker."""
-    if normalise(answer) == normalise(reference):
-        return True
+    texts = [normalise(answer), normalise(reference)]
+    if texts[0] == texts[1] or not all(texts):
+        return texts[0] == texts[1]
     x, y = read_quantity(answer), read_quantity(reference)
     if x is not None and y is not None:
         return same_quantity(x, y)
     words, other_words = plain_words(answer), plain_words(reference)
-    return None if words is None or other_words is None else words == other_words
+    if words is not None and other_words is not None and words == other_words:
+        return True
+    choices = [_choice(text) for text in (answer, reference)]
+    if all(choices) and any(len(choice) == 1 for choice in (words or "", other_words or "")):
+        return choices[0] == choices[1]
+    return None if words is None or other_words is None else False
+
+
+def _choice(answer: str) -> str:
+    """The letter of a choice, perhaps with its text: "(E) 40", "E: forty"; empty = it is another answer."""
+    text = unwrap_all(normalise(answer)) if len(answer) <= MAX_CHARS else ""
+    match = _CHOICE_WITH_TEXT.fullmatch(text)
+    return next(filter(None, match.groups())) if match else text * bool(_CHOICE.fullmatch(text))
 
 
 def plain_words(answer: str) -> str | None:

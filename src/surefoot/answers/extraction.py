@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from surefoot.errors import AnswerError
-from surefoot.maths import DIGITS, without_emphasis
+from surefoot.maths import DIGITS, restore_backslashes, without_emphasis
 
 AnswerStyle = Literal["boxed", "hash", "phrase", "last_number"]
 """boxed: ``\\boxed{5}``; hash: ``#### 5``; phrase: ``the answer is 5``; last_number: the last number."""
@@ -57,18 +57,21 @@ def extract_answer(
 ) -> str | None:
     """Final answer of a solution by the first of ``styles`` that finds one; ``None`` = none does.
 
-    - boxed: content of the last ``\\boxed{...}`` or ``\\fbox{...}`` whose braces balance, or ``\\boxed 5``.
+    - boxed: content of the last ``\\boxed{...}`` or ``\\fbox{...}``, or ``\\boxed 5``. If the last one is
+      never closed, no style finds an answer.
     - hash: from the last ``####`` to the end of its line.
     - phrase: after the last "answer is" or "answer:", without an adverb such as "clearly", to the end of the
       sentence or line. "The answer is not 5" gives none, but "it is 6" after it does.
     - last_number: the last number, with sign, thousands separators, decimals, fraction and percent sign;
       not one after "not".
 
-    Text inside ``<think>`` is ignored: only the text after the last ``</think>`` counts.
+    Text inside ``<think>`` is ignored: only the text after the last ``</think>`` counts. Backslashes that
+    JSON took as escapes are restored.
 
     The time taken is linear in the length of ``text``. Raises ``AnswerError`` for an unknown style.
     """
-    statement = extract_statement(text, styles)
+    text = restore_backslashes(text)
+    statement = None if last_box_is_cut(text) else extract_statement(text, styles)
     return None if statement is None else statement.answer
 
 
@@ -91,9 +94,26 @@ _THOUGHT_END = "</think>"
 
 
 def _boxed(text: str) -> ExtractedAnswer | None:
-    """One pass with a stack; searching the closing brace of each box would take quadratic time."""
+    boxes, _ = _boxes(text)
+    for start, stop, end, closed in sorted(boxes, reverse=True):
+        if answer := text[start:stop].strip():
+            return ExtractedAnswer(answer=answer, style="boxed", end=end, closed=closed)
+    return None
+
+
+def last_box_is_cut(text: str) -> bool:
+    """Whether the last box of a text is never closed."""
+    boxes, unfinished = _boxes(text.rpartition(_THOUGHT_END)[2])
+    return unfinished > max((start for start, *_ in boxes), default=-1)
+
+
+def _boxes(text: str) -> tuple[list[tuple[int, int, int, bool]], int]:
+    """Start, stop and end of each box and whether it is closed; the start of the last that is not, or -1.
+
+    One pass with a stack; searching the closing brace of each box would take quadratic time.
+    """
     if "\\boxed" not in text and "\\fbox" not in text:
-        return None
+        return [], -1
     boxes: list[tuple[int, int, int, bool]] = []
     opened: list[tuple[bool, int]] = []
     for match in _BRACES.finditer(text):
@@ -110,12 +130,7 @@ def _boxed(text: str) -> ExtractedAnswer | None:
             if bare:
                 stop = match.end() + len(bare[1].rstrip("."))
                 boxes.append((match.end(), stop, bare.end(), bare.end() < len(text)))
-    unfinished = max((start for is_box, start in opened if is_box), default=-1)
-    for start, stop, end, closed in sorted(boxes, reverse=True):
-        if answer := text[start:stop].strip():
-            closed &= unfinished < end
-            return ExtractedAnswer(answer=answer, style="boxed", end=end, closed=closed)
-    return None
+    return boxes, max((start for is_box, start in opened if is_box), default=-1)
 
 
 def _hash(text: str) -> ExtractedAnswer | None:

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 from surefoot.answers.checker import AnswerChecker
-from surefoot.answers.extraction import EXPLICIT, AnswerStyle, extract_statement
+from surefoot.answers.extraction import EXPLICIT, AnswerStyle, extract_statement, last_box_is_cut
+from surefoot.maths import restore_backslashes
 from surefoot.records import Problem, ending_of
 
 _REMEMBERED = 32
@@ -96,6 +97,7 @@ def final_answer(solution: Solution, styles: Sequence[AnswerStyle]) -> str | Non
     - The last number counts if it is in the completion, and the completion ended naturally.
     - Of a text that ended otherwise (at a limit, a filter or a tool call), an explicit answer counts if it is
       closed: "The answer is 1" may be the beginning of "The answer is 18."
+    - A text whose last box is never closed has none.
 
     Raises ``AnswerError`` for an unknown style.
     """
@@ -104,7 +106,10 @@ def final_answer(solution: Solution, styles: Sequence[AnswerStyle]) -> str | Non
 
 @lru_cache(_REMEMBERED)
 def _final_answer(solution: Solution, styles: tuple[AnswerStyle, ...]) -> str | None:
-    text, prefix_end = solution.prefix + solution.text, len(solution.prefix)
+    prefix = restore_backslashes(solution.prefix)
+    text, prefix_end = prefix + restore_backslashes(solution.text), len(prefix)
+    if last_box_is_cut(text):
+        return None
     cut_off = ending_of(solution.finish_reason) not in ("finished", "unknown")
     for style in styles:
         if style not in EXPLICIT:

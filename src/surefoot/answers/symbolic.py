@@ -1,155 +1,515 @@
-"""What the worker process does: mathematics by `math-verify`, whose parser and algebra may take any time."""
+"""Formulas compared by their values.
+
+Two expressions are equal if they have the same value at random points: exactly where all numbers are
+rational, else in so many digits that equal and different values cannot be confused. No algebra is done that
+could run out of hand: the work of a question is bounded, and so are the bits of a number.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from functools import lru_cache
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-from surefoot.maths import print_number
+import mpmath
 
-_PARSED = 512
-"""Parsed answers that the process remembers."""
-_PLACES = 6
-"""Decimal places to which numbers are compared, as `math-verify` compares decimals."""
-_DIGITS = 30
-"""Digits in which fingerprints are computed."""
+from surefoot.answers.formulas import ANGLES, INFINITY, Node, UnreadableError, read_formula
+from surefoot.maths import print_number, read_quantity, rounds_to
+
+_DIGITS = (50, 120)
+"""Precisions: what is zero shrinks with the second one, and what is not zero stays."""
+_POINTS = 4
+_MOST_BITS = 50_000
+_MOST_TERMS = 1000
+_MOST_FACTORIAL = 3000
+_MOST_WORK = 60_000
+"""Of a question, in some microseconds."""
+_ROUNDED = Fraction(1, 10**6)
+"""Relative difference of constants of which one has decimals inside an expression."""
 _HUGE = 1e300
-_NOTHING = 1e-20
-"""What rounding leaves of an imaginary part that is zero."""
+_FLIPPED = str.maketrans("<>≤≥", "><≥≤")
+_LISTS = ("list", "set", "tuple")
+_NESTED = ("list", "set")
+_VECTORS = ("()", "⟨⟩")
+_ABSURD = Node("absurd")
+"""An equation of numbers that does not hold ("0 = 18"): equal to nothing."""
+_PLURAL = frozenset({*_LISTS, "matrix", "relation", "mod", "base", "∪", "∩", "∖", "absurd"})
+_I = Node("name", text="i")
+_CONSTANTS = ("e", "pi", "i", "°", "∞", "∅", "…")
+
+Value = Any
+"""A ``Fraction``, or a number of mpmath."""
+_MP = mpmath.MPContext()
+_LOCK = threading.Lock()
+"""mpmath keeps its precision and its constants for the whole process."""
+os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
-def load_mathematics() -> Callable[[dict[str, str]], bool | str]:
-    """Task of the worker process: import math-verify; returns what answers a question.
+class TooLargeError(ValueError):
+    """A number needs more than ``_MOST_BITS`` bits, or the question more than ``_MOST_WORK``."""
 
-    ``{"answer", "reference"}`` asks whether they are equal, ``{"answer"}`` for the answer's fingerprint,
-    which equal answers share.
-    """
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-    from sympy import (
-        And,
-        Basic,
-        Eq,
-        Float,
-        Interval,
-        MatrixBase,
-        N,
-        Ne,
-        Rational,
-        Set,
-        Symbol,
-        Tuple,
-        Union,
-        nan,
-        zoo,
-    )
-    from sympy.core.relational import Relational
 
-    @lru_cache(maxsize=_PARSED)
-    def read(text: str) -> list[Any]:
-        # math-verify's time limits use SIGALRM, so they are off here: the parent process keeps the time.
-        latex = text if "$" in text else f"${text}$"
-        trees: list[Any] = parse(latex, extraction_config=[LatexExtractionConfig()], parsing_timeout=None)
-        if all(isinstance(item, str) for item in trees):
-            # "2**10" is no LaTeX. This reader takes digits and arithmetic operators alone.
-            trees = parse(text, extraction_config=[ExprExtractionConfig()], parsing_timeout=None) or trees
-        return trees
+def same_formulas(answer: str, reference: str) -> bool:
+    """Whether two formulas are equal. Raises ``UnreadableError``, ``TooLargeError``."""
+    x, y = read_formula(answer), read_formula(reference)
+    with _LOCK:
+        question = _Question()
+        if question.same(x, y):
+            return True
+        # "(1,234)" may be a number or a pair
+        x2 = read_formula(answer, lists=True) if y.kind in _LISTS else x
+        y2 = read_formula(reference, lists=True) if x.kind in _LISTS else y
+        return (x2, y2) != (x, y) and question.same(x2, y2)
 
-    def number(tree: Any) -> Any:
-        """The value of an expression without variables; ``None`` = it has some, or is none."""
-        if not isinstance(tree, Basic) or isinstance(tree, (Relational, Set, Tuple)) or tree.free_symbols:
-            return None
-        value = N(tree.doit(), _DIGITS)
-        return value if value.is_number and value.is_finite else None
 
-    def chain(tree: Any) -> list[Any]:
-        """The equations of "a = b = c"; none for anything else."""
-        parts = list(getattr(tree, "_unsorted_args", None) or [tree])
-        return parts if all(isinstance(part, Eq) for part in parts) else []
+def fingerprint(text: str) -> str:
+    """A text that equal formulas have in common. Raises ``UnreadableError``, ``TooLargeError``."""
+    tree = read_formula(text)
+    with _LOCK:
+        return _Question().fingerprint(tree)
 
-    def absurd(tree: Any) -> bool:
-        """Whether it is an equation of numbers that are not equal: "0=18" is not 18."""
-        sides = [(number(part.lhs), number(part.rhs)) for part in chain(tree)]
-        return any(x is not None and y is not None and not near(x, y) for x, y in sides)
 
-    def near(x: Any, y: Any) -> bool:
-        return bool(abs(x - y) < 10**-_PLACES / 2)
+class Item(NamedTuple):
+    """A value, its name if it has one, and the equation that says so."""
 
-    def solutions(tree: Any) -> Any:
-        """The set that inequalities of one variable describe, or a set itself; ``None`` = anything else."""
-        if isinstance(tree, Interval | Union):
-            return tree
-        parts = tree.args if isinstance(tree, And) else (tree,)
-        inequalities = all(isinstance(part, Relational) and not isinstance(part, Eq | Ne) for part in parts)
-        return tree.as_set() if inequalities and len(tree.free_symbols) == 1 else None
+    name: str
+    node: Node
+    equation: Node | None = None
 
-    def same_solutions(x: Any, y: Any) -> bool:
-        """``0 <= x < 1`` is ``[0, 1)``, and ``1 > x >= 0``."""
-        sets = solutions(x), solutions(y)
-        variables = {symbol for tree in (x, y) for symbol in getattr(tree, "free_symbols", ())}
-        return None not in sets and len(variables) == 1 and bool(sets[0] == sets[1])
 
-    def compare(answer: str, reference: str) -> bool:
-        gold, target = read(reference), read(answer)
-        if any(absurd(tree) for tree in target):
+def _real(value: Value) -> Value:
+    return _MP.mpf(value.numerator) / value.denominator if isinstance(value, Fraction) else value
+
+
+def _is_integer(*values: Value) -> bool:
+    return all(isinstance(value, Fraction) and value.denominator == 1 for value in values)
+
+
+def _bits(value: Value) -> int:
+    """Bits of a fraction, or of the exponent of a number of mpmath."""
+    if isinstance(value, Fraction):
+        return max(value.numerator.bit_length(), value.denominator.bit_length())
+    if not _MP.isfinite(value):
+        raise UnreadableError(str(value))
+    return abs(int(_MP.mag(value))) if value else 0
+
+
+def _power(base: Value, exponent: Value) -> Value:
+    if base == 0 and not (isinstance(exponent, Fraction) and exponent > 0):
+        raise UnreadableError("a power of zero")
+    if abs(base) == 1 and _is_integer(exponent):
+        return base ** int(exponent % 4)
+    if abs(exponent) * (_bits(base) + 1) > _MOST_BITS:
+        raise TooLargeError
+    if isinstance(base, Fraction) and _is_integer(exponent):
+        return base ** int(exponent)
+    return _MP.power(_real(base), _real(exponent))
+
+
+def _function(name: str, parts: Sequence[Value]) -> Value:
+    """The value of a known function; raises ``KeyError`` for another one."""
+    x, *others = parts
+    reals = [_real(part) for part in parts]
+    match name:
+        case "abs":
+            return abs(x)
+        case "floor" | "ceil" if isinstance(x, Fraction):
+            return Fraction((math.floor if name == "floor" else math.ceil)(x))
+        case "min" | "max":
+            return (min if name == "min" else max)(parts if _is_integer(*parts) else reals)
+        case "gcd" | "lcm" if _is_integer(*parts):
+            return Fraction((math.gcd if name == "gcd" else math.lcm)(*map(int, parts)))
+        case "!" | "binom":
+            if max(map(abs, reals)) > _MOST_FACTORIAL:
+                raise TooLargeError
+            if _is_integer(*parts) and min(parts) >= 0:
+                return Fraction((math.factorial if name == "!" else math.comb)(*map(int, parts)))
+            return (_MP.factorial if name == "!" else _MP.binomial)(*reals)
+        case "sqrt" if x:
+            degree = others[0] if others else Fraction(2)
+            odd = _is_integer(degree) and degree % 2 == 1 and not _MP.im(reals[0]) and _MP.re(reals[0]) < 0
+            return -_power(-x, 1 / degree) if odd else _power(x, 1 / degree)
+        case "sqrt":
+            return x
+        case "log" | "ln" if x:
+            return _MP.log(*reals)
+    if abs(reals[0]) > _MOST_BITS:
+        raise TooLargeError
+    known = {"exp", *ANGLES, *(f"arc{name}" for name in ANGLES)}
+    if name not in known or others:
+        raise KeyError(name)
+    return getattr(_MP, name.replace("arc", "a"))(reals[0])
+
+
+class _Evaluation:
+    """Values at one of the points."""
+
+    def __init__(self, question: _Question, point: int, digits: int, *, percent: bool) -> None:
+        self.question, self.point, self.digits = question, point, digits
+        self.percent = Fraction(1, 100) if percent else Fraction(1)
+        self.bound: dict[str, Value] = {"°": Fraction(1)}
+
+    def value(self, node: Node) -> Value:
+        """Raises ``UnreadableError`` for what has no value (1/0), ``TooLargeError``."""
+        with _MP.workdps(self.digits):
+            try:
+                return self.compute(node)
+            except (ArithmeticError, TypeError) as error:
+                raise UnreadableError(str(error)) from error
+
+    def compute(self, node: Node) -> Value:
+        self.question.spend(1)
+        match node.kind:
+            case "number":
+                return node.value
+            case "name":
+                return self.name(node.text)
+            case "neg":
+                return -self.compute(node.parts[0])
+            case "%":
+                return self.compute(node.parts[0]) * self.percent
+            case "call":
+                return self.call(node)
+            case "sum" | "prod":
+                return self.series(node)
+            case "+" | "*" | "/" | "^":
+                return self.fold(node.kind, [self.compute(part) for part in node.parts])
+        raise UnreadableError(node.kind)
+
+    def fold(self, operator: str, parts: Sequence[Value]) -> Value:
+        result, *others = parts
+        for other in others:
+            x, y = result, other
+            if not isinstance(x, Fraction) or not isinstance(y, Fraction):
+                x, y = _real(x), _real(y)
+            match operator:
+                case "+":
+                    result = x + y
+                case "*":
+                    result = x * y
+                case "/":
+                    result = x / y
+                case _:
+                    result = _power(result, other)
+            bits = _bits(result)
+            if bits > 4 * _MOST_BITS:
+                raise TooLargeError
+            self.question.spend(1 + bits // 50 if isinstance(result, Fraction) else 10)
+        return result
+
+    def name(self, text: str) -> Value:
+        if text in self.bound:
+            return self.bound[text]
+        if text in ("e", "pi", "i"):
+            return +{"e": _MP.e, "pi": _MP.pi}.get(text, _MP.mpc(0, 1))
+        negative = self.point == 3 or (self.point == 2 and len(text) + ord(text[0]) & 1)
+        return -_point(text) if negative else _point(f"{text}{self.point}")
+
+    def call(self, node: Node) -> Value:
+        degree = self.bound["°"]
+        if node.text in ANGLES:
+            self.bound["°"] = _MP.pi / 180
+        parts = [self.compute(part) for part in node.parts]
+        self.bound["°"] = degree
+        self.question.spend(50)
+        try:
+            value = _function(node.text, parts)
+        except KeyError:
+            return self.unknown(node.text, parts)
+        if _bits(value) > 4 * _MOST_BITS:
+            raise TooLargeError
+        return value
+
+    def unknown(self, name: str, parts: Sequence[Value]) -> Fraction:
+        """The value of a function that is not known: the same for equal arguments."""
+        return _point(f"{name}{[_MP.nstr(_real(part), 25) for part in parts]}")
+
+    def series(self, node: Node) -> Value:
+        variable, low, high, body = node.parts
+        first, last = self.compute(low), self.compute(high)
+        outer = dict(self.bound)
+        if _is_integer(first, last):
+            if last - first > _MOST_TERMS:
+                raise TooLargeError
+            terms = [Fraction(int(node.kind == "prod"))]
+            for index in range(int(first), int(last) + 1):
+                self.bound[variable.text] = Fraction(index)
+                terms.append(self.compute(body))
+            total = self.fold("*" if node.kind == "prod" else "+", terms)
+        else:
+            self.bound[variable.text] = _point(f"bound {len(outer)}")
+            total = self.unknown(node.kind, [first, last, self.compute(body)])
+        self.bound = outer
+        return total
+
+
+class _Question:
+    """One comparison; the work is bounded."""
+
+    def __init__(self) -> None:
+        self.work = 0
+        self.known: dict[tuple[Node, int, int, bool], Value] = {}
+
+    def spend(self, work: int) -> None:
+        self.work += work
+        if self.work > _MOST_WORK:
+            raise TooLargeError
+
+    def values(
+        self, *nodes: Node, point: int = 0, digits: int = _DIGITS[0], percent: bool = True
+    ) -> list[Value]:
+        evaluation = _Evaluation(self, point, digits, percent=percent)
+        keys = [(node, point, digits, percent) for node in nodes]
+        self.known.update({key: evaluation.value(key[0]) for key in keys if key not in self.known})
+        return [self.known[key] for key in keys]
+
+    def agree(self, pair: Callable[[int], Sequence[Value]]) -> bool:
+        """Whether two values are equal, computed to a number of digits by ``pair``."""
+        x, y = pair(_DIGITS[0])
+        if isinstance(x, Fraction) and isinstance(y, Fraction):
+            return x == y
+        x2, y2 = pair(_DIGITS[1])
+        with _MP.workdps(_DIGITS[1]):
+            rough, fine = abs(_real(x) - _real(y)), abs(_real(x2) - _real(y2))
+            tiny = _MP.mpf(10) ** (10 - _DIGITS[0])
+            return bool(fine <= rough * tiny or fine <= tiny**2 * max(abs(_real(x2)), abs(_real(y2))))
+
+    def same_value(self, x: Node, y: Node) -> bool:
+        if x == y:
+            return True
+        percents = [any(node.kind == "%" for node in tree.walk()) for tree in (x, y)]
+        readings = [True] if percents[0] == percents[1] else [True, False]
+        return any(self.same_at_points(x, y, percent) for percent in readings)
+
+    def same_at_points(self, x: Node, y: Node, percent: bool) -> bool:
+        if not _is_variable(x) and not _is_variable(y):
+            same = self.agree(lambda digits: self.values(x, y, digits=digits, percent=percent))
+            return same or self.rounded(x, y)
+        imaginary = any(node == _I for tree in (x, y) for node in tree.walk())
+        for point in range(_POINTS):
+            found = self.values(x, y, point=point, percent=percent)
+            if point > 1 and not imaginary and any(_MP.im(_real(value)) for value in found):
+                continue  # the root of a negative number, where the variables are meant to be positive
+
+            def pair(digits: int, point: int = point) -> list[Value]:
+                return self.values(x, y, point=point, digits=digits, percent=percent)
+
+            if not self.agree(pair):
+                return False
+        return True
+
+    def rounded(self, x: Node, y: Node) -> bool:
+        """Whether one of two constants has decimals and is the other rounded."""
+        steps = [max((_step(node) for node in tree.walk()), default=Fraction(0)) for tree in (x, y)]
+        found = [_real(value) for value in self.values(x, y)]
+        if not any(steps) or any(_MP.im(value) for value in found):
             return False
-        if verify(gold, target, timeout_seconds=None, raise_on_error=True):
-            return True
-        if any(same_solutions(x, y) for x in gold for y in target):
-            return True
-        # Decimals inside an expression: math-verify rounds only numbers that stand alone.
-        return any(
-            None not in (values := (number(x), number(y))) and near(*values)
-            for x in gold
-            for y in target
-            if isinstance(x, Basic) and isinstance(y, Basic) and (x.has(Float) or y.has(Float))
+        a, b = (Fraction(_MP.nstr(_MP.re(value), 40)) for value in found)
+        decimals = [tree for tree, step in zip((x, y), steps, strict=True) if step]
+        if all(node.kind in ("number", "neg") for tree in decimals for node in tree.walk()):
+            return rounds_to(b, a, steps[0]) or rounds_to(a, b, steps[1])
+        return len(decimals) == 1 and max(steps) <= _ROUNDED and abs(a - b) <= _ROUNDED * max(abs(a), abs(b))
+
+    def same_equation(self, x: Node, y: Node) -> bool:
+        """Whether two relations of two sides have the same solutions: their differences are proportional."""
+        (left, operator), (right, other) = _difference(x), _difference(y)
+        a, b = self.values(left, right)
+        if operator != other or not a or not b:
+            return False
+        if operator in "<≤" and (_MP.im(_real(a)) or _MP.im(_real(b)) or (a > 0) != (b > 0)):
+            return False
+
+        def crossed(point: int, digits: int) -> tuple[Value, Value]:
+            (a, b), (c, d) = (self.values(left, right, point=at, digits=digits) for at in (0, point))
+            return (
+                (a * d, b * c)
+                if all(isinstance(z, Fraction) for z in (a, b, c, d))
+                else (_real(a) * _real(d), _real(b) * _real(c))
+            )
+
+        return all(self.agree(partial(crossed, point)) for point in range(1, _POINTS))
+
+    def item(self, node: Node) -> Item:
+        """A value with the name that it is given: "x = 3", "f(x) = 3x", "0 < x <= 1"."""
+        if node.kind == "mod":
+            inner = self.item(node.parts[0])
+            return Item(inner.name, Node("mod", (inner.node, node.parts[1])))
+        operators = set(node.text)
+        if node.kind != "relation" or not operators <= set("=≡≈∈"):
+            return (_interval(node) if node.kind == "relation" else None) or Item("", node)
+        sides = list(node.parts)
+        if len(sides) == 2 and not _name(sides[0]) and _name(sides[1]):
+            sides.reverse()
+        name = _name(sides[0])
+        rest = sides[1:] if name else sides
+        if "≈" in operators and len(rest) > 1:
+            rest = rest[:1]
+        if len(rest) == 1:
+            return Item(name, rest[0], node if operators == {"="} else None)
+        if len(rest) == 2 and not name and any(map(_is_variable, rest)):
+            return Item("", node)
+        holds = all(self.same_value(rest[0], other) for other in rest[1:])
+        if not holds and any(map(_is_variable, rest)):
+            raise UnreadableError("a chain of equations with several meanings")
+        return Item(name, rest[-1] if holds else _ABSURD)
+
+    def members(self, node: Node) -> list[Item]:
+        """The values of a list, a set or a union; one of "±" is two."""
+        if node.kind in ("list", "set", "∪"):
+            found = [member for part in node.parts for member in self.members(part)]
+            if node.kind == "set":
+                found = [x for at, x in enumerate(found) if not any(self.same_item(x, y) for y in found[:at])]
+        elif node.kind == "relation" and node.text == "≠" and (name := _name(node.parts[0])):
+            ends = ((Node("neg", (INFINITY,)), node.parts[1]), (node.parts[1], INFINITY))
+            found = [Item(name, Node("tuple", part, "()")) for part in ends]
+        else:
+            found = [self.item(tree) for tree in _both_signs(node)]
+        names = [member.name for member in found]
+        if node.kind == "list" and names[0] and not any(names[1:]):  # "k = 1, 2, 4"
+            found = [member._replace(name=names[0]) for member in found]
+        return found
+
+    def same(self, x: Node, y: Node) -> bool:
+        """Whether two answers are equal; lists, sets and unions in any order."""
+        if {x.kind, y.kind} == {"tuple", "list"}:
+            vector = x if x.kind == "tuple" else y
+            return vector.text in _VECTORS and self.same_in_order(x.parts, y.parts)
+        left, right = self.members(x), self.members(y)
+        if len(left) != len(right):
+            return False
+        names, others = ({member.name for member in found} for found in (left, right))
+        dots = any(member.node.text == "…" for member in left)
+        if dots or (len(names) > 1 and others == {""}) or (len(others) > 1 and names == {""}):
+            return all(map(self.same_item, left, right))
+        for member in left:
+            at = next((k for k, other in enumerate(right) if self.same_item(member, other)), None)
+            if at is None:
+                return False
+            del right[at]
+        return True
+
+    def same_in_order(self, xs: Sequence[Node], ys: Sequence[Node]) -> bool:
+        return len(xs) == len(ys) and all(map(self.same, xs, ys))
+
+    def same_item(self, left: Item, right: Item) -> bool:
+        (name, x, equation), (other_name, y, other_equation) = left, right
+        renamed = bool(name and other_name and name != other_name)
+        if renamed or "relation" in (x.kind, y.kind):
+            equations = [equation or x, other_equation or y]
+            if all(node.kind == "relation" and len(node.parts) == 2 for node in equations):
+                return self.same_equation(*equations)
+            flipped = Node("relation", x.parts[::-1], x.text[::-1].translate(_FLIPPED))
+            if renamed or x.kind != y.kind:
+                return False
+            return any(z.text == y.text and self.same_in_order(z.parts, y.parts) for z in (x, flipped))
+        kinds = {x.kind, y.kind}
+        if not kinds & _PLURAL:
+            return self.same_value(x, y)
+        if kinds == {"mod"}:
+            a, m, b, n = self.values(*x.parts, *y.parts)
+            return m == n and (
+                self.same_value(x.parts[0], y.parts[0]) or (_is_integer(a, b, m) and (a - b) % m == 0)
+            )
+        if kinds <= {"tuple", "matrix"}:
+            vectors = all(
+                z.text in ("1", str(len(z.parts))) if z.kind == "matrix" else z.text in _VECTORS
+                for z in (x, y)
+            )
+            alike = (x.kind, x.text) == (y.kind, y.text) or (vectors and "tuple" in kinds)
+            return alike and self.same_in_order(x.parts, y.parts)
+        if kinds <= set(_NESTED):
+            return self.same(x, y)
+        return x == y or (
+            len(kinds) == 1 and not kinds & {"base", "absurd"} and self.same_in_order(x.parts, y.parts)
         )
 
-    def fingerprint(tree: Any) -> str:
-        equations = chain(tree)
-        if equations and (isinstance(equations[0].lhs, Symbol) or number(equations[0].lhs) is not None):
-            return fingerprint(equations[-1].rhs)
-        if isinstance(tree, Relational | And):
-            interval = solutions(tree)
-            if interval is not None:
-                return fingerprint(interval)
-            return f"relation of {sorted(map(str, tree.free_symbols))}"
-        if isinstance(tree, (Interval, Tuple)) or (isinstance(tree, Set) and tree.is_FiniteSet):
-            members = (tree.start, tree.end) if isinstance(tree, Interval) else tree.args
-            prints = sorted(map(fingerprint, members))
-            return prints[0] if len(set(prints)) == 1 else f"collection of {prints}"
-        if isinstance(tree, MatrixBase):
-            return f"matrix of {list(map(fingerprint, tree.flat()))}"
-        if not isinstance(tree, Basic) or isinstance(tree, Set):
-            return type(tree).__name__
-        points = {symbol: Rational(_point(str(symbol))) for symbol in tree.free_symbols}
-        value = N(tree.subs(points), _DIGITS)
-        value = value if value.is_number else N(value.doit(), _DIGITS)
-        if not value.is_number or value.is_infinite or value.has(nan, zoo):
-            return str(value) if value.is_number else "expression"
-        real, imaginary = value.as_real_imag()
-        return _print(real) if abs(imaginary) < _NOTHING else f"{_print(real)} + {_print(imaginary)} i"
+    def fingerprint(self, node: Node) -> str:
+        if node.kind in ("tuple", "matrix"):
+            prints = [self.fingerprint(part) for part in node.parts]
+        else:
+            found = [member.node for member in self.members(node)]
+            if found == [node]:
+                return self.print_of(node)
+            prints = list(map(self.fingerprint, found))
+        return prints[0] if len(set(prints)) == 1 else f"collection of {sorted(prints)}"
 
-    def answer_question(question: dict[str, str]) -> bool | str:
-        if "reference" in question:
-            return compare(question["answer"], question["reference"])
-        trees = [tree for tree in read(question["answer"]) if not isinstance(tree, str)]
-        try:
-            return fingerprint(trees[0]) if trees else "text"
-        except (MemoryError, RecursionError):
-            raise
-        except Exception:  # sympy raises anything; such answers are compared with each other
-            return "expression"
-
-    # Fills the parser's tables, so that the first pair is not charged for them.
-    compare("x+1", "1+x")
-    return answer_question
+    def print_of(self, node: Node) -> str:
+        if node.kind in _PLURAL:
+            return f"{node.kind} {node.text if node.kind == 'base' else ''}"
+        value = self.values(node)[0]
+        imaginary = _MP.im(_real(value))
+        if isinstance(value, Fraction) or abs(imaginary) < _MP.mpf(10) ** -20:
+            return _print(value)
+        return f"{_print(_MP.re(value))} + {_print(imaginary)} i"
 
 
-def _print(number: Any) -> str:
-    return print_number(Fraction(str(number))) if abs(number) < _HUGE else "huge"
+def _is_variable(tree: Node) -> bool:
+    return any(node.kind == "name" and node.text not in _CONSTANTS for node in tree.walk())
+
+
+def _step(node: Node) -> Fraction:
+    quantity = read_quantity(node.text) if node.kind == "number" and node.text else None
+    return quantity.step if quantity else Fraction(0)
+
+
+def _name(node: Node) -> str:
+    """The name on the left of "x = 3", "f(x) = 3", "a_n = 3", "(x, y) = (1, 2)"; empty = it is none."""
+    if node.kind == "name":
+        return node.text
+    inner = [_name(part) for part in node.parts]
+    if node.kind == "tuple" and all(inner):
+        return f"({', '.join(inner)})"
+    return f"{node.text}({node.parts})" if node.kind == "call" and len(node.text) < 3 else ""
+
+
+def _difference(relation: Node) -> tuple[Node, str]:
+    left, right = relation.parts if relation.text not in (">", "≥") else relation.parts[::-1]
+    return Node("+", (left, Node("neg", (right,)))), relation.text.translate(str.maketrans(">≥", "<≤"))
+
+
+def _interval(relation: Node) -> Item | None:
+    """The interval that "a < x <= b" or "x > a" describes; ``None`` = it is another relation."""
+    parts, operators = relation.parts, relation.text
+    if operators[0] in ">≥":
+        parts, operators = parts[::-1], operators[::-1].translate(_FLIPPED)
+    if not set(operators) <= set("<≤") or len(parts) > 3:
+        return None
+    at = 1 if len(parts) == 3 else int(not _name(parts[0]) or parts[0].text in _CONSTANTS)
+    name = _name(parts[at])
+    if not name or name in _CONSTANTS or any(_is_variable(part) for part in (*parts[:at], *parts[at + 1 :])):
+        return None
+    low = parts[at - 1] if at else Node("neg", (INFINITY,))
+    high = parts[at + 1] if at + 1 < len(parts) else INFINITY
+    brackets = ("[" if at and operators[at - 1] == "≤" else "(") + ("]" if operators[at:] == "≤" else ")")
+    return Item(name, Node("tuple", (low, high), brackets))
+
+
+def _both_signs(node: Node) -> Iterator[Node]:
+    """The readings of "±": all upper signs, and all lower ones."""
+    if not any(part.kind in ("±", "∓") for part in node.walk()):
+        yield node
+        return
+
+    def signed(tree: Node, plus: str) -> Node:
+        parts = tuple(signed(part, plus) for part in tree.parts)
+        if tree.kind in ("±", "∓"):
+            return parts[0] if tree.kind == plus else Node("neg", parts)
+        return tree._replace(parts=parts)
+
+    yield signed(node, "±")
+    yield signed(node, "∓")
+
+
+def _print(value: Value) -> str:
+    if isinstance(value, Fraction):
+        return print_number(value)
+    value = _MP.re(value)
+    return print_number(Fraction(_MP.nstr(value, 30))) if abs(value) < _HUGE else "huge"
 
 
 def _point(name: str) -> Fraction:

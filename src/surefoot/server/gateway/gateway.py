@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SMALL_BYTES = 32_000
 """A body up to this size is cut into steps within some milliseconds, whatever its text."""
-_PAIR_S = 2.0
-"""Seconds of algebra for two answers."""
 _QUICK_CHECK_S = 0.1
 """Checks of a client that take longer on average leave half of the turns to others."""
 _POLL_S = 0.25
@@ -85,9 +83,7 @@ class Gateway:
             waiting=self.limits.waiting,
             per_key=self.limits.running_per_key,
         )
-        self.checker = AnswerChecker(
-            "math", timeout_s=min(_PAIR_S, self.settings.answer_s), workers=self.settings.answer_workers
-        )
+        self.checker = AnswerChecker()
         self.flags = AnswerFlags(
             self.settings.flags,
             threshold=self.settings.threshold,
@@ -127,7 +123,6 @@ class Gateway:
             batcher=self.batcher,
             policy=self.policy,
             grader=Grader(checker=self.checker, styles=self.settings.extract),
-            answer_s=self.settings.answer_s,
             on_usage=self.metrics.add_usage,
             guard=self.guard,
             opened=self.settings.reasoning_opened,

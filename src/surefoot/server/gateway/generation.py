@@ -121,8 +121,6 @@ class Generator:
     batcher: FairBatcher
     policy: UpstreamPolicy
     grader: Grader
-    answer_s: float
-    """Seconds of algebra per request; see ``AnswerChecker.limited``."""
     on_usage: Callable[[Usage], None]
     guard: Guard | None = None
     """Checks tool calls before they are released."""
@@ -140,11 +138,10 @@ class Generator:
             with_tools = bool(plan.tools) and (plan.strategy.search is not None or self.guard is not None)
             if plan.strategy.search is None and not with_tools:
                 return await self._plain(plan, on_text)
-            checker = self.grader.checker.limited(self.answer_s, caller=CALLER.get())
-            grader = replace(self.grader, checker=checker)
             if with_tools:
-                return await self._with_tools(plan, grader, review)
-            return await gather_all([self._search(plan, number, grader, on_text) for number in range(plan.n)])
+                return await self._with_tools(plan, self.grader, review)
+            searches = [self._search(plan, number, self.grader, on_text) for number in range(plan.n)]
+            return await gather_all(searches)
         except PolicyError as error:
             raise policy_failure(str(error)) from error
         except ScoreError as error:

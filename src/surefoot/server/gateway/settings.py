@@ -245,17 +245,6 @@ class GatewaySettings(Settings):
     extract: tuple[AnswerStyle, ...] = Field(
         default=("boxed", "hash", "phrase", "last_number"), description="Where to look for final answers."
     )
-    answer_workers: int = Field(
-        default=2,
-        ge=2,
-        le=64,
-        description="Processes that compare answers by algebra, shared fairly among keys and addresses.",
-    )
-    answer_s: float = Field(
-        default=10.0,
-        gt=0,
-        description="Seconds of algebra per request, waiting included; then answers are compared as text.",
-    )
     guard: ToolGuard = ToolGuard()
     flags: FlagSettings = FlagSettings()
     redact: tuple[Private, ...] = Field(

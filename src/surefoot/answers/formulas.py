@@ -1,0 +1,484 @@
+r"""Formulas to trees: LaTeX (``\frac{\pi x}{4}``) and code (``pi*x/4``).
+
+A formula is read whole or refused: nothing that the grammar does not cover is dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple, NoReturn
+
+from surefoot.maths import DIGITS, normalise, read_quantity, words
+
+_MAX_DEPTH = 100
+
+
+class UnreadableError(ValueError):
+    """The text is no formula, or one that the grammar does not cover."""
+
+
+class Node(NamedTuple):
+    """A node of a tree.
+
+    - Expressions: ``number`` (value; text = its digits), ``name`` (text), ``+ * / ^ neg %``, ``± ∓`` (a sign
+      of one operand), ``call`` (text = the function), ``sum prod`` (variable, lower, upper, body).
+    - Of several values: ``tuple`` (text = its brackets), ``set``, ``list``, ``∪ ∩ ∖``, ``matrix`` (text =
+      the number of columns).
+    - ``relation`` (text = one character per operator), ``mod`` (of two parts), ``base`` (digits; the base).
+    """
+
+    kind: str
+    parts: tuple[Node, ...] = ()
+    text: str = ""
+    value: Fraction = Fraction(0)
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below it."""
+        yield self
+        for part in self.parts:
+            yield from part.walk()
+
+
+def number(value: int | Fraction) -> Node:
+    """A number without decimals."""
+    return Node("number", value=Fraction(value))
+
+
+INFINITY = Node("name", text="∞")
+DEGREE = Node("name", text="°")
+_TRIGONOMETRY = words("sin cos tan cot sec csc")
+ANGLES = frozenset({*_TRIGONOMETRY, "sinh", "cosh", "tanh"})
+FUNCTIONS = ANGLES | words(
+    "arcsin arccos arctan arccot arcsec arccsc log ln exp sqrt abs floor ceil gcd lcm min max binom"
+)
+_SHORT = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "lg": "log", "arctg": "arctan", "tg": "tan"}
+_GREEK = words(
+    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta kappa lambda mu nu xi pi rho sigma "
+    "tau phi varphi chi psi omega ell Gamma Delta Theta Lambda Sigma Phi Psi Omega"
+)
+_OPERATORS = {
+    word: spellings.split()[0]
+    for line in r"""
+    ≤ le leq leqslant <=  ≥ ge geq geqslant >=  < lt  > gt  ≠ ne neq !=  ≡ equiv  ≈ approx  = ==  ∈ in  ∪ cup
+    ∩ cap  ∖ setminus backslash  * cdot times ast  / div  ± pm  ∓ mp  ^ **  | lvert rvert vert  ⟨ langle
+    ⟩ rangle  ⌊ lfloor  ⌋ rfloor  ⌈ lceil  ⌉ rceil  ∞ infty infinity inf oo  ∅ emptyset varnothing  sum  prod
+    … ldots dots cdots ...  ° circ degree  ' prime  {{ lbrace {  }} rbrace }  mod bmod pmod  choose  %
+    frac tfrac dfrac cfrac  binom tbinom dbinom  overline bar vec hat  , land lor and or ;  \\ \
+    """.splitlines()
+    for spellings in line.strip().split("  ")
+    for word in spellings.split()
+}
+"""Commands of LaTeX, and marks and words of code, with the token that each of them is."""
+_CHARACTERS = str.maketrans(
+    {
+        **{"×": "*", "·": "*", "⋅": "*", "∙": "*", "÷": "/", "⁄": "/", "–": "-", "∣": "|", "º": "°"},
+        **{"π": r"\pi ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ", "√": r"\sqrt "},
+        **{"½": r"\frac12 ", "⅓": r"\frac13 ", "⅔": r"\frac23 ", "¼": r"\frac14 ", "¾": r"\frac34 "},
+        **{digit: f"^{{{power}}}" for power, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
+    }
+)
+_SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*\.?")
+_FONT = re.compile(r"\\(text[a-z]*|mbox|operatorname|math[a-z]+|boldsymbol|bm|boxed)\*?\s*\{([^{}]*)\}")
+_MATRIX = re.compile(r"\\(begin|end)\s*\{\s*(?:[pbB]?matrix|array)\s*\}(?:\{[lcr|]*\})?")
+_TOKEN = re.compile(
+    r"(?P<space>\s+)"
+    rf"|(?P<number>(?:{DIGITS}|[0-9]+\.(?=\\))(?:(?<=[.0-9])\\(?:overline|bar)\s*(?:\{{[0-9]+\}}|[0-9]))?"
+    r"(?:[eE][+-]?[0-9]{1,3}(?![a-zA-Z0-9]))?)"
+    r"|\\(?P<command>[a-zA-Z]+|.)|(?P<word>[a-zA-Z]+)|(?P<mark>\*\*|<=|>=|!=|==|\.\.\.|.)",
+    re.DOTALL,
+)
+_BASE = re.compile(
+    r"(-?)\s*\(?([0-9A-Z]*[0-9][0-9A-Z]*(?:\.[0-9A-Z]+)?|[A-F]+)\)?\s*"
+    r"(?:_\s*(?:\{\s*([0-9]+)\s*\}|([0-9]+))|\(?base\s+([0-9]+)\)?)"
+)
+_FUNCTION = re.compile("|".join(sorted((*FUNCTIONS, *_SHORT), key=len, reverse=True)))
+_SYLLABLE = re.compile("[^aeiou][aeiou][^aeiou]")
+_MOST_POSTFIXES = 8
+_SPACES = words("quad qquad displaystyle limits , : ! $") | {" "}
+_SPOKEN = words("is if of to in no not the for at by on as it be so are was an he we you any all my with am")
+RELATIONS = "=<>≤≥≠≡≈∈"
+_CLOSING = {"(": ")]", "[": ")]", "⟨": "⟩"}
+_OPENING = frozenset({"(", "{", "⌊", "⌈", "frac", "binom", "overline", "sum", "prod", "∞"})
+
+
+class _Token(NamedTuple):
+    kind: str
+    """number, name, function or mark."""
+    text: str
+    touches: bool
+    """Whether no space stands before it."""
+
+
+_END = _Token("end", "", touches=False)
+
+
+@lru_cache(maxsize=512)
+def read_formula(text: str, *, lists: bool = False) -> Node:
+    """The tree of ``text``. With ``lists``, "1,234" is two numbers.
+
+    Raises ``UnreadableError`` if ``text`` is not read whole.
+    """
+    text = _FONT.sub(_without_font, normalise(text).replace(r"\mathbb{R}", r"(-\infty,\infty)"))
+    if base := _BASE.fullmatch(text.replace("\\ ", " ").strip()):
+        sign, digits, *bases = base.groups()
+        whole, _, decimals = digits.partition(".")
+        written = f"{sign}{whole.lstrip('0')}.{decimals.rstrip('0')}"
+        return Node("base", (number(int(next(filter(None, bases)))),), written)
+    parser = _Parser(list(_tokens(text.translate(_CHARACTERS), lists=lists)))
+    tree = parser.sequence()
+    if parser.peek is not _END:
+        parser.refuse()
+    return tree
+
+
+def _without_font(match: re.Match[str]) -> str:
+    if match[1].startswith(("text", "mbox", "mathrm")):
+        for word in re.findall("[a-zA-Z]{2,}", match[2]):
+            if word not in _OPERATORS and word not in FUNCTIONS and word != "base":
+                raise UnreadableError(word)
+    return f" {match[2]} "
+
+
+def _tokens(text: str, *, lists: bool) -> Iterator[_Token]:
+    text = _SIZES.sub(" ", _MATRIX.sub(lambda match: "\x01" if match[1] == "begin" else "\x02", text))
+    if lists:
+        text = re.sub(r"(?<=[0-9]),(?=[0-9])", ", ", text)
+    touches = False
+    for match in _TOKEN.finditer(text):
+        kind, found = str(match.lastgroup), match[str(match.lastgroup)]
+        if kind == "number":
+            yield _Token("number", found, touches)
+        elif kind == "word":
+            yield from _word(found, touches)
+        elif kind == "command" and found in _GREEK:
+            yield _Token("name", found, touches)
+        elif kind == "command" and (name := _SHORT.get(found, found)) in FUNCTIONS:
+            yield _Token("function", name, touches)
+        elif kind == "mark" or found in _OPERATORS:
+            escaped = kind == "command" or found not in "{}"
+            yield _Token("mark", _OPERATORS.get(found, found) if escaped else found, touches)
+        elif kind != "space" and found not in _SPACES:
+            raise UnreadableError(found)
+        touches = kind != "space"
+
+
+def _word(word: str, touches: bool) -> Iterator[_Token]:
+    function = _FUNCTION.match(word)
+    if word in _OPERATORS:
+        yield _Token("mark", _OPERATORS[word], touches)
+    elif word in ("oo", "inf", "infty", "infinity"):
+        yield _Token("mark", "∞", touches)
+    elif word in _GREEK:
+        yield _Token("name", word, touches)
+    elif function and len(word) - function.end() < 2:
+        yield _Token("function", _SHORT.get(function[0], function[0]), touches)
+        yield from (_Token("name", letter, touches=True) for letter in word[function.end() :])
+    elif len(word) > 3 or word.casefold() in _SPOKEN or _SYLLABLE.fullmatch(word):
+        raise UnreadableError(word)
+    else:
+        yield from (_Token("name", letter, touches or at > 0) for at, letter in enumerate(word))
+
+
+class _Parser:
+    def __init__(self, tokens: list[_Token]) -> None:
+        self.tokens = tokens
+        self.at = 0
+        self.depth = 0
+        self.bars = 0
+        """Absolute values that are open."""
+
+    @property
+    def peek(self) -> _Token:
+        return self.look(0)
+
+    def look(self, ahead: int) -> _Token:
+        return self.tokens[self.at + ahead] if self.at + ahead < len(self.tokens) else _END
+
+    def refuse(self) -> NoReturn:
+        raise UnreadableError(self.peek.text)
+
+    def take(self) -> _Token:
+        self.at += 1
+        return self.tokens[self.at - 1] if self.at <= len(self.tokens) else _END
+
+    def accept(self, *marks: str) -> str:
+        """The next token if it is one of these marks; an empty text otherwise."""
+        return self.take().text if self.peek.kind == "mark" and self.peek.text in marks else ""
+
+    def expect(self, *marks: str) -> str:
+        return self.accept(*marks) or self.refuse()
+
+    def sequence(self) -> Node:
+        """Values with commas, "and" or "or" between them."""
+        parts = [self.relation()]
+        while self.accept(",", ";"):
+            while self.accept(",", ";"):
+                pass
+            parts.append(self.relation())
+        return parts[0] if len(parts) == 1 else Node("list", tuple(parts))
+
+    def relation(self) -> Node:
+        parts = [self.function_name() or self.union()]
+        operators = ""
+        while operator := self.accept(*RELATIONS, ":"):
+            operators += operator
+            parts.append(self.union())
+        node = parts[0]
+        if ":" in operators:
+            node = Node("tuple", tuple(parts), ":") if not operators.strip(":") else self.refuse()
+        elif operators:
+            node = Node("relation", tuple(parts), operators)
+        opened = self.look(1).text == "mod" and bool(self.accept("("))
+        if self.accept("mod"):
+            node = Node("mod", (node, self.sum()))
+        if opened:
+            self.expect(")")
+        return node
+
+    def function_name(self) -> Node | None:
+        """The left side of "P(x, y) = ..."."""
+        at = 1
+        while self.look(at).text in (",", "(")[at == 1 :] and self.look(at + 1).kind == "name":
+            at += 2
+        named = self.peek.kind == "name" and at > 1 and self.look(at).text == ")"
+        if not named or self.look(at + 1).text != "=":
+            return None
+        name = self.peek.text
+        self.at += at + 1
+        return Node("name", text=f"{name}()")
+
+    def union(self) -> Node:
+        node = self.sum()
+        while operator := self.accept("∪", "∩", "∖"):
+            node = Node(operator, (node, self.sum()))
+        return node
+
+    def sum(self) -> Node:
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            self.refuse()
+        parts: list[Node] = []
+        while (sign := self.accept("+", "-", "±", "∓")) or not parts:
+            term = self.term()
+            parts.append(Node("neg" if sign == "-" else sign, (term,)) if sign not in ("", "+") else term)
+        self.depth -= 1
+        return parts[0] if len(parts) == 1 else Node("+", tuple(parts))
+
+    def term(self) -> Node:
+        parts = [self.power()]
+        while True:
+            if operator := self.accept("*", "/"):
+                sign = self.accept("+", "-")
+                factor = Node("neg", (self.power(),)) if sign == "-" else self.power()
+                parts.append(Node("/", (number(1), factor)) if operator == "/" else factor)
+            elif self.begins():
+                factor = self.power()
+                mixed = len(parts) == 1 and _is_integer(parts[0]) and factor.text == "frac"
+                if mixed and all(map(_is_integer, factor.parts)) and _is_proper(factor):
+                    parts[0] = Node("+", (parts[0], factor))
+                else:
+                    parts.append(factor)
+            elif self.accept("choose"):
+                return Node("call", (_product(parts), self.term()), "binom")
+            else:
+                return _product(parts)
+
+    def begins(self) -> bool:
+        """Whether a factor begins here, with no sign of multiplication before it."""
+        if self.peek.kind == "number":
+            self.refuse()
+        opened = self.peek.kind == "mark" and self.peek.text in _OPENING and self.look(1).text != "mod"
+        return self.peek.kind in ("name", "function") or opened or (self.peek.text == "|" and not self.bars)
+
+    def power(self) -> Node:
+        node, left = self.primary(), _MOST_POSTFIXES
+        while operator := self.accept("^", "!", "°", "%"):
+            left = left - 1 if left else self.refuse()
+            if operator == "^" and not self.accept("°"):
+                exponent = self.exponent()
+                node = Node("*" if exponent == DEGREE else "^", (node, exponent))
+            elif operator in "^°":
+                node = Node("*", (node, DEGREE))
+            else:
+                node = Node("%" if operator == "%" else "call", (node,), operator)
+        return node
+
+    def exponent(self) -> Node:
+        if self.peek.text == "{" and self.look(1).text == "°" and self.look(2).text == "}":
+            self.at += 3
+            return DEGREE
+        sign = self.accept("-", "+")
+        node = self.group() if self.peek.text == "{" else self.primary()
+        if self.accept("^"):
+            node = Node("^", (node, self.exponent()))
+        return Node("neg", (node,)) if sign == "-" else node
+
+    def group(self) -> Node:
+        """A group of TeX, or one in parentheses."""
+        closing = {"{": "}", "(": ")"}[self.expect("{", "(")]
+        bars, self.bars = self.bars, 0
+        node = self.sum()
+        self.expect(closing)
+        self.bars = bars
+        return node
+
+    def argument(self) -> Node:
+        """An argument of a command of TeX: a group, or one character."""
+        if self.peek.text == "{":
+            return self.group()
+        token = self.peek
+        if token.kind == "number" and token.text.isdigit() and len(token.text) > 1:
+            self.tokens[self.at] = token._replace(text=token.text[1:])
+            return number(int(token.text[0]))
+        return self.primary()
+
+    def primary(self) -> Node:
+        token = self.take()
+        if token.kind == "number":
+            return self.literal(token.text)
+        if token.kind == "name":
+            return self.name(token.text)
+        if token.kind == "function":
+            return self.call(token.text)
+        match token.text:
+            case "{" | "{{":
+                return self.braces(token.text)
+            case "(" | "[" | "⟨":
+                return self.brackets(token.text)
+            case "|" | "⌊" | "⌈":
+                return self.fence(token.text)
+            case "frac":
+                return Node("/", (self.argument(), self.argument()), "frac")
+            case "overline":
+                return Node("call", (self.argument(),), "overline")
+            case "sum" | "prod":
+                return self.series(token.text)
+            case "\x01":
+                return self.matrix()
+            case "∞" | "∅" | "…":
+                return Node("name", text=token.text)
+            case _:
+                self.at -= 1
+                return self.refuse()
+
+    def literal(self, text: str) -> Node:
+        quantity = read_quantity(text)
+        if quantity is None:
+            self.refuse()
+        decimal = "." in text and "\\" not in text
+        return Node("number", value=quantity.number, text=text if decimal else "")
+
+    def name(self, text: str) -> Node:
+        if self.accept("_"):
+            index = self.group() if self.peek.text == "{" else Node("name", text=self.take().text)
+            if index.kind not in ("number", "name"):
+                return Node("call", (index,), f"{text}_")
+            text = f"{text}_{index.text or index.value}"
+        while self.accept("'"):
+            text += "'"
+        if self.peek.text == "(" and self.peek.touches and (text in ("f", "g") or text.endswith("'")):
+            return Node("call", self.arguments(), text)
+        return Node("name", text=text)
+
+    def arguments(self) -> tuple[Node, ...]:
+        self.expect("(")
+        node = self.sequence()
+        self.expect(")")
+        return node.parts if node.kind == "list" else (node,)
+
+    def call(self, name: str) -> Node:
+        index: Node | None = None
+        if name == "sqrt" and self.accept("["):
+            index = self.sum()
+            self.expect("]")
+        if name == "log" and self.accept("_"):
+            index = self.argument() if self.peek.text == "{" else self.primary()
+        if name == "binom" and self.peek.text == "{":
+            return Node("call", (self.argument(), self.argument()), name)
+        exponent = self.exponent() if name != "sqrt" and self.accept("^") else None
+        if self.peek.text == "(":
+            parts = self.arguments()
+        elif self.peek.text == "{" or name == "sqrt":
+            parts = (self.group() if self.peek.text == "{" else self.primary(),)
+        else:
+            factors = [self.power()]
+            while self.begins() and self.peek.kind != "function" and self.peek.text != "(":
+                factors.append(self.power())
+            parts = (_product(factors),)
+        if exponent == Node("neg", (number(1),)) and name in _TRIGONOMETRY:
+            name, exponent = f"arc{name}", None
+        node = Node("call", parts if index is None else (*parts, index), name)
+        return node if exponent is None else Node("^", (node, exponent))
+
+    def braces(self, opening: str) -> Node:
+        closing = opening.replace("{", "}")
+        if opening != "{" and self.accept(closing):
+            return Node("name", text="∅")
+        bars, self.bars = self.bars, 0
+        node = self.sequence()
+        self.expect(closing)
+        self.bars = bars
+        if opening == "{" and node.kind != "list":
+            return node
+        return Node("set", node.parts if node.kind == "list" else (node,))
+
+    def brackets(self, opening: str) -> Node:
+        bars, self.bars = self.bars, 0
+        node = self.sequence()
+        closing = self.expect(*_CLOSING[opening])
+        self.bars = bars
+        if node.kind == "list":
+            return Node("tuple", node.parts, opening + closing)
+        if opening + closing not in ("()", "[]"):
+            self.refuse()
+        return node
+
+    def fence(self, opening: str) -> Node:
+        self.bars += opening == "|"
+        node = self.sum()
+        self.expect({"|": "|", "⌊": "⌋", "⌈": "⌉"}[opening])
+        self.bars -= opening == "|"
+        return Node("call", (node,), {"|": "abs", "⌊": "floor", "⌈": "ceil"}[opening])
+
+    def series(self, kind: str) -> Node:
+        r"""``\sum_{k=0}^{n} body``."""
+        self.expect("_")
+        self.expect("{")
+        bound = self.relation()
+        self.expect("}")
+        if bound.kind != "relation" or bound.text != "=" or bound.parts[0].kind != "name":
+            self.refuse()
+        self.expect("^")
+        upper = self.exponent()
+        return Node(kind, (*bound.parts, upper, self.term()))
+
+    def matrix(self) -> Node:
+        rows: list[list[Node]] = [[]]
+        while True:
+            rows[-1].append(self.sum())
+            mark = self.expect("&", "\\\\", "\x02")
+            if mark != "&" and self.peek.text == "\x02":
+                mark = self.take().text
+            if mark == "\x02":
+                break
+            if mark != "&":
+                rows.append([])
+        if len({len(row) for row in rows}) > 1:
+            self.refuse()
+        return Node("matrix", tuple(part for row in rows for part in row), str(len(rows[0])))
+
+
+def _is_integer(node: Node) -> bool:
+    return node.kind == "number" and not node.text and node.value.denominator == 1
+
+
+def _is_proper(fraction: Node) -> bool:
+    over, under = fraction.parts
+    return over.value < under.value
+
+
+def _product(factors: list[Node]) -> Node:
+    return factors[0] if len(factors) == 1 else Node("*", tuple(factors))
