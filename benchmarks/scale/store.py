@@ -66,7 +66,7 @@ def fill(db: Database, engine: Engine, labels: int, rng: random.Random) -> list[
                 submission = _add_item(rows, rng, project, item, submission, users)
             for name in ("problems", "traces", "trace_search", "step_scores", "items", "assignments"):
                 _put(engine, tables.tables[name], rows[name])
-            for name in ("submissions", "labels", "rated_steps"):
+            for name in ("submissions", "labels"):
                 _put(engine, tables.tables[name], rows.get(name, []))
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
@@ -117,10 +117,9 @@ def _add_item(
     if rng.random() < 0.1:
         return submission
     truth = rng.randrange(STEPS)
-    ratings: list[dict[int, int]] = [{} for _ in range(STEPS)]
     for user in rng.sample(users, ANNOTATORS):
         own = {"project_id": project, "item_id": item, "user_id": user, "created": AT}
-        add("assignments", id=len(rows.get("assignments", ())) + item * ANNOTATORS, state="done", chosen_by="order", leased_until=AT, reason=None, milliseconds=1000, finished=AT, labels=STEPS, **own)  # fmt: skip # noqa: E501
+        add("assignments", id=len(rows.get("assignments", ())) + item * ANNOTATORS, state="done", chosen_by="order", leased_until=AT, reason=None, milliseconds=1000, finished=AT, **own)  # fmt: skip # noqa: E501
         undone = rng.random() < 0.02
         for turn in range(2 if undone else 1):
             submission += 1
@@ -133,8 +132,6 @@ def _add_item(
                 add("submissions", id=submission, key=f"k{submission}", action="undo", undoes=sent, **send)
             for step in range(STEPS):
                 value = -1 if step >= truth and rng.random() < 0.9 else 1
-                if counts:
-                    ratings[step][user] = value
                 label = StepLabel(
                     trace_id=trace.id,
                     step=step,
@@ -144,10 +141,6 @@ def _add_item(
                     evidence=Evidence(rater=f"rater-{user}"),
                 )
                 add("labels", trace_id=trace.id, step=step, submission_id=sent, source="human", kind="correctness", value=value, payload=label.model_dump_json(), digest=None, milliseconds=100, chosen_by="order", meta="{}", is_current=counts, **own)  # fmt: skip # noqa: E501
-    for step, values in enumerate(ratings):
-        pairs = " ".join(f"{user}={value}" for user, value in sorted(values.items()))
-        disputed = len(set(values.values())) > 1
-        add("rated_steps", project_id=project, item_id=item, step=step, ratings=pairs, disputed=disputed)
     return submission
 
 

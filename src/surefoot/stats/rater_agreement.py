@@ -53,15 +53,14 @@ def agreement(
     *,
     level: Level = "nominal",
     categories: Sequence[float] | None = None,
-    times: ArrayLike | None = None,
 ) -> Agreement:
     """All coefficients of ``ratings`` [raters, units]; NaN if undefined.
 
     ``level`` is for alpha; the other coefficients only compare for equality. ``categories`` are the possible
-    values, for AC1; by default the values that occur. ``times`` [units] says how often each unit occurs.
-    Raises ``LabelError`` for another shape, or a value outside ``categories``.
+    values, for AC1; by default the values that occur. Raises ``LabelError`` for another shape, or a value
+    outside ``categories``.
     """
-    units = _distinct(ratings, times)
+    units = _distinct(ratings)
     paired = units.of((~np.isnan(units.values)).sum(axis=0) >= 2)
     kappas = [
         _kappa_of(paired, first, second) for first, second in combinations(range(len(paired.values)), 2)
@@ -79,16 +78,8 @@ def agreement(
     )
 
 
-def contingency(
-    first: ArrayLike,
-    second: ArrayLike,
-    *,
-    values: Sequence[float] | None = None,
-    times: ArrayLike | None = None,
-) -> FloatArray:
+def contingency(first: ArrayLike, second: ArrayLike, *, values: Sequence[float] | None = None) -> FloatArray:
     """Table [value of the first, value of the second] of the units rated by both; both are [units].
-
-    ``times`` [units] says how often each unit occurs.
 
     Values are sorted; by default they are the values that occur. Raises ``LabelError`` as ``agreement``.
     """
@@ -100,8 +91,7 @@ def contingency(
     both = matrix[:, rated]
     scale = _scale(np.unique(both), values)
     codes = np.searchsorted(scale, both)
-    weights = None if times is None else np.asarray(times, dtype=float)[rated]
-    flat = np.bincount(codes[0] * len(scale) + codes[1], weights, minlength=len(scale) ** 2)
+    flat = np.bincount(codes[0] * len(scale) + codes[1], minlength=len(scale) ** 2)
     return flat.reshape(len(scale), len(scale)).astype(float)
 
 
@@ -156,7 +146,7 @@ class _Units(NamedTuple):
         return _Units(self.values[:, members], self.times[members])
 
 
-def _distinct(ratings: Iterable[ArrayLike], times: ArrayLike | None) -> _Units:
+def _distinct(ratings: Iterable[ArrayLike]) -> _Units:
     rows = [np.asarray(row) for row in ratings]
     if any(row.ndim != 1 for row in rows):
         raise LabelError(f"'ratings' must have shape [raters, units], not {np.shape(rows)}")
@@ -168,8 +158,7 @@ def _distinct(ratings: Iterable[ArrayLike], times: ArrayLike | None) -> _Units:
         key = np.unique(key * len(seen) + code, return_inverse=True)[1]
     _, first, unit = np.unique(key, return_index=True, return_inverse=True)
     values = np.array([row[first] for row in rows], dtype=float).reshape(len(rows), -1)
-    weights = None if times is None else np.asarray(times, dtype=float)
-    return _Units(values, np.bincount(unit, weights, len(first)).astype(float))
+    return _Units(values, np.bincount(unit, minlength=len(first)).astype(float))
 
 
 class _Counts(NamedTuple):

@@ -138,7 +138,7 @@ def test_queue_puts_convincing_wrong_answers_first(room: Room) -> None:
     admin = room.browser("admin")
     answer = admin.send(SETTINGS, QUEUE, policy="convincing-wrong", scorer="first", random_share="0")
     assert answer.status_code == 303, answer.text
-    ranked = room.db.items.priorities(1, "convincing-wrong")
+    ranked = room.db.items.priorities(1)
     assert sorted(ranked, key=lambda item: -ranked[item]) == [2, 1, 3]
     assert ranked[2] == pytest.approx(1 + 0.7 * 0.9 * 0.8)
     ann = room.browser("ann")
@@ -148,7 +148,7 @@ def test_queue_puts_convincing_wrong_answers_first(room: Room) -> None:
     assert room.db.export.stored(1)[0].chosen_by == "convincing-wrong"
     assert "convincing" not in ann.get(item).text
     admin.send(SETTINGS, QUEUE, policy="disagreement", random_share="0.25")
-    ranked = room.db.items.priorities(1, "disagreement")
+    ranked = room.db.items.priorities(1)
     assert max(ranked, key=ranked.__getitem__) == 2
     assert room.db.projects.get(1).protocol.random_share == 0.25
 

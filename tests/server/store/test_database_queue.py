@@ -134,19 +134,20 @@ def test_items_of_a_removed_member_go_to_others(db: Database) -> None:
 def test_priorities_decide_and_the_policy_is_kept(lab: Lab) -> None:
     lab.set(queue="convincing-wrong")
     first, second, third = lab.items
-    lab.db.items.set_priorities(lab.id, "convincing-wrong", {second: 0.9, third: 0.95})
+    lab.db.items.set_priorities(lab.id, {second: 0.9, third: 0.95})
     order = []
     while (item := lab.next()) is not None:
         rate(lab, 0, item, [1], f"k{item}")
         order.append(item)
     assert order == [third, second, first]
     assert {label.chosen_by for label in lab.db.export.stored(lab.id)} == {"convincing-wrong"}
-    assert lab.db.items.priorities(lab.id, "convincing-wrong") == {second: 0.9, third: 0.95}
-    for policy, values in (("order", {first: 1.0}), ("uncertainty", {first: float("nan")})):
-        with pytest.raises(StoreError):
-            lab.db.items.set_priorities(lab.id, policy, values)
+    assert lab.db.items.priorities(lab.id) == {second: 0.9, third: 0.95}
+    with pytest.raises(StoreError):
+        lab.db.items.set_priorities(lab.id, {first: float("nan")})
     with pytest.raises(NotFoundError):
-        lab.db.items.set_priorities(lab.id, "uncertainty", {99: 1.0})
+        lab.db.items.set_priorities(lab.id, {99: 1.0})
+    lab.db.items.set_priorities(lab.id, {first: 0.1})
+    assert lab.db.items.priorities(lab.id) == {first: 0.1}
 
 
 def test_the_random_share_is_drawn_at_random_and_marked(db: Database) -> None:

@@ -19,7 +19,6 @@ from surefoot.errors import ConflictError
 from surefoot.records import Evidence, StepLabel, StepScores, Trace
 from surefoot.server import Database, NewItem, StoredLabel, create_pages_app
 from surefoot.server.store.traces import RunFilter
-from surefoot.stats.rater_agreement import agreement
 
 
 @contextmanager
@@ -91,7 +90,7 @@ def test_the_labels_that_count_are_those_of_brute_force(db: Database) -> None:
     assert len(list(db.export.labels(other.id))) == 3
 
 
-def test_stored_ratings_follow_labels_and_undos(db: Database) -> None:
+def test_ratings_follow_labels_and_undos(db: Database) -> None:
     rng, lab = Random(5), make_lab(db)
     item = lab.next(0)
     assert item == lab.next(1)
@@ -116,18 +115,13 @@ def test_stored_ratings_follow_labels_and_undos(db: Database) -> None:
         for label in labels:
             if label.id in counting and label.user_id in finishers:
                 by_step.setdefault(label.record.step, []).append(label.record.value)
-        ratings = db.reviews.ratings(lab.id, most=9)
+        ratings = db.reviews.ratings(lab.id)
         stored = [[value for value in unit if value == value] for unit in ratings.matrix.T.tolist()]
         assert list(map(sorted, stored)) == [
             sorted(value for value in values if value is not None) for _, values in sorted(by_step.items())
         ]
         disputed = [dispute.step for dispute in db.reviews.disagreements(lab.id)]
         assert disputed == [step for step, values in sorted(by_step.items()) if len(set(values)) > 1]
-        merged = db.reviews.ratings(lab.id, most=0)
-        assert merged.times.sum() == len(ratings.times)
-        if finished == [True, True]:
-            both = agreement(ratings.matrix), agreement(merged.matrix, times=merged.times)
-            assert repr(both[0]) == repr(both[1])
 
 
 def test_traces_are_found_by_score_from_the_index(lab: Lab) -> None:
@@ -151,14 +145,16 @@ def test_facets_and_wrong_steps_come_from_indices(lab: Lab) -> None:
     with statements(lab.db) as seen:
         lab.db.traces.facets(lab.id, RunFilter(wrong=True))
     how = plan(lab.db, *seen[-1])
-    assert ("COVERING INDEX ix_labels_wrong" if lab.db.backend == "sqlite" else "ix_labels_wrong") in how
-    if lab.db.backend == "sqlite":  # PostgreSQL's choice depends on the sizes
+    if lab.db.backend == "sqlite":
         assert "CORRELATED" not in how
+        assert "COVERING INDEX ix_labels_wrong" in how
         assert "COVERING INDEX ix_traces_project_id_kind" in how
+    else:  # which index depends on the sizes
+        assert "Seq Scan" not in how
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_names_of_scorers_come_one_step_in_the_index_each(lab: Lab, count: int) -> None:
+def test_names_of_scorers_come_from_the_index(lab: Lab, count: int) -> None:
     for number in range(count):
         scores = [StepScores(trace_id=one.id, scorer=f"s{number}", scores=(0.5,) * 3) for one in lab.traces]
         lab.db.traces.add_scores(lab.id, scores)
@@ -168,7 +164,7 @@ def test_names_of_scorers_come_one_step_in_the_index_each(lab: Lab, count: int) 
     assert make_lab(lab.db, "empty").db.traces.scorers(lab.id + 1) == []
 
 
-def test_progress_reads_no_label(lab: Lab) -> None:
+def test_progress_counts_labels_in_an_index(lab: Lab) -> None:
     item = lab.next(0)
     rate(lab, 0, item, [1, 1, 1], "k")
     with statements(lab.db) as seen:
@@ -176,7 +172,8 @@ def test_progress_reads_no_label(lab: Lab) -> None:
     assert row.labels == 3
     lab.db.labels.undo(lab.id, item, lab.people[0].user_id, "u")
     assert [row.labels for row in lab.db.assignments.progress(lab.id).annotators] == [0]
-    assert not any("FROM labels" in query for query, _ in seen)
+    (query,) = [one for one in seen if "FROM labels" in one[0]]
+    assert "ix_labels_project_id_user_id_is_current" in plan(lab.db, *query)
 
 
 def more_traces(lab: Lab, count: int) -> list[Trace]:

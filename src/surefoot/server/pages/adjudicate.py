@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from surefoot.server.pages.page import Page, next_page
 from surefoot.server.pages.run import with_names
-from surefoot.server.store.database import Database
 from surefoot.server.store.labelling import Disagreement
 
 _SHOWN = 100
@@ -21,20 +20,18 @@ _PER_PAGE: Final = 50
 
 def disagreements(page: Page) -> Response:
     """Items that annotators who finished labelled differently: the first open ones and the first decided."""
-    reviews, data = page.db.reviews, dict[str, Any]()
+    disputes, data = page.db.reviews.disagreements(page.id, decided=None), dict[str, Any]()
     for name, decided in (("open", False), ("decided", True)):
-        disputes = reviews.disagreements(page.id, decided=decided, most=_SHOWN)
-        data[name] = _by_item(page.db, page.id, disputes)
-        data[f"{name}_items"] = reviews.disputed_items(page.id, decided=decided)
+        chosen = [one for one in disputes if (one.adjudication is not None) == decided]
+        by_item = {item_id: list(group) for item_id, group in groupby(chosen, key=lambda one: one.item_id)}
+        data[name] = _listed(page, dict(islice(by_item.items(), _SHOWN)))
+        data[f"{name}_items"] = len(by_item)
     return page.show("disagreements.html", data)
 
 
-def _by_item(db: Database, project_id: int, disagreements: list[Disagreement]) -> list[dict[str, Any]]:
-    # disagreements are sorted by item
-    by_item = groupby(disagreements, key=lambda dispute: dispute.item_id)
-    groups = {item_id: list(group) for item_id, group in by_item}
-    items = db.items.of_ids(project_id, groups)
-    problems = db.traces.problems_of(project_id, {item.problem_id for item in items.values()})
+def _listed(page: Page, groups: dict[int, list[Disagreement]]) -> list[dict[str, Any]]:
+    items = page.db.items.of_ids(page.id, groups)
+    problems = page.db.traces.problems_of(page.id, {item.problem_id for item in items.values()})
     return [
         {
             "item": item_id,

@@ -32,7 +32,7 @@ _MANY_UNITS = 5_000
 def agreement_page(page: Page) -> Response:
     """All figures of a project; not for annotators, who work blind to each other."""
     reviews = page.db.reviews
-    data = agreement_view(reviews.ratings(page.id, most=_MANY_UNITS), reviews.known_labels(page.id))
+    data = agreement_view(reviews.ratings(page.id), reviews.known_labels(page.id))
     return page.show("agreement.html", data)
 
 
@@ -49,10 +49,11 @@ def agreement_view(ratings: Ratings, known: Sequence[KnownLabel]) -> dict[str, A
 
 
 def _overall(ratings: Ratings) -> dict[str, Any] | None:
-    if not len(ratings.times):
+    if not len(ratings.items):
         return None
-    figures = agreement(ratings.matrix, categories=_VALUES, times=ratings.times)
-    intervals = {} if ratings.items is None else _intervals(ratings.matrix, ratings.items)
+    figures = agreement(ratings.matrix, categories=_VALUES)
+    many = len(ratings.items) > _MANY_UNITS
+    intervals = {} if many else _intervals(ratings.matrix, ratings.items)
     return {**asdict(figures), "intervals": intervals}
 
 
@@ -78,21 +79,17 @@ def _intervals(matrix: FloatArray, items: IntArray) -> dict[str, Interval]:
 
 def _by_annotator(ratings: Ratings) -> list[dict[str, Any]]:
     """Each annotator against all others, pooled."""
-    rows, times = dict(zip(ratings.raters, ratings.matrix, strict=True)), ratings.times
+    rows = dict(zip(ratings.raters, ratings.matrix, strict=True))
     figures = []
     for name, row in rows.items():
-        tables = [
-            contingency(row, theirs, values=_VALUES, times=times)
-            for other, theirs in rows.items()
-            if other != name
-        ]
+        tables = [contingency(row, theirs, values=_VALUES) for other, theirs in rows.items() if other != name]
         table = np.sum(tables, axis=0) if tables else np.zeros((3, 3))
-        total, counts = float(table.sum()), {value: float(times[row == value].sum()) for value in _VALUES}
+        total, counts = float(table.sum()), {value: int((row == value).sum()) for value in _VALUES}
         labels = sum(counts.values())
         figures.append(
             {
                 "annotator": name,
-                "labels": int(labels),
+                "labels": labels,
                 "compared": int(total),
                 "raw": float(np.trace(table)) / total if total else None,
                 "kappa": cohens_kappa(table),

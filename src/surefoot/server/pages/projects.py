@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import RedirectResponse, Response
 
 from surefoot.errors import StoreError
-from surefoot.labelling.queueing import Priorities, QueueCandidate, QueueRule, priorities
+from surefoot.labelling.queueing import QueueCandidate, priorities
 from surefoot.protocols import ProblemTrace
 from surefoot.server.pages.forms import protocol_with
 from surefoot.server.pages.page import Page
@@ -215,21 +215,17 @@ def choose_policy(page: Page) -> Response:
         control_share=page.form.number("control_share") or 0.0,
     )
     counts: dict[str, Any] | None = None
-    if policy != "order" and policy != "random":
-        ranked = recompute(db, page.id, policy, scorer=scorer)
+    if policy == "order" or policy == "random":
+        db.projects.update(page.id, page.form.whole("version"), protocol=protocol)
+    else:
+        if scorer is not None and scorer not in db.traces.scorers(page.id):
+            raise StoreError(f"'scorer': this project does not have scores by {scorer!r}")
+        ranked = priorities(policy, list(_candidates(db, page.id)), scorer=scorer)
+        db.projects.update(page.id, page.form.whole("version"), protocol=protocol)
+        db.items.set_priorities(page.id, ranked.values)
         counts = {"ranked": len(ranked.values), "left_out": dict(ranked.left_out)}
-    db.projects.update(page.id, page.form.whole("version"), protocol=protocol)
     page.audit("queue", policy=policy, **(counts or {}))
     return page.done(f"/projects/{page.id}/settings", {"policy": policy, "priorities": counts})
-
-
-def recompute(db: Database, project_id: int, rule: QueueRule, *, scorer: str | None = None) -> Priorities:
-    """Compute and store the priorities of all normal items from the stored scores."""
-    if scorer is not None and scorer not in db.traces.scorers(project_id):
-        raise StoreError(f"'scorer': this project does not have scores by {scorer!r}")
-    ranked = priorities(rule, list(_candidates(db, project_id)), scorer=scorer)
-    db.items.set_priorities(project_id, rule, ranked.values)
-    return ranked
 
 
 def _candidates(db: Database, project_id: int) -> Iterator[QueueCandidate]:

@@ -93,7 +93,7 @@ def run_page(page: Page) -> Response:
     if blind:
         disputes = db.reviews.disagreements(page.id, item_ids=items, decided=None)
         disputed = [dispute.step for dispute in disputes]
-        open_ones = db.reviews.disagreements(page.id, most=2)
+        open_ones = db.reviews.disagreements(page.id)
         following = next((other.trace_id for other in open_ones if other.trace_id != trace.id), None)
     return page.show(
         "run.html",

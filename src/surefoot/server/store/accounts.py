@@ -18,7 +18,7 @@ from surefoot.server.permissions import KeyScope, Role
 from surefoot.server.store.schema import Count, Mark, ProjectId, RowId, UserId, table
 
 QueuePolicy = Literal["order", "random", "convincing-wrong", "uncertainty", "disagreement"]
-"""Which item comes next: as added; at random; by the priorities stored under that name, highest first."""
+"""Which item comes next: as added; at random; by the stored priorities, highest first."""
 
 
 @dataclass(frozen=True, kw_only=True)

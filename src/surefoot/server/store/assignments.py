@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, String, and_, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, or_, select, update
 
 from surefoot.errors import ConflictError, ForbiddenError
 from surefoot.server.store import labelling as t
@@ -107,9 +108,7 @@ def choose(
         item_id = _at(connection, query, fraction)
         return None if item_id is None else (item_id, policy)
     if policy != "order":
-        ranked = and_(t.priorities.c.item_id == t.items.c.id, t.priorities.c.policy == policy)
-        query = query.join(t.priorities, ranked, isouter=True)
-        query = query.order_by(t.priorities.c.value.desc().nulls_last())
+        query = query.order_by(t.items.c.priority.desc().nulls_last())
     item_id = connection.scalar(query.order_by(t.items.c.id).limit(1))
     return None if item_id is None else (item_id, policy)
 
@@ -240,51 +239,30 @@ def progress_of(
 def _annotators(
     connection: Connection, project_id: int, users: Collection[int] | None
 ) -> Iterator[AnnotatorProgress]:
-    """By pseudonym, without those to whom nothing was assigned; added up by the database."""
-
-    def own(column: ColumnElement[int]) -> list[ColumnElement[bool]]:
-        return [] if users is None else [column.in_(users)]
-
-    if users is not None and not users:
-        return
-    times = _median_times(connection, project_id, own(_A.user_id))
-    done = (  # joined to members when grouped: a join of every assignment takes twice as long
-        select(
-            _A.user_id,
-            func.count().filter(_A.state == "done").label("done"),
-            func.count().filter(_A.state == "skipped").label("skipped"),
-            func.max(_A.finished).label("last"),
-            func.sum(_A.labels).label("labels"),
-        )
-        .where(_A.project_id == project_id, *own(_A.user_id))
-        .group_by(_A.user_id)
-        .subquery()
-    )
-    query = (
-        select(done, members.c.pseudonym)
-        .join(members, and_(members.c.project_id == project_id, members.c.user_id == done.c.user_id))
-        .order_by(members.c.pseudonym)
-    )
-    for row in connection.execute(query):
-        yield AnnotatorProgress(
-            user_id=row.user_id,
-            annotator=row.pseudonym,
-            done=row.done,
-            skipped=row.skipped,
-            labels=int(row.labels),
-            milliseconds=times.get(row.user_id),
-            last=row.last,
-        )
-
-
-def _median_times(
-    connection: Connection, project_id: int, own: Sequence[ColumnElement[bool]]
-) -> dict[int, int]:
-    finished = (_A.project_id == project_id) & (_A.state == "done") & _A.milliseconds.is_not(None)
-    # one text for each user: single rows take four times as long
-    times = func.aggregate_strings(_A.milliseconds.cast(String), " ")
-    query = select(_A.user_id, times).where(finished, *own).group_by(_A.user_id)
-    return {user: int(median(map(int, text.split()))) for user, text in connection.execute(query)}
+    """By pseudonym, without those to whom nothing was assigned."""
+    label = t.labels.c
+    work = select(_A.user_id, _A.state, _A.milliseconds, _A.finished).where(_A.project_id == project_id)
+    counts = select(label.user_id, func.count()).where(label.project_id == project_id, label.is_current)
+    if users is not None:
+        work, counts = work.where(_A.user_id.in_(users)), counts.where(label.user_id.in_(users))
+    assigned = defaultdict[int, list[Any]](list)
+    for row in connection.execute(work):
+        assigned[row.user_id].append(row)
+    labels = {row[0]: row[1] for row in connection.execute(counts.group_by(label.user_id))}
+    names = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
+    for user_id, annotator in connection.execute(names.order_by(members.c.pseudonym)):
+        if own := assigned.get(user_id):
+            done = [row for row in own if row.state == "done"]
+            times = [row.milliseconds for row in done if row.milliseconds is not None]
+            yield AnnotatorProgress(
+                user_id=user_id,
+                annotator=annotator,
+                done=len(done),
+                skipped=sum(row.state == "skipped" for row in own),
+                labels=labels.get(user_id, 0),
+                milliseconds=int(median(times)) if times else None,
+                last=max((row.finished for row in own if row.finished), default=None),
+            )
 
 
 def _at(connection: Connection, query: Select[int], fraction: float) -> int | None:

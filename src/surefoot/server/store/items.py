@@ -7,12 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import get_args
 
-from sqlalchemy import Connection, Select, delete, exists, insert, select
+from sqlalchemy import Connection, Select, bindparam, exists, insert, select, update
 
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import Trace
 from surefoot.server.store import labelling as t
-from surefoot.server.store.accounts import QueuePolicy
 from surefoot.server.store.engine import Repository
 from surefoot.server.store.labelling import Item, ItemRole, NewItem
 from surefoot.server.store.projects import locked_project, project_in
@@ -83,36 +82,34 @@ class Items(Repository):
             yield from page
             last_id = page[-1].id
 
-    def set_priorities(self, project_id: int, policy: QueuePolicy, values: Mapping[int, float]) -> None:
-        """Replace the priorities of ``policy``: the highest comes first, items without one last.
+    def set_priorities(self, project_id: int, values: Mapping[int, float]) -> None:
+        """Replace the priorities: the highest comes first, items without one last.
 
-        Raises ``NotFoundError`` for an item of another project, ``StoreError`` for a value that is not
-        finite or a policy that does not use priorities.
+        Raises ``NotFoundError`` for an item of another project, ``StoreError`` for an infinite value or NaN.
         """
-        if policy in ("order", "random") or policy not in get_args(QueuePolicy):
-            raise StoreError(f"the queue policy '{policy}' does not use priorities")
         bad = next((item for item, value in values.items() if not math.isfinite(value)), None)
         if bad is not None:
             raise StoreError(f"the priority of item {bad} is {values[bad]}; leave it out instead")
-        where = (t.priorities.c.project_id == project_id) & (t.priorities.c.policy == policy)
+        item, of_project = t.items.c, t.items.c.project_id == project_id
         with self._connections.write() as connection:
             locked_project(connection, project_id)
-            existing = set(connection.scalars(select(t.items.c.id).where(t.items.c.project_id == project_id)))
-            foreign = sorted(set(values) - existing)
+            foreign = sorted(set(values) - set(connection.scalars(select(item.id).where(of_project))))
             if foreign:
                 raise NotFoundError(f"project {project_id} does not have item {foreign[0]}")
-            connection.execute(delete(t.priorities).where(where))
-            shared = {"project_id": project_id, "policy": policy}
-            if rows := [{**shared, "item_id": item, "value": value} for item, value in values.items()]:
-                connection.execute(insert(t.priorities), rows)
+            connection.execute(update(t.items).where(of_project).values(priority=None))
+            if rows := [{"number": item_id, "value": value} for item_id, value in values.items()]:
+                ranked = update(t.items).where(item.id == bindparam("number"))
+                connection.execute(ranked.values(priority=bindparam("value")), rows)
 
-    def priorities(self, project_id: int, policy: QueuePolicy) -> dict[int, float]:
+    def priorities(self, project_id: int) -> dict[int, float]:
         """The priorities that ``set_priorities`` stored last."""
-        where = (t.priorities.c.project_id == project_id) & (t.priorities.c.policy == policy)
-        query = select(t.priorities.c.item_id, t.priorities.c.value).where(where)
+        item = t.items.c
+        query = select(item.id, item.priority).where(
+            item.project_id == project_id, item.priority.is_not(None)
+        )
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            return {item: value for item, value in connection.execute(query)}  # noqa: C416
+            return {row.id: row.priority for row in connection.execute(query)}
 
     def _put(self, connection: Connection, project_id: int, item: NewItem) -> int:
         trace = record_in(connection, t.traces, Trace, project_id, checked_name("trace_id", item.trace_id))

@@ -24,7 +24,6 @@ from sqlalchemy import (
     UniqueConstraint,
     and_,
     column,
-    literal_column,
     true,
 )
 from sqlalchemy import table as light_table
@@ -135,22 +134,13 @@ items = table(
     "items",
     Item,
     Column("digest", String(32), nullable=False),
+    Column("priority", Float),
     of_project("problem_id", "problems"),
     of_project("trace_id", "traces"),
     UniqueConstraint("project_id", "id"),
     UniqueConstraint("project_id", "digest"),
     Index(None, "project_id", "role", "id"),
     Index(None, "project_id", "trace_id"),
-)
-
-priorities = Table(
-    "priorities",
-    METADATA,
-    Column("project_id", BIG, nullable=False),
-    Column("item_id", BIG, primary_key=True),
-    Column("policy", String(32), primary_key=True),
-    Column("value", Float, nullable=False),
-    of_project("item_id", "items"),
 )
 
 
@@ -176,8 +166,6 @@ class Assignment:
 assignments = table(
     "assignments",
     Assignment,
-    # labels of the item that count; a function of the labels, so that progress need not count a million
-    Column("labels", Integer, nullable=False, server_default="0"),
     of_project("item_id", "items"),
     UniqueConstraint("item_id", "user_id"),
     Index(None, "project_id", "user_id"),
@@ -258,7 +246,7 @@ submissions = Table(
 )
 
 # Only ever added to: a label is retracted by a submission that undoes the one it came with. Whether it
-# counts follows from the rows; `refresh_current` stores that in `is_current` for queries over many labels.
+# counts follows from the rows; `refresh_current` stores that in `is_current`.
 labels = table(
     "labels",
     StoredLabel,
@@ -278,38 +266,14 @@ labels = table(
     UniqueConstraint("project_id", "digest"),
     Index(None, "project_id", "trace_id", "step"),
     Index(None, "item_id", "user_id"),
+    Index(None, "project_id", "user_id", "is_current"),
+    Index("ix_labels_wrong", "project_id", "kind", "value", "is_current", "trace_id", "step"),
     sqlite_autoincrement=True,
 )
 
 
-# What annotators who finished say of a step of a normal item, such as "3=1 5=-1" (user=value); a function of
-# labels and assignments, so that agreement and disagreements need not join a million labels.
-rated_steps = Table(
-    "rated_steps",
-    METADATA,
-    Column("project_id", BIG, nullable=False),
-    Column("item_id", BIG, primary_key=True),
-    Column("step", Integer, primary_key=True),
-    Column("ratings", Text, nullable=False),
-    Column("disputed", Boolean, nullable=False),
-    of_project("item_id", "items"),
-    Index(None, "project_id", "ratings"),
-    Index(None, "project_id", "disputed", "item_id"),
-)
-
-
-# a label that calls its step wrong, in constants, as the index of such labels needs it
-IS_WRONG = and_(
-    labels.c.kind == literal_column("'correctness'"),
-    labels.c.value == literal_column("-1"),
-    labels.c.is_current,
-)
-Index(
-    "ix_labels_wrong",
-    *(labels.c[name] for name in ("project_id", "trace_id", "step", "kind", "value", "is_current")),
-    sqlite_where=IS_WRONG,
-    postgresql_where=IS_WRONG,
-)
+IS_WRONG = and_(labels.c.kind == "correctness", labels.c.value == -1, labels.c.is_current)
+"""Whether a label calls its step wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)

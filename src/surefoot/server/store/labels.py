@@ -5,12 +5,11 @@ Of an annotator's labels of a step the latest counts that is not undone.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, delete, false, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, false, func, insert, select, update
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.records import Evidence, Problem, StepLabel, Trace
@@ -94,7 +93,6 @@ class Labels(Repository):
             if finish:
                 done = {"state": "done", "finished": at, "milliseconds": milliseconds}
                 change(connection, assignment.id, **done)
-                refresh_ratings(connection, item)
             return _response(connection, submission, finished=finish, repeated=False)
 
     def undo(self, project_id: int, item_id: int, user_id: int, key: str) -> Submission:
@@ -123,7 +121,6 @@ class Labels(Repository):
             ids = {"project_id": project_id, "item_id": item_id, "user_id": user_id}
             connection.execute(insert(t.submissions).values(**ids, **undo))
             refresh_current(connection, item_id, user_id)
-            refresh_ratings(connection, item)
             return _response(connection, retracted, finished=False, repeated=False)
 
     def item(self, project_id: int, item_id: int, user_id: int) -> AnnotatorItem:
@@ -319,7 +316,7 @@ def labels_in(
 
 
 def refresh_current(connection: Connection, item_id: int, user_id: int) -> None:
-    """Mark and count the user's labels of the item that count: of each step the latest that is not undone.
+    """Mark the user's labels of the item that count: of each step the latest that is not undone.
 
     To be called in the transaction that adds a submission or an undo. Imported labels always count.
     """
@@ -331,42 +328,10 @@ def refresh_current(connection: Connection, item_id: int, user_id: int) -> None:
         .where(own_labels, _UNDO.c.id.is_(None))
         .group_by(label.trace_id, label.step)
     )
-    label_ids = list(connection.scalars(latest))
-    counts = label.id.in_(label_ids)
+    counts = label.id.in_(list(connection.scalars(latest)))
     connection.execute(
         update(t.labels).where(own_labels, label.is_current != counts).values(is_current=counts)
     )
-    users_item = (t.assignments.c.item_id == item_id) & (t.assignments.c.user_id == user_id)
-    connection.execute(update(t.assignments).where(users_item).values(labels=len(label_ids)))
-
-
-def refresh_ratings(connection: Connection, item: Item) -> None:
-    """Write what annotators who finished the item say of its steps, in their transaction."""
-    label, assignment, rated = t.labels.c, t.assignments.c, t.rated_steps.c
-    if item.role != "normal":
-        return
-    finished = select(assignment.user_id).where(assignment.item_id == item.id, assignment.state == "done")
-    query = select(label.step, label.user_id, label.value).where(
-        label.item_id == item.id, label.is_current, label.user_id.in_(finished)
-    )
-    steps = defaultdict[int, dict[int, float | None]](dict)
-    for step, user_id, value in connection.execute(query.order_by(label.user_id)):
-        steps[step][user_id] = value
-    connection.execute(delete(t.rated_steps).where(rated.item_id == item.id))
-    rows = [
-        {
-            "project_id": item.project_id,
-            "item_id": item.id,
-            "step": step,
-            "ratings": " ".join(
-                f"{user}={'' if value is None else int(value)}" for user, value in ratings.items()
-            ),
-            "disputed": len(set(ratings.values())) > 1,
-        }
-        for step, ratings in steps.items()
-    ]
-    if rows:
-        connection.execute(insert(t.rated_steps), rows)
 
 
 def last_submission(connection: Connection, item_id: int, user_id: int) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
+from itertools import groupby
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, and_, exists, func, select, true, update
+from sqlalchemy import Connection, Select, and_, func, select, tuple_, update
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.server.store import labelling as t
@@ -22,6 +23,8 @@ from surefoot.server.store.schema import checked_text, inserted, matching, rows_
 
 Place = tuple[int, int]
 """(item, step)."""
+_NO_VALUE = 9
+"""Stands for a label without a value, which SQL would not count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,45 +35,27 @@ class Ratings:
     """NaN where a rater gave a unit no value."""
     raters: tuple[str, ...]
     """Pseudonyms, sorted."""
-    items: NDArray[np.int64] | None
-    """[units]; ``None`` if equal units were merged."""
-    times: NDArray[np.float64]
-    """[units]: how often each occurs; 1 unless merged."""
+    items: NDArray[np.int64]
+    """[units]"""
 
 
 class Reviews(Repository):
     """Repository of disagreements and adjudications. Not for annotators."""
 
-    def ratings(self, project_id: int, *, most: int) -> Ratings:
-        """The ratings that count, of items without known answers; of more than ``most`` units, equal ones are
-        merged."""
-        rated = t.rated_steps.c
-        where = rated.project_id == project_id
-        number = func.count().label("number")
+    def ratings(self, project_id: int) -> Ratings:
+        """The ratings that count, of items without known answers, by annotators who finished them."""
+        label = t.labels.c
+        query = _rated(project_id, label.item_id, label.step, members.c.pseudonym, label.value)
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            merged = (connection.scalar(select(number).where(where)) or 0) > most
-            query = (
-                select(rated.ratings, number).group_by(rated.ratings)
-                if merged
-                else select(rated.ratings, rated.item_id).order_by(rated.item_id, rated.step)
-            )
-            rows = connection.execute(query.where(where)).all()
-            names = _pseudonyms(connection, project_id)
-        units = [_read(row.ratings) for row in rows]
-        raters = sorted({user for unit in units for user in unit}, key=names.__getitem__)
-        row_of = {user: row for row, user in enumerate(raters)}
+            rows = connection.execute(query.order_by(label.item_id, label.step)).all()
+        units = {unit: column for column, unit in enumerate(dict.fromkeys((row[0], row[1]) for row in rows))}
+        raters = {name: row for row, name in enumerate(sorted({row[2] for row in rows}))}
         matrix = np.full((len(raters), len(units)), math.nan)
-        for column, unit in enumerate(units):
-            for user, value in unit.items():
-                matrix[row_of[user], column] = math.nan if value is None else value
-        last = np.array([row[1] for row in rows], dtype=np.int64)
-        return Ratings(
-            matrix=matrix,
-            raters=tuple(names[user] for user in raters),
-            items=None if merged else last,
-            times=last.astype(float) if merged else np.ones(len(rows)),
-        )
+        for item_id, step, name, value in rows:
+            matrix[raters[name], units[item_id, step]] = math.nan if value is None else value
+        items = np.array([item_id for item_id, _ in units], dtype=np.int64)
+        return Ratings(matrix=matrix, raters=tuple(raters), items=items)
 
     def known_labels(self, project_id: int) -> list[KnownLabel]:
         """Labels of known steps, of annotators who finished the item, in the order they were submitted."""
@@ -94,50 +79,42 @@ class Reviews(Repository):
         ]
 
     def disagreements(
-        self,
-        project_id: int,
-        *,
-        item_ids: Collection[int] | None = None,
-        decided: bool | None = False,
-        most: int | None = None,
+        self, project_id: int, *, item_ids: Collection[int] | None = None, decided: bool | None = False
     ) -> list[Disagreement]:
         """Steps of normal items that annotators who finished labelled differently: open ones by default,
-        decided ones, or both (``None``); of the first ``most`` items.
+        decided ones, or both (``None``).
 
         A step that only one of them labelled (the others stopped at an earlier error) does not count.
         """
-        rated, item = t.rated_steps.c, t.items.c
-        where = _disputed(project_id, decided)
+        label = t.labels.c
+        place = (label.item_id, label.step)
+        values = func.count(func.coalesce(label.value, _NO_VALUE).distinct())
+        disputed = _rated(project_id, *place).group_by(*place).having(values > 1)
         if item_ids is not None:
-            where.append(rated.item_id.in_(item_ids))
-        first = select(rated.item_id).where(*where).distinct().order_by(rated.item_id).limit(most)
-        query = (
-            select(rated.item_id, rated.step, rated.ratings, item.trace_id)
-            .join(t.items, item.id == rated.item_id)
-            .where(*where, rated.item_id.in_(first.scalar_subquery()) if most else true())
-            .order_by(rated.item_id, rated.step)
-        )
+            disputed = disputed.where(label.item_id.in_(item_ids))
+        query = _rated(project_id, *place, label.trace_id, members.c.pseudonym, label.value)
+        query = query.where(tuple_(*place).in_(disputed)).order_by(*place, members.c.pseudonym)
         with self._connections.read() as connection:
             project_in(connection, project_id)
             rows = connection.execute(query).all()
-            names = _pseudonyms(connection, project_id)
             settled = decisions(connection, project_id)
-        return [
-            Disagreement(
-                item_id=row.item_id,
-                trace_id=row.trace_id,
-                step=row.step,
-                values=tuple(sorted((names[user], value) for user, value in _read(row.ratings).items())),
-                adjudication=settled.get((row.item_id, row.step)),
-            )
-            for row in rows
-        ]
-
-    def disputed_items(self, project_id: int, *, decided: bool) -> int:
-        """Number of items with an open or a decided disagreement."""
-        query = select(func.count(t.rated_steps.c.item_id.distinct()))
-        with self._connections.read() as connection:
-            return connection.scalar(query.where(*_disputed(project_id, decided))) or 0
+        disputes = []
+        for (item_id, step, trace_id), group in groupby(rows, key=lambda row: tuple(row[:3])):
+            decision = settled.get((item_id, step))
+            if decided in (None, decision is not None):
+                values_by_name = tuple(
+                    (row.pseudonym, None if row.value is None else int(row.value)) for row in group
+                )
+                disputes.append(
+                    Disagreement(
+                        item_id=item_id,
+                        trace_id=trace_id,
+                        step=step,
+                        values=values_by_name,
+                        adjudication=decision,
+                    )
+                )
+        return disputes
 
     def adjudicate(
         self,
@@ -193,22 +170,19 @@ class Reviews(Repository):
             return [decision for _, decision in sorted(decisions(connection, project_id).items())]
 
 
-def _read(ratings: str) -> dict[int, int | None]:
-    """Values by user, of a row of ``rated_steps``."""
-    pairs = (pair.split("=") for pair in ratings.split())
-    return {int(user): int(value) if value else None for user, value in pairs}
-
-
-def _pseudonyms(connection: Connection, project_id: int) -> dict[int, str]:
-    query = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
-    return {row.user_id: row.pseudonym for row in connection.execute(query)}
-
-
-def _disputed(project_id: int, decided: bool | None) -> list[ColumnElement[bool]]:
-    rated, decision = t.rated_steps.c, t.adjudications.c
-    has_decision = exists().where(decision.item_id == rated.item_id, decision.step == rated.step)
-    conditions = [rated.project_id == project_id, rated.disputed]
-    return conditions if decided is None else [*conditions, has_decision if decided else ~has_decision]
+def _rated(project_id: int, *columns: Any) -> Select[Any]:
+    """Columns of the labels that count, with their members, of normal items that these finished."""
+    label, item, assignment = t.labels.c, t.items.c, t.assignments.c
+    finished = and_(assignment.item_id == label.item_id, assignment.user_id == label.user_id)
+    return (
+        select(*columns)
+        .select_from(t.labels)
+        .join(t.items, item.id == label.item_id)
+        .join(t.assignments, finished)
+        .join(members, and_(members.c.user_id == label.user_id, members.c.project_id == label.project_id))
+        .where(label.project_id == project_id, label.is_current)
+        .where(item.role == "normal", assignment.state == "done")
+    )
 
 
 def decisions(connection: Connection, project_id: int) -> dict[Place, Adjudication]:

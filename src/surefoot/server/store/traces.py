@@ -199,9 +199,7 @@ class Traces(Repository):
             conditions.append(trace.id.in_(self._containing(project_id, _words(where.text))))
         if where.wrong is not None:
             # the project by its number: a reference to the outer row would run the query for every trace
-            wrong = _scanned(trace.id).in_(
-                select(label.trace_id).where(label.project_id == project_id, t.IS_WRONG)
-            )
+            wrong = trace.id.in_(select(label.trace_id).where(label.project_id == project_id, t.IS_WRONG))
             conditions.append(wrong if where.wrong else ~wrong)
         if where.scorer is not None and (where.min_score, where.max_score) != (None, None):
             conditions.append(_scored(project_id, where.scorer, where.min_score, where.max_score))
@@ -276,12 +274,7 @@ class Traces(Repository):
     def scorers(self, project_id: int) -> list[str]:
         """Names of all scorers of the project."""
         s = t.step_scores.c
-        # from name to name in the index: DISTINCT would read every score
-        lowest = select(func.min(s.scorer).label("name")).where(s.project_id == project_id)
-        names = lowest.cte("names", recursive=True)
-        following = lowest.where(s.scorer > names.c.name).scalar_subquery()
-        names = names.union_all(select(following).where(names.c.name.is_not(None)))
-        query = select(names.c.name).where(names.c.name.is_not(None)).order_by(names.c.name)
+        query = select(s.scorer).where(s.project_id == project_id).distinct().order_by(s.scorer)
         with self._connections.read() as connection:
             project_in(connection, project_id)
             return list(connection.scalars(query))
@@ -426,15 +419,7 @@ def _scored(project_id: int, scorer: str, low: float | None, high: float | None)
         query = query.where(s.c.lowest >= low)
     if high is not None:
         query = query.where(s.c.lowest <= high)
-    return _scanned(t.traces.c.id).in_(query)
-
-
-def _scanned(column: ColumnElement[str]) -> ColumnElement[str]:
-    """The column as an expression, for a set of many ids.
-
-    SQLite then looks up each trace of the index of lists in the set: faster than a search for each id.
-    """
-    return column.concat("")
+    return t.traces.c.id.in_(query)
 
 
 def add_chunks(
