@@ -13,14 +13,18 @@ from surefoot.io import ReadReport
 from surefoot.labelling.judge import JudgeLabeller
 from surefoot.models.kinds.generative import VerifierOutput
 from surefoot.policies.episodes import build_traces
-from surefoot.protocols import Completion, ProblemTrace, SampleRequest, SampleResult
+from surefoot.protocols import STOP_UNKNOWN, Completion, ProblemTrace, SampleRequest, SampleResult
 from surefoot.records import Problem, Trace, Usage, ending_of
 from surefoot.rl.rounds import select_solutions
 from surefoot.segment import Line, segment_trace
 from surefoot.training.sft import demonstrate
 
-TRUNCATED = ["length", "max_tokens", "max_output_tokens", "incomplete", "model_length", "MAX_TOKENS", "abort"]
-FILTERED = ["content_filter", "refusal", "SAFETY", "guardrail_intervened"]
+TRUNCATED = [
+    "length", "max_tokens", "max_output_tokens", "incomplete", "model_length", "MAX_TOKENS", "abort",
+    "failed", "insufficient_system_resource", "time_limit", "token_limit", "ERROR_LIMIT",
+    "MALFORMED_FUNCTION_CALL",
+]  # fmt: skip
+FILTERED = ["content_filter", "content-filter", "refusal", "SAFETY", "guardrail_intervened", "IMAGE_SAFETY"]
 FINISHED = ["stop", "end_turn", "stop_sequence", "completed", "STOP", "eos_token"]
 CALLED = ["tool_calls", "tool_use", "function_call"]
 CUT = TRUNCATED + FILTERED
@@ -53,6 +57,11 @@ def test_a_cut_off_text_is_not_graded_by_its_last_number(word: str) -> None:
 @pytest.mark.parametrize("word", [*FINISHED, None, "unheard of"])
 def test_a_text_that_its_writer_ended_is_graded(word: str | None) -> None:
     assert final_answer(Solution(text=TEXT, finish_reason=word), ["last_number"]) == "3"
+
+
+def test_a_text_ends_with_the_sequence_unless_a_stop_text_or_a_limit_ended_it() -> None:
+    ended = {word for word in (*FINISHED, *CUT, *CALLED, STOP_UNKNOWN) if trace(word).ended_itself}
+    assert ended == {*FINISHED} - {"stop_sequence"}
 
 
 @pytest.mark.parametrize("word", CALLED)

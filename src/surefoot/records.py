@@ -43,18 +43,22 @@ _FINISH_REASONS: Final[dict[Ending, str]] = {
     "finished": "stop stop_unknown stop_sequence end_turn eos eos_token complete completed",
     "truncated": "length max_tokens max_output_tokens max_completion_tokens max_new_tokens max_length "
     "incomplete model_length model_context_window_exceeded context_length_exceeded pause_turn abort aborted "
-    "cancelled error",
+    "cancelled user_cancel error error_limit failed timeout time_limit token_limit not_finished "
+    "insufficient_system_resource malformed_function_call malformed_response malformed_model_output "
+    "malformed_tool_use unexpected_tool_call too_many_tool_calls missing_thought_signature",
     "filtered": "content_filter content_filtered refusal safety recitation blocklist prohibited_content spii "
-    "guardrail_intervened error_toxic",
+    "guardrail_intervened error_toxic image_safety image_prohibited_content image_recitation language",
     "tool_call": "tool_calls tool_call tool_use function_call",
 }
-"""Words of OpenAI, Anthropic, Google, Mistral, Cohere, Amazon, vLLM, SGLang, TGI and Inspect."""
+"""Words of OpenAI, Anthropic, Google, Mistral, Cohere, Amazon, IBM, DeepSeek, vLLM, SGLang, TGI, Inspect."""
+_STOPPED: Final = frozenset({"stop_unknown", "stop_sequence"})
+"""Words for a text that a stop text ended, or may have."""
 _ENDINGS: Final = {word: ending for ending, words in _FINISH_REASONS.items() for word in words.split()}
 
 
 def ending_of(finish_reason: str | None) -> Ending:
     """The ending that a provider's word means; a word that no provider is known for is ``unknown``."""
-    return _ENDINGS.get((finish_reason or "").lower(), "unknown")
+    return _ENDINGS.get((finish_reason or "").lower().replace("-", "_"), "unknown")
 
 
 class Ended:
@@ -69,6 +73,11 @@ class Ended:
     def ending(self) -> Ending:
         """How the text ended."""
         return ending_of(self.finish_reason)
+
+    @property
+    def ended_itself(self) -> bool:
+        """Whether its writer ended it, by the end of the sequence and not by a stop text."""
+        return self.ending == "finished" and (self.finish_reason or "").lower() not in _STOPPED
 
     @property
     def cut_off(self) -> bool:

@@ -180,6 +180,16 @@ def test_tool_calls_that_all_have_the_number_0_are_told_apart_by_their_ids(again
     assert called(pieces) == [("c1", "f", "{}"), ("c2", "f", "{}"), ("c3", "g", "{}")]
 
 
+@pytest.mark.parametrize("id", [None, ""])
+def test_without_ids_a_name_after_a_whole_call_begins_the_next(id):
+    whole = [piece(0, id, "f", '{"a": 1}'), piece(0, id, "f", '{"a": 2}'), piece(0, id, "g", "")]
+    assert [call[1:] for call in called(whole)] == [("f", '{"a": 1}'), ("f", '{"a": 2}'), ("g", "")]
+    cut = [piece(0, id, "f", ""), piece(0, id, None, '{"a": '), piece(0, id, None, "1}")]
+    assert [call[1:] for call in called(cut * 2)] == [("f", '{"a": 1}')] * 2
+    named_again = [piece(0, id, "f", text) for text in ('{"a": {"b"', ": 1}", "}")]
+    assert [call[1:] for call in called(named_again)] == [("f", '{"a": {"b": 1}}')]
+
+
 def test_an_id_without_a_name_begins_a_call_and_arguments_alone_do_not():
     bare = [{"index": 0, "id": "c1"}, piece(0, None, "f", "1"), {"index": 0, "id": "c2"}]
     assert called([*bare, piece(0, None, "g", "2")]) == [("c1", "f", "1"), ("c2", "g", "2")]
@@ -191,6 +201,21 @@ def test_pieces_of_numbered_calls_may_come_in_any_order():
     pieces = [piece(1, "c1", "f", ""), piece(0, "c0", "g", ""), piece(1, None, None, "1")]
     pieces += [piece(0, None, None, "0"), piece(1, "c1", None, "1")]
     assert called(pieces) == [("c1", "f", "11"), ("c0", "g", "0")]
+
+
+def test_content_in_parts_and_events_without_choices_are_read():
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}
+    parts = [{"type": "text", "text": "4"}, {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}]
+    events = [{"choices": [{"index": 0, "delta": {"content": content}}]} for content in ([thought], parts)]
+    events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    events.append({"choices": None, "usage": {"prompt_tokens": 7, "completion_tokens": 2}})
+    result, shown, _ = stream(lambda _: Reply(events=events), mode="chat")
+    (completion,) = result.completions
+    assert (completion.text, completion.reasoning.text, joined(shown)) == ("4", "Hm", "4")
+    assert completion.tool_calls == (ToolCall(id="c", name="f", arguments='{"a": 1}'),)
+    unknown = [{"choices": [{"index": 0, "delta": {"content": [{"type": "hologram"}]}}]}]
+    result, _, _ = stream(lambda _: Reply(events=unknown), mode="chat")
+    assert "hologram" in result.error
 
 
 # While it is written

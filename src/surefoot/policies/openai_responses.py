@@ -6,10 +6,20 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, Field, InstanceOf, PrivateAttr, StrictFloat
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    InstanceOf,
+    PrivateAttr,
+    StrictFloat,
+    model_validator,
+)
 
+from surefoot.messages import message_fields, parse_arguments
 from surefoot.printable import quoted
 from surefoot.protocols import STOP_UNKNOWN, Completion, SampleRequest, SampleResult
 from surefoot.records import Count, Reasoning, ToolCall, Usage, as_json
@@ -34,6 +44,10 @@ _MOST_PARTS = 4096
 """Choices of an answer, and calls or pieces of reasoning of a message: each costs microseconds to read."""
 
 
+_MOST_CHECKS = 64
+"""Checks whether a call's arguments are whole: a server may repeat the name in each piece."""
+
+
 class ResponseError(Exception):
     """A well-formed answer from which no completion can be taken."""
 
@@ -43,6 +57,8 @@ class _Function(BaseModel):
     arguments: Text | None = None
     _pieces: list[str] = PrivateAttr(default_factory=list)
     """Of the arguments, after the first, in a stream."""
+    _checks: int = PrivateAttr(default=0)
+    """How often the arguments so far were checked to be whole."""
 
 
 class ResponseToolCall(BaseModel):
@@ -71,10 +87,29 @@ class ResponseMessage(BaseModel):
     """
 
     content: Text | None = None
+    """Its text; of a list of parts, as Mistral gives, reasoning and calls become those of the message."""
     tool_calls: list[ResponseToolCall] | None = Field(default=None, max_length=_MOST_PARTS)
     reasoning_content: Text | None = None
     reasoning: Text | None = None
     reasoning_details: list[ReasoningDetail] | None = Field(default=None, max_length=_MOST_PARTS)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_parts(cls, message: Any) -> Any:
+        """Raises ``ValueError`` for a part of an unknown type, and for too many."""
+        if not isinstance(message, dict) or not isinstance(message.get("content"), list):
+            return message
+        if len(message["content"]) > _MOST_PARTS:
+            raise ValueError(f"more than {_MOST_PARTS} parts")
+        fields = message_fields({"role": "assistant", **message})
+        calls = [{"id": call.get("id"), "function": call} for call in fields.get("tool_calls", ())]
+        reasoning = (fields.get("reasoning") or {}).get("text")
+        return {
+            **message,
+            "content": fields.get("content"),
+            "tool_calls": message.get("tool_calls") or calls or None,
+            "reasoning_content": reasoning,
+        }
 
     @property
     def characters(self) -> int:
@@ -156,7 +191,9 @@ class TokenCounts(BaseModel):
 
 
 class _Chunk(BaseModel):
-    choices: list[ResponseChoice] = Field(default=[], max_length=_MOST_PARTS)
+    choices: Annotated[list[ResponseChoice], BeforeValidator(lambda choices: choices or [])] = Field(
+        default=[], max_length=_MOST_PARTS
+    )
     usage: TokenCounts | None = None
     prompt_token_ids: list[int] | None = None
 
@@ -396,12 +433,14 @@ class ResponseBuilder:
         """Add a piece to the calls so far, which are in the order in which they began.
 
         Pieces of a call have the same number; a server that numbers none sends each call whole. Some servers
-        give all calls the number 0: a piece with another id then begins the next call. Other servers make a
-        new id for each piece, so that arguments without a name continue the previous call, whatever their id.
+        give all calls the number 0: a piece with another id, or with a name after a whole call, then begins
+        the next call. Other servers make a new id for each piece, so that arguments without a name continue
+        the previous call, whatever their id.
         """
         call = None if new.index is None else self._calls.get((choice, new.index))
         continued = new.function and new.function.arguments and not new.function.name
-        if call is None or (call.id and new.id and new.id != call.id and not continued):
+        has_other_id = call is not None and call.id and new.id and new.id != call.id and not continued
+        if call is None or has_other_id or (not (call.id and call.id == new.id) and _ends_before(call, new)):
             calls.append(new)
             self._calls[choice, new.index] = new
             return
@@ -412,3 +451,21 @@ class ResponseBuilder:
         call.function.name = call.function.name or new.function.name
         if new.function.arguments is not None:
             call.function._pieces.append(new.function.arguments)
+
+
+def _ends_before(call: ResponseToolCall, new: ResponseToolCall) -> bool:
+    """Whether ``call`` is whole, so that a piece that names a tool again begins another call."""
+    old, function = call.function, new.function
+    if old is None or function is None or not old.name or not function.name:
+        return False
+    if function.name != old.name:
+        return True
+    last = old._pieces[-1] if old._pieces else old.arguments or ""
+    if not last.rstrip().endswith("}") or old._checks == _MOST_CHECKS:
+        return False
+    old._checks += 1
+    try:
+        parse_arguments((old.arguments or "") + "".join(old._pieces))
+    except ValueError:
+        return False
+    return True

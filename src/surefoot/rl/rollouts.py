@@ -437,7 +437,7 @@ def tokenize_completion(
     if all_ids[: len(prompt_ids)] != prompt_ids:  # the text's beginning merges with the prompt's last token
         ids = tuple(tokenizer(completion.text, add_special_tokens=False)["input_ids"])
     end = tokenizer.eos_token_id
-    ended = completion.finish_reason == "stop" and not completion.text.endswith(request.sampling.stop)
+    ended = completion.ended_itself and not completion.text.endswith(request.sampling.stop)
     return (*ids, end) if ended and end is not None else ids
 
 
