@@ -1,4 +1,4 @@
-"""Equations in steps: what holds, what is wrong, what contradicts earlier facts, what must raise no alarm."""
+"""Equations in steps: what holds, follows or is wrong, and what must raise no alarm."""
 
 from __future__ import annotations
 
@@ -200,18 +200,20 @@ def test_the_problem_may_set_another_arithmetic(verifier):
 def test_verdicts(verifier):
     problem = Problem(text="How many?")
     text = (
-        "Let me think.\n3 + 4 = 7 and x = 2\nx = 5\n3 + 4 = 7 but 2 * 2 = 5\n10/3 = 3.3\n" + "1 " * MAX_CHARS
+        "Let me think.\n3 + 4 = 7 and 2 + 2 = 4\nx = 5\n3 + 4 = 7 but 2 * 2 = 5\n10/3 = 3.3\n"
+        "3 + 4 = 7 and x = 2\n" + "1 " * MAX_CHARS
     )
     trace = segment_trace(Trace(problem_id=problem.id, text=text), Line())
     (verdicts,) = verifier.verify([ProblemTrace(problem=problem, trace=trace)])
-    assert [verdict.value for verdict in verdicts] == [None, 1, None, -1, 1, None]
+    assert [verdict.value for verdict in verdicts] == [None, 1, None, -1, 1, None, None]
     reasons = [verdict.reason for verdict in verdicts]
     assert reasons[0] == "nothing to check"
-    assert reasons[1] == "1 of 2 equations hold"
+    assert reasons[1] == "all 2 equations hold"
     assert "an equation to solve or a definition" in reasons[2]
     assert reasons[3] == "does not hold: 2 * 2 = 5 (4, not 5)"
     assert "1 of them rounded" in reasons[4]
-    assert "too long" in reasons[5]
+    assert "an equation to solve or a definition" in reasons[5]  # one is right, and one says nothing
+    assert "too long" in reasons[6]
 
 
 HOSTILE = [
@@ -264,42 +266,45 @@ def test_hostile_text_is_bounded_and_raises_no_alarm(verifier, text):
 
 
 def test_a_step_with_too_much_work_is_left_unchecked(verifier):
-    text = " and ".join(f"so $a^{n} + b c^{n} + e^{n} b = {n} + d c + a$" for n in range(2, 50))
+    side = " + ".join(["a b c d"] * 20)
+    text = " and ".join(f"so ${side} + {n} = e$" for n in range(40))
     begin = time.process_time()
     checks = last_checks(verifier, text, problem="We know $a b c d = 5$ and $e a^3 + d b = 9$.")
     assert time.process_time() - begin < 5
     assert "too much work" in {check.reason for check in checks}
 
 
+BOTH = "the problem: 'x - y = 4'; the problem: 'x + y = 10'"
 SYSTEM = "Solve $x + y = 10$ and $x - y = 4$."
 
 
 @pytest.mark.parametrize(
     ("problem", "steps", "state", "sources"),
     [
-        (SYSTEM, ["So $2x = 14$."], "follows", ["the problem", "the problem"]),
-        (SYSTEM, ["So $2x = 14$.", "Then $x = 7$."], "follows", ["step 1", "the problem"]),
-        (SYSTEM, ["So $2x = 14$.", "Then $x = 8$."], "conflicts", ["step 1", "the problem", "the problem"]),
-        (SYSTEM, ["So $2x = 12$."], "conflicts", ["the problem", "the problem"]),
-        ("Solve $3x - 7 = 11$.", ["So $3x = 4$."], "conflicts", ["the problem"]),
-        ("Solve $x^2 = 9$.", ["So $x^2 + 1 = 10$."], "follows", ["the problem"]),
-        ("Solve $x^2 = 9$.", ["So $x = 4$."], "conflicts", ["the problem"]),
-        ("Solve it.", ["$7(23) + 5 = 164$."], "fails", []),
-        ("Let $f(x) = x^2 + 1$.", ["So $f(3) = 10$."], "holds", []),
-        ("Let $f(x) = x^2 + 1$.", ["So $f(3) = 11$."], "fails", []),
-        ("Let $f(x) = x^3$.", ["So $f'(2) = 12$."], "holds", []),
-        ("Find $r$.", ["We have $r = 12/4$.", "So $r = 4$."], "conflicts", ["step 1"]),
-        ("Find it.", [r"It is $(x+1)^2 = x^2 + 2x + 2$."], "fails", []),
-        ("$xy = 6$.", [r"We get $\frac{x}{y} + 1 = \frac{x + 1}{y}$."], "unchecked", []),
+        (SYSTEM, ["So $2x = 14$."], "follows", BOTH),
+        (SYSTEM, ["So $2x = 14$.", "Then $x = 7$."], "follows", "step 1: '2x = 14'"),
+        (SYSTEM, ["So $x = 7$.", "Then $2(7) - y = 11$."], "follows", BOTH),
+        (SYSTEM, ["So $2x = 14$.", "Then $x = 8$."], "unchecked", ""),
+        (SYSTEM, ["So $2x = 12$."], "unchecked", ""),
+        ("Solve $3x - 7 = 11$.", ["So $3x = 4$."], "unchecked", ""),
+        ("Solve $x^2 = 9$.", ["So $x^2 + 1 = 10$."], "follows", "the problem: 'x^2 = 9'"),
+        ("Solve $x^2 = 9$.", ["So $(x - 3)(x + 3) = 0$."], "follows", "the problem: 'x^2 = 9'"),
+        ("Solve $x^2 = 9$.", ["So $x = 4$."], "unchecked", ""),
+        ("Solve $x^2 = 9$.", ["We know $x^2 = 9$."], "restated", ""),
+        ("Let $x = 3$.", [r"So $x^2 + \sqrt{x + 1} = 11$."], "follows", "the values of its letters"),
+        ("Let $x = 3$ and $x^2 + y^2 = 25$.", ["So $y^2 = 16$."], "follows", "the problem: 'x^2 + y^2 = 25'"),
+        # what two contradicting facts imply is everything, and says nothing
+        ("In case 1, $x = 3$. In case 2, $x = 5$.", ["So $x = 9$."], "unchecked", ""),
+        ("Find $r$.", ["We have $r = 12/4$.", "So $r = 4$."], "unchecked", ""),
+        ("$xy = 6$.", [r"We get $\frac{x}{y} + 1 = \frac{x + 1}{y}$."], "unchecked", ""),
     ],
 )
-def test_equations_against_their_context(verifier, problem, steps, state, sources):
+def test_earlier_equations_confirm(verifier, problem, steps, state, sources):
     check = last_checks(verifier, *steps, problem=problem)[-1]
     assert check.state == state, check.reason
-    assert [str(fact).partition(":")[0] for fact in check.facts] == sources
-    texts = [problem, *steps]
-    for fact in check.facts:
-        assert fact.quote in texts[0 if fact.step is None else fact.step + 1]
+    assert check.kind == "letters"
+    if state == "follows":
+        assert check.reason == f"from {sources}"
 
 
 @pytest.mark.parametrize(
@@ -332,17 +337,16 @@ def test_silence_where_another_reading_is_possible(verifier, problem, steps):
     assert not [check for step in checks for check in step if check.state == "fails"]
 
 
-def test_nothing_follows_from_a_step_that_conflicts_with_the_facts(verifier):
-    steps = ["So $2x = 12$.", "Then $x = 6$.", "So $y = 3$."]
-    found = [[check.state for check in step] for step in verifier.check(item_of(steps, SYSTEM))]
-    assert found == [["conflicts"], ["conflicts"], ["follows"]]
+def test_nothing_follows_from_a_wrong_step(verifier):
+    steps = ["So $2x = 14$ and $3 + 3 = 7$.", "Then $x = 7$."]
+    found = [[check.state for check in step] for step in verifier.check(item_of(steps, "Find $x$."))]
+    assert found == [["unchecked", "fails"], ["unchecked"]]
 
 
-def test_what_follows_is_right_and_what_conflicts_is_unknown(verifier):
+def test_what_follows_is_right(verifier):
     (verdicts,) = verifier.verify([item_of(["So $2x = 14$.", "Then $x = 8$."], SYSTEM)])
     assert [verdict.value for verdict in verdicts] == [1, None]
-    assert verdicts[0].reason == "1 of 1 equations hold, 1 of them because of earlier ones"
-    assert verdicts[1].reason.startswith("cannot be checked: no value satisfies it together with step 1")
+    assert verdicts[0].reason == "all 1 equations hold, 1 of them because of earlier ones"
 
 
 LINES = st.tuples(st.integers(-9, 9), st.integers(-9, 9))
@@ -381,8 +385,8 @@ def test_the_order_of_traces_does_not_change_verdicts():
         ("Since 97 is prime, we stop.", ["holds"]),
         ("So 3194 is divisible by 222.", ["fails"]),
         ("If 3194 is divisible by 222, we stop.", []),
-        ("The factors of 12 are 1, 2, 3, 4, 6, and 12.", ["holds"]),
-        ("The prime factors of 30 are 2, 3, and 7.", ["fails"]),
+        ("The chance that a number up to 100 is a divisor of 50 is small.", []),
+        ("What is the probability that 100 is a divisor of 50?", []),
         ("$12$ is not divisible by $5$ or $2$.", []),
     ],
 )
@@ -471,3 +475,157 @@ def test_no_alarm_on_gsm8k_annotations(verifier):
     assert len(found) > 4000
     assert "fails" not in found
     assert found.count("unchecked") <= 2  # 560//10=56
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ([r"\[ 2x = 14 \implies x = 8 \]"], "it does not satisfy '2x = 14'"),
+        ([r"\[ n^3 = 27 \implies n = 3 \text{ or } n = -3. \]"], "it does not satisfy 'n^3 = 27'"),
+        (["We get $3x = 15$, so $x = 4$."], "it does not satisfy '3x = 15'"),
+        (["\\[\n16 + x = 27,\n\\]\n\\[\nx = 8.\n\\]"], "it does not satisfy '16 + x = 27'"),
+        ([r"\[ 5C - 3 = 10C - 20n \] \[ 5C - 10C = -20n - 3 \]"], "a term changed sides without its sign"),
+        ([r"\[ 20 - 8A = \frac{7 + 3A + B}{2} \] \[ 20 - 8A = \frac{1 + 3A + B}{2} \]"], "the other side"),
+        ([r"\[ (a + b)^2 = 4ab \] \[ a^2 + b^2 = 4ab \]"], "the other side is the same"),
+        (["$x^2 - 2x - 7 = 0$\n$(x - 7)(x + 5) = 0$"], "it has other solutions"),
+        (["So $3(x + 2) = 5x$.", "Expanding: $3x + 2 = 5x$."], "the other side is the same"),
+    ],
+)
+def test_wrong_rewritings(verifier, steps, reason):
+    check = last_checks(verifier, *steps)[-1]
+    assert (check.state, check.kind) == ("fails", "rewriting")
+    assert reason in check.reason
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        r"\[ x^2 = 9 \implies x = 3 \text{ or } x = -3 \]",
+        r"\[ 3x = 10 \implies x = 3.33 \]",
+        r"\[ 2x = 14 \] \[ x = 7 \]",
+        r"\[ 5C - 3 = 10C - 20n \] \[ 5C - 10C = -20n + 3 \]",
+        r"\[ 20 - 8A = \frac{1 + 3A + B}{2} \] \[ 20 - 8A = \frac{1 + 3A + 5}{2} \]",  # a value is inserted
+        r"\[ x^2 + y^2 = 16, \quad x^2 + y^2 = 25 \]",
+        "The first circle is $x^2 + y^2 = 16$. The second circle is $x^2 + y^2 = 25$.",
+        r"\[ x - 8 = 12 \text{ or } x - 8 = -12 \] \[ x = 20 \text{ or } x = -4 \]",
+        r"\[ r = 0 \] \[ 5r - 44 = 0 \]",
+        r"\begin{align*} x^2 - 1 &= 0 \\ x^2 - 2 &= 0 \end{align*}",
+        "The conditions are $1 + a = b$, $1 + b = a$, and $a + b = 1$.",
+        r"(1) & 2a + 3b = 13, (2) & 5a - 2b = 4",
+        r"\[ (5 - a) = \sqrt{9.3} \] \[ (5 - a) = 3.05 \]",
+        r"\[ x^3 - x = 0 \] \[ x^2 - 1 = 0 \]",  # a factor is divided out
+        "So $d^2 = (h - 3)^2 + k^2 = (h - 5)^2 + k^2$.",
+    ],
+)
+def test_what_is_no_rewriting_raises_no_alarm(verifier, step):
+    assert "fails" not in states(verifier, step)
+
+
+TERMS = st.lists(st.tuples(st.integers(1, 30), st.sampled_from("xyz")), min_size=3, max_size=5, unique=True)
+
+
+def _sum(terms):
+    text = "".join(f"{'+' if factor > 0 else '-'} {abs(factor)}{letter} " for factor, letter in terms)
+    return text.removeprefix("+ ") or "0"
+
+
+@settings(deadline=None)
+@given(TERMS, st.integers(1, 30), st.data())
+def test_a_term_may_change_sides_with_its_sign_alone(verifier, terms, constant, data):
+    moved = data.draw(st.integers(0, len(terms) - 1))
+    factor, letter = terms[moved]
+    rest = [term for term in terms if term is not terms[moved]]
+    line = f"$$ {_sum(terms)} = {constant} $$\n$$ {_sum(rest)} = {constant} %s {factor}{letter} $$"
+    assert "fails" not in states(verifier, line % "-")
+    assert states(verifier, line % "+")[-1] in ("fails", "unchecked")
+
+
+WORDS = [
+    "In this case, {}.",
+    "So the total is {}.",
+    "Suppose she buys 4 more. Then {}.",
+    "If she buys 4 more, then {}.",
+    "Assume that each costs $3. Then {}.",
+    "{}. There is no contradiction here.",
+    "We check the other case.\n{}",
+    "Wait, the sum would be {}.",
+    "**Case 2:** {}",
+    "- {}",
+    "<<{}>>",
+    "$${}$$",
+]
+
+
+@settings(deadline=None)
+@given(
+    st.integers(2, 99),
+    st.integers(2, 99),
+    st.sampled_from("+-*"),
+    st.sampled_from(WORDS),
+    st.integers(1, 8),
+    st.data(),
+)
+def test_words_around_it_do_not_change_plain_arithmetic(verifier, a, b, sign, words, by, data):
+    """A true statement is never -1; with another digit it is."""
+    value = {"+": a + b, "-": a - b, "*": a * b}[sign]
+    (true,) = verifier.verify([item_of([words.format(f"{a} {sign} {b} = {value}")])])
+    assert true[0].value == 1
+    digits = str(abs(value))
+    place = data.draw(st.integers(0, len(digits) - 1))
+    slip = digits[:place] + str((int(digits[place]) + by) % 10) + digits[place + 1 :]
+    if int(slip) != abs(value):
+        wrong = f"{a} {sign} {b} = {'-' if value < 0 else ''}{int(slip)}"
+        (false,) = verifier.verify([item_of([words.format(wrong)])])
+        assert false[0].value == -1, false[0].reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "If 5 + 3 = 9, we would stop.",
+        "Suppose that 5 + 3 = 9.",
+        "We would get 5 + 3 = 9, which is impossible.",
+        "This gives 2 + 2 = 5. This is a contradiction.",
+        "This gives 2 + 2 = 5. Contradiction!",
+        "So 2 + 2 = 5. Wait, that is wrong.",
+        "Does 2 + 2 = 5?",
+        "It is not 2 + 2 = 5.",
+    ],
+)
+def test_what_is_supposed_or_taken_back_is_not_wrong(verifier, text):
+    assert states(verifier, text) == ["unchecked"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "10^400 + 1/2 = 3",
+        r"10^{400} \cdot \frac{1}{3} = 5",
+        "2^{2000}/3 = 7",
+        "10^{400} = 10^{399}",
+        "1/2^{2000} = 0.1",
+        "1/3^{900} = 2^{1500}",
+    ],
+)
+def test_numbers_too_large_for_a_float(verifier, text):
+    (check,) = last_checks(verifier, text)
+    assert check.state == "fails"
+    assert len(check.reason) < 60
+
+
+POWERS = st.tuples(st.integers(2, 10**6), st.integers(0, 500)).map(lambda t: f"{t[0]}^{{{t[1]}}}")
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.one_of(POWERS, st.integers(0, 10**40).map(str)), min_size=2, max_size=4),
+    st.lists(
+        st.sampled_from(["+", "-", "*", "/", r"\cdot \sqrt", "! +", r"\cdot \ln"]), min_size=3, max_size=3
+    ),
+    st.sampled_from(["=", r"\approx", "x =", "< 5 ="]),
+)
+def test_messages_about_any_numbers(verifier, numbers, signs, relation):
+    text = " ".join(f"{number} {sign}" for number, sign in zip(numbers, signs, strict=False))
+    for check in last_checks(verifier, f"So {text} 3 {relation} {numbers[0]}."):
+        assert 0 < len(check.reason) < 3000
+        assert "_" not in check.reason.replace(check.text, "")

@@ -1,4 +1,4 @@
-"""Claims in words about whole numbers: congruences, primes, divisibility, lists of divisors."""
+"""Claims in words about whole numbers: congruences, primes, divisibility."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Iterator
 from math import isqrt
 from typing import NamedTuple
-
-from surefoot.labelling.verifiers.equations.phrases import Phrases
 
 MAX_NUMBER = 10**9
 """Claims about larger numbers are not checked."""
@@ -22,24 +20,20 @@ _PROPERTY = re.compile(
     rf"(?! (?:and|or|factor|times)){_END}",
     re.IGNORECASE,
 )
-_DIVISORS = re.compile(
-    rf"\b(prime )?(?:factors|divisors) of {_NUMBER} are ((?:\$?[0-9]{{1,9}}\$?(?:, and |,? and |, )){{1,40}}"
-    r"\$?[0-9]{1,9})(?![0-9$]|,? and |, )",
-    re.IGNORECASE,
-)
 _CONGRUENCE = re.compile(
     r"(?<![\w^+*/}\-)])(-?[0-9]{1,9})\s*(?:\\equiv|≡)\s*(-?[0-9]{1,9})\s*"
     r"(?:\\?\(\s*\\?mod|\\pmod|\\mod|\\bmod|\(mod)\s*\{?\s*([0-9]{1,9})"
 )
-_IS, _OF = Phrases(" is "), Phrases("(?:factors|divisors) of ")
-"""In every text with such a claim."""
 _PART_OF_MORE = re.compile(
-    r"(?:[-+*/^({=]|\\\w+|\b(?:of|times|plus|minus|and|by|than|to|or|that|whether|digit|sum|if)|[0-9])\s*\$?\s*$"
+    r"(?:[-+*/^({=]|\\\w+|\b(?:of|times|plus|minus|and|by|than|to|or|that|whether|digit|sum|if|through)|[0-9])"
+    r"\s*\$?\s*$"
 )
 """Before a number: it may be the end of an expression, or the claim a condition."""
 _OPERATOR = re.compile(r"(?:[-+*/^({=]|\\\w+)\s*$")
-_MAYBE = Phrases(
-    r"\?|\bif\b|suppose|assum|whether|\bnot all|n't\b|contradict|\bcommon\b|\bsome\b|\bother\b|\bbase\b"
+_MAYBE = re.compile(
+    r"\?|\bif\b|suppose|assum|whether|\bnot all|n't\b|contradict|\bcommon\b|\bsome\b|\bother\b|\bbase\b|"
+    r"probability|random",
+    re.IGNORECASE,
 )
 
 
@@ -53,13 +47,13 @@ class Claim(NamedTuple):
 
 def check_claims(text: str) -> Iterator[Claim]:
     """The claims of one step; a false one counts only if the step does not suppose or ask."""
-    for claim in (*_properties(text), *_lists_of_divisors(text), *_congruences(text)):
+    for claim in (*_properties(text), *_congruences(text)):
         if claim.holds or not _MAYBE.search(text):
             yield claim
 
 
 def _properties(text: str) -> Iterator[Claim]:
-    for match in _PROPERTY.finditer(text) if _IS.search(text) else ():
+    for match in _PROPERTY.finditer(text) if " is " in text else ():
         if _PART_OF_MORE.search(text[max(0, match.start() - 14) : match.start()]):
             continue
         number = _whole(match[1])
@@ -72,17 +66,6 @@ def _properties(text: str) -> Iterator[Claim]:
         yield Claim(
             match.group(), holds, "true" if holds else f"{match[1]} is {'' if negated else 'not '}{match[3]}"
         )
-
-
-def _lists_of_divisors(text: str) -> Iterator[Claim]:
-    for match in _DIVISORS.finditer(text) if _OF.search(text) else ():
-        number, listed = _whole(match[2]), {int(digits) for digits in re.findall(r"[0-9]+", match[3])}
-        if not 1 <= number <= 10**6:
-            continue
-        divisors = {d for k in range(1, isqrt(number) + 1) if number % k == 0 for d in (k, number // k)}
-        expected = {d for d in divisors if _is_prime(d)} if match[1] else divisors
-        holds = listed == expected or (not match[1] and listed | {1, number} == divisors)
-        yield Claim(match.group(), holds, f"they are {', '.join(map(str, sorted(expected)[:20]))}")
 
 
 def _congruences(text: str) -> Iterator[Claim]:

@@ -6,7 +6,7 @@ A reading that writers often mean differently (``1/2x``) is parsed with a *doubt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
@@ -130,13 +130,9 @@ class Token(NamedTuple):
     """Inside LaTeX delimiters."""
 
 
-def tokenize(text: str, *, geometry: bool = False) -> list[Token]:
-    """Tokens of ``text`` without white space, currency and LaTeX's spacing.
-
-    In ``geometry``, a run of capital letters is one name: the segment ``AB`` is ``BA``.
-    """
-    tokens = _resolve(list(_scan(text.translate(_SAME_LENGTH))))
-    return _name_points(tokens, geometry=geometry) if geometry or "angle" in text else tokens
+def tokenize(text: str) -> list[Token]:
+    """Tokens of ``text`` without white space, currency and LaTeX's spacing."""
+    return _resolve(list(_scan(text.translate(_SAME_LENGTH))))
 
 
 def _scan(text: str) -> Iterator[Token]:
@@ -236,8 +232,8 @@ def _plain_word(word: str, *, latex: bool, after_number: bool) -> tuple[str, str
     """Kind and name of a word outside a formula; ``latex``: formulas of this text are delimited."""
     if word == "π":
         return "sym", "pi"
-    if len(word) == 1 and not word.isascii():
-        return "opaque", word
+    if not word.isascii() and (len(word) == 1 or any("α" <= letter <= "ω" for letter in word)):
+        return "opaque", word  # πr is no unit
     if len(word) == 1 and not latex:
         return "letter", word
     ordinal = after_number and word in ("st", "nd", "rd", "th")  # "1st - 5"
@@ -264,37 +260,8 @@ def _resolve(tokens: list[Token]) -> list[Token]:
     return resolved
 
 
-def _name_points(tokens: list[Token], *, geometry: bool) -> list[Token]:
-    """Join the letters of ``\\angle ABC`` and, in geometry, of the segment ``AB`` to one name."""
-    joined: list[Token] = []
-    index = 0
-    while index < len(tokens):
-        token = tokens[index]
-        prefix = token.name if token.kind == "sym" and token.name in ("angle", "triangle") else ""
-        end = index + bool(prefix)
-        while (
-            end < len(tokens) and end - index < _POINTS and _is_point(tokens[end], geometry or bool(prefix))
-        ):
-            end += 1
-        if end - index > 1:
-            letters = "".join(point.name for point in tokens[index + bool(prefix) : end])
-            name = letters if prefix or len(letters) > 2 else "".join(sorted(letters))
-            token = Token("sym", prefix + name, token.start, tokens[end - 1].end, token.math)
-        elif geometry and token.kind == "word" and _SEGMENT.fullmatch(token.name):
-            token = token._replace(kind="sym", name="".join(sorted(token.name)))
-        joined.append(token)
-        index = max(end, index + 1)
-    return joined
-
-
-_POINTS = 6
-_SEGMENT = re.compile(r"(?!OK|SO|IS|IN|OR|IF|AS|AT|BY|TO|OF|ON|WE|NO|IT)[A-Z]{2}")
 _LEADING_FUNCTION = re.compile(rf"(?:{_NAMES})(?=.?$)")
 """A function before at most one letter: ``sinx`` in a formula."""
-
-
-def _is_point(token: Token, capitals: bool) -> bool:
-    return capitals and token.kind == "sym" and len(token.name) == 1 and token.name.isupper()
 
 
 def _letter_kind(token: Token, previous: Token | None, following: Token | None) -> str:
@@ -365,9 +332,9 @@ class _ParseError(ValueError):
     """The tokens are not an unambiguous expression."""
 
 
-def parse_side(tokens: Sequence[Token], functions: frozenset[str] = frozenset()) -> Side:
-    """Parse one side of an equation; ``functions`` are the letters that the text defines as functions."""
-    parser = _Parser(tokens, functions)
+def parse_side(tokens: Sequence[Token]) -> Side:
+    """Parse one side of an equation."""
+    parser = _Parser(tokens)
     try:
         return Side(tree=parser.parse(), doubt=parser.doubt)
     except _ParseError as error:
@@ -376,7 +343,7 @@ def parse_side(tokens: Sequence[Token], functions: frozenset[str] = frozenset())
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _CALLED = frozenset("fgFG")
-"""Letters that are functions before a bracket, defined or not."""
+"""Letters that are functions before a bracket."""
 _PERHAPS_CALLED = frozenset("hpqHPQETNSC")
 """Letters before a bracket that are more often functions than factors."""
 
@@ -404,9 +371,8 @@ _END = Token("end", "", 0, 0, False)
 class _Parser:
     """Recursive descent: ``+ -``, then ``* /`` and juxtaposition, then signs, powers and postfixes."""
 
-    def __init__(self, tokens: Sequence[Token], functions: frozenset[str]) -> None:
+    def __init__(self, tokens: Sequence[Token]) -> None:
         self.length = len(tokens)
-        self.functions = functions
         self.tokens = [token for token in tokens if token.kind != "unit" or token.name == "degree"]
         self.tokens.append(_END)
         self.at = 0
@@ -541,13 +507,14 @@ class _Parser:
     def letter(self, name: str, depth: int) -> Expression:
         """A symbol, or the call of a function."""
         function = name.rstrip("'")
-        is_function = function in self.functions or name != function
-        if function in self.functions and self._sees("op", "^"):
+        if function in _CALLED and self._sees("op", "^"):
             raise _ParseError(f"{name} may be an inverse function")
         if self._sees("open", "(", "["):
-            if is_function or function in _CALLED:
+            if name != function or function in _CALLED:
                 return Expression(kind="call", name=name, parts=(self.atom(depth + 1),))
-            if function in _PERHAPS_CALLED and not (self.tokens[self.at].name == "(" and name in "hpq"):
+            argument = [token.kind for token in self.tokens[self.at + 1 : self.at + 3]]
+            factor = name in "hpq" and self._sees("open", "(") and argument != ["num", "close"]
+            if function in _PERHAPS_CALLED and not factor:
                 raise _ParseError(f"{name} may be a function")
         return Expression(kind="s", name=name)
 
@@ -649,55 +616,6 @@ def symbols(*nodes: Expression) -> set[str]:
     return {leaf.name for node in nodes for leaf in leaves(node, "s")}
 
 
-def substitute(
-    node: Expression, values: Mapping[str, Expression], functions: Mapping[str, Definition], depth: int = 0
-) -> Expression:
-    """``node`` with letters replaced by ``values`` and calls by their definitions.
-
-    A derivative ``f'(a)`` becomes the central difference of fourth order. A call in a call is replaced to a
-    depth of 4, and a tree of more than ``MAX_NODES`` nodes stays a call.
-    """
-    if node.kind == "s":
-        return values.get(node.name, node)
-    if not node.parts:
-        return node
-    parts = tuple(substitute(part, values, functions, depth) for part in node.parts)
-    if node.kind == "call" and depth < _MAX_NESTED_CALLS:
-        definition = functions.get(node.name.rstrip("'"))
-        primes = len(node.name) - len(node.name.rstrip("'"))
-        if definition is not None and primes <= 1:
-            size = count_nodes(definition.body) * count_nodes(parts[0]) * (4 if primes else 1)
-            if size <= MAX_NODES:
-                values_at = [_shift(parts[0], by) for by in (1, -1, 2, -2)] if primes else [parts[0]]
-                at = [
-                    substitute(definition.body, {definition.variable: x}, functions, depth + 1)
-                    for x in values_at
-                ]
-                return _central_difference(at) if primes else at[0]
-    return Expression(kind=node.kind, parts=parts, name=node.name)
-
-
-_MAX_NESTED_CALLS = 4
-MAX_NODES = 2000
-_STEP = Fraction(1, 2000)
-
-
-class Definition(NamedTuple):
-    """A function of the text: ``f(x) = body``."""
-
-    variable: str
-    body: Expression
-
-
 def count_nodes(node: Expression) -> int:
     """Nodes of a tree."""
     return 1 + sum(map(count_nodes, node.parts))
-
-
-def _shift(node: Expression, steps: int) -> Expression:
-    return _node("+", node, _number(steps * _STEP))
-
-
-def _central_difference(values: list[Expression]) -> Expression:
-    near, far = _node("-", values[0], values[1]), _node("-", values[2], values[3])
-    return _node("/", _node("-", _node("*", _number(8), near), far), _number(12 * _STEP))

@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from surefoot.labelling.verifiers.equations.parsing import Side, Token, parse_side, tokenize
-from surefoot.labelling.verifiers.equations.phrases import Phrases
 from surefoot.maths import words
 
 MAX_CHARS = 20_000
@@ -28,7 +27,7 @@ _IN_EXPRESSION = frozenset(
 _RELATION = frozenset({"eq", "rel"})
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\\$*#-])|\n[ \t]*\n|\n(?=[ \t]*(?:[-*#]|[0-9]{1,3}[.)]))")
-_SCALED = Phrases(r"\b(?:thousand|million|billion|hundred|dozen|cents?|percent)")
+_SCALED = re.compile(r"\b(?:thousand|million|billion|hundred|dozen|cents?|percent)", re.IGNORECASE)
 
 
 class Equation(NamedTuple):
@@ -38,18 +37,15 @@ class Equation(NamedTuple):
     right: Side
     text: str
     """The equation as written."""
-    preceding: str
-    """Up to 60 characters before it."""
+    start: int
+    end: int
+    """Where it is in the step."""
+    before: str
+    """The part of its sentence or list item before it, up to 200 characters."""
+    after: str
+    """The rest of that sentence, up to 80 characters."""
     following: str
-    """Up to 40 characters after it."""
-    sentence: str
-    """The sentence or list item that it is part of."""
-    lead: str
-    """The text up to the end of that sentence."""
-    follow_up: str
-    """The sentence and the next one."""
-    link: int
-    """Its number in its chain, from 0."""
+    """The next sentence, up to 80 characters."""
     doubt: str | None
     """What allows another reading; ``None`` = it can hold or be wrong."""
     number_doubt: str | None
@@ -62,30 +58,28 @@ class Equation(NamedTuple):
     """The step mentions thousands, cents and the like."""
 
 
-def find_equations(
-    text: str, *, geometry: bool = False, functions: frozenset[str] = frozenset()
-) -> tuple[Equation, ...]:
+def find_equations(text: str) -> tuple[Equation, ...]:
     """The first ``MAX_EQUATIONS`` equations in ``text``, in order; each link of a chain is an equation.
 
-    See :func:`tokenize` and :func:`parse_side` for ``geometry`` and ``functions``. A text longer than
-    ``MAX_CHARS`` has none.
+    A text longer than ``MAX_CHARS`` has none.
     """
     if len(text) > MAX_CHARS:
         return ()
     equations: list[Equation] = []
     if "<<" in text:
         for match in _ANNOTATION.finditer(text):
-            equations += _equations(match[1], geometry, functions)
+            equations += _equations(" " * match.start(1) + match[1])
         text = _ANNOTATION.sub(lambda m: " " * len(m.group()), text)
-    equations += _equations(text, geometry, functions)
+    equations += _equations(text)
     return tuple(equations[:MAX_EQUATIONS])
 
 
 _ANNOTATION = re.compile(r"<<([^<>\n]*)>>")
+_BEFORE, _AROUND = 200, 80
 
 
-def _equations(text: str, geometry: bool, functions: frozenset[str]) -> list[Equation]:
-    tokens = tokenize(text, geometry=geometry)
+def _equations(text: str) -> list[Equation]:
+    tokens = tokenize(text)
     if "eq" not in [token.kind for token in tokens]:
         return []
     tokens = _join_rows(_open_brackets(tokens))
@@ -94,7 +88,7 @@ def _equations(text: str, geometry: bool, functions: frozenset[str]) -> list[Equ
     return [
         equation
         for start, end in _chunks(tokens)
-        for equation in _links(text, tokens, start, end, scaled, functions, bounds)
+        for equation in _links(text, tokens, start, end, scaled, bounds)
     ]
 
 
@@ -171,7 +165,6 @@ def _links(
     start: int,
     end: int,
     scaled: bool,
-    functions: frozenset[str],
     bounds: Sequence[int],
 ) -> Iterator[Equation]:
     """The links of the chain in ``tokens[start:end]``."""
@@ -180,7 +173,7 @@ def _links(
     start += drop
     cuts = [start - 1, *(i for i in range(start, end) if tokens[i].kind in _RELATION), end]
     pieces = [tokens[a + 1 : b] for a, b in pairwise(cuts)]
-    sides = [parse_side(piece, functions) for piece in pieces]
+    sides = [parse_side(piece) for piece in pieces]
     units = {token.name for token in tokens[start:end] if token.kind == "unit"}
     following = _next(tokens, end)
     follows = following.name.casefold() if following is not None and following.kind == "word" else ""
@@ -192,8 +185,8 @@ def _links(
         sides[-1] = Side(tree=None, problem=right_broken)
     before_start = max(bisect_right(bounds, tokens[start].start) - 1, 0)
     after_end = min(bisect_left(bounds, tokens[end - 1].end), len(bounds) - 1)
-    sentence, lead = text[bounds[before_start] : bounds[after_end]], text[: bounds[after_end]]
-    follow_up = text[bounds[before_start] : bounds[min(after_end + 1, len(bounds) - 1)]]
+    sentence_start, sentence_end = bounds[before_start], bounds[after_end]
+    next_end = bounds[min(after_end + 1, len(bounds) - 1)]
     for number, (left, right) in enumerate(pairwise(sides)):
         if tokens[cuts[number + 1]].kind != "eq" or not pieces[number] or not pieces[number + 1]:
             continue
@@ -210,18 +203,18 @@ def _links(
             doubt = doubt or "'of' on the right side"
         if number == len(sides) - 2:
             doubt = doubt or right_doubt
+        at, to = pieces[number][0].start, pieces[number + 1][-1].end
         if left.places is not None and right.places is not None:
             number_doubt = "two numbers without an operation"
         yield Equation(
             left=left,
             right=right,
-            text=_quote(text, pieces[number][0].start, pieces[number + 1][-1].end),
-            preceding=text[max(0, pieces[number][0].start - 60) : pieces[number][0].start],
-            following=text[pieces[number + 1][-1].end :][:40],
-            sentence=sentence,
-            lead=lead,
-            follow_up=follow_up,
-            link=number,
+            text=_quote(text, at, to),
+            start=at,
+            end=to,
+            before=text[max(sentence_start, at - _BEFORE) : at],
+            after=text[to:sentence_end][:_AROUND],
+            following=text[sentence_end:next_end][:_AROUND],
             doubt=doubt,
             number_doubt=number_doubt,
             approximate=tokens[cuts[number + 1]].name == "≈",
@@ -240,8 +233,11 @@ def _left_context(tokens: Sequence[Token], start: int) -> tuple[str | None, str 
     previous = tokens[start - 1] if start else None
     first = tokens[start]
     opens = previous is not None and previous.kind == "delim"
+    displayed = previous is not None and previous.name in _DISPLAYS
     if opens:
         previous = _previous(tokens, start)
+        if displayed:
+            return None, None, 0
         if previous is not None and previous.kind in _IN_EXPRESSION | _RELATION:
             return "it continues outside the formula", None, 0
     if previous is not None and previous.kind == "bound":
@@ -266,6 +262,7 @@ def _left_context(tokens: Sequence[Token], start: int) -> tuple[str | None, str 
         return None, f"{word!r} precedes it", 0
     if (
         earlier is not None
+        and not (first.kind == "sym" and tokens[start + 1].kind == "eq")
         and earlier.kind in ("num", "post", "frac", "unit")
         and word in BEFORE_AFTER_NUMBER
     ):
@@ -273,10 +270,16 @@ def _left_context(tokens: Sequence[Token], start: int) -> tuple[str | None, str 
     return None, None, 0
 
 
+_DISPLAYS = frozenset(("\\[", "\\]", "$$"))
+"""Delimiters of formulas that stand alone."""
+
+
 def _right_context(tokens: Sequence[Token], end: int) -> tuple[str | None, str | None]:
     following = tokens[end] if end < len(tokens) else None
     last = tokens[end - 1]
     if following is not None and following.kind == "delim":
+        if following.name in _DISPLAYS:
+            return None, None
         following = _next(tokens, end)
         if following is not None and following.kind in _IN_EXPRESSION | _RELATION:
             return "it continues outside the formula", None

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from surefoot.labelling.verifiers.equations.context import RIGHT, Context, EquationCheck
 from surefoot.labelling.verifiers.equations.reading import MAX_CHARS
-from surefoot.labelling.verifiers.equations.step import StepCheck, check_step
+from surefoot.labelling.verifiers.equations.step import RIGHT, Context, EquationCheck, StepCheck, check_step
 from surefoot.protocols import SOLUTION_CHANNELS, ProblemTrace, Verdict
 
 
@@ -28,14 +27,19 @@ class EquationVerifier:
       with the result (``5 + 5 = 10 + 2 = 12``); units that may be converted; steps that refute or suppose
       (``0 = 1, a contradiction``), other number bases.
 
-    An equation with unknowns holds if it is an identity. Otherwise it is compared with the facts of the
-    problem and the earlier steps, which can only confirm it: it *follows* if it is true at all sampled points
-    of their solutions, and *conflicts* if no solution satisfies it. All else is unchecked: silence says
-    nothing about the step.
+    An equation with unknowns
 
-    A step is -1 if an equation is wrong, +1 if one holds or follows, none is wrong and none conflicts, and
-    ``None`` otherwise. The work per step is bounded by ``MAX_WORK``, and no text is evaluated as a program.
-    Steps after a common prefix read it once.
+    - *holds* if it is an identity, and *fails* if it is true for no value (``x + 1 = x + 2``);
+    - *follows* if it is true for the values that its letters were given, or is a linear combination of one or
+      two earlier equations of the problem and the steps. These can only confirm: another line, case or object
+      may share the letters;
+    - *fails* as the *rewriting* of the equation right before it if it cannot be that: one side is the same
+      and the other is not, a term changed sides without its sign, a value does not solve it;
+    - is *restated* or *unchecked* otherwise. Silence says nothing about the step.
+
+    A step is -1 if an equation or a claim about a whole number (``91 is prime``) fails, +1 if one holds or
+    follows and none fails, and ``None`` otherwise. The work per step is bounded, and no text is evaluated as
+    a program. Steps after a common prefix read it once.
     """
 
     name = "equations"
@@ -74,12 +78,12 @@ def _verdict(step: StepCheck, text: str) -> Verdict:
     if wrong:
         reason = wrong[0].reason
         return Verdict(value=-1, reason=f"does not hold: {wrong[0].text} ({reason})")
+    unchecked = [check for check in checks if check.state == "unchecked"]
     right = [check for check in checks if check.state in RIGHT]
-    conflicts = [check for check in checks if check.state == "conflicts"]
-    if conflicts or not right:
-        return Verdict(value=None, reason=f"cannot be checked: {(conflicts or checks)[0].reason}")
+    if unchecked or not right:
+        return Verdict(value=None, reason=f"cannot be checked: {(unchecked or checks)[0].reason}")
     rounded = sum(check.state == "rounded" for check in right)
     follow = sum(check.state == "follows" for check in right)
     note = f", {rounded} of them rounded" if rounded else ""
     note += f", {follow} of them because of earlier ones" if follow else ""
-    return Verdict(value=1, reason=f"{len(right)} of {len(checks)} equations hold{note}")
+    return Verdict(value=1, reason=f"all {len(checks)} equations hold{note}")

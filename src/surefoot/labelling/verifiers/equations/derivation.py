@@ -1,0 +1,306 @@
+"""Equations with unknowns: identities, earlier equations that confirm them, and wrong rewritings.
+
+An equation is represented by its residual, left minus right, at a few fixed points: the same letter has the
+same value in all equations of all texts. An equation that is true everywhere has residual 0, and one that is
+a linear combination of others has a residual that is one.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot.labelling.verifiers.equations.compare import equal
+from surefoot.labelling.verifiers.equations.parsing import Expression, count_nodes, leaves
+from surefoot.labelling.verifiers.equations.values import (
+    Notation,
+    Number,
+    UnknownValueError,
+    evaluate,
+    unknowns,
+)
+
+MAX_WORK = 300_000
+"""Nodes that are evaluated for one step; about half a second."""
+MAX_UNKNOWNS = 12
+_POSITIVE, _POINTS = 5, 8
+"""Points of positive values, for which ``sqrt(x^2) = x`` is meant, and all points."""
+_WHOLE = frozenset("nkmjr")
+"""Letters that are whole numbers in formulas such as ``\\cos 2\\pi k = 1``."""
+_TOLERANCE = 1e-8
+
+
+class WorkLimitError(ArithmeticError):
+    """The equations of a step need more than ``MAX_WORK`` operations."""
+
+
+class Work:
+    """Counts operations, so that hostile text ends at the same one on every machine."""
+
+    def __init__(self) -> None:
+        self.spent = 0
+
+    def spend(self, operations: int) -> None:
+        """Raises ``WorkLimitError``."""
+        self.spent += operations
+        if self.spent > MAX_WORK:
+            raise WorkLimitError("too much work")
+
+
+Residual = NDArray[np.complex128]
+"""Left minus right at ``_POINTS`` points; NaN where a side has no value."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Relation:
+    """An equation with unknowns that a text states."""
+
+    left: Expression
+    right: Expression
+    quote: str
+    source: str
+    """"the problem" or "step 3"."""
+    notation: Notation
+
+    @cached_property
+    def unknowns(self) -> frozenset[str]:
+        return unknowns(self.sides, self.notation)
+
+    @cached_property
+    def written(self) -> frozenset[str]:
+        """The same for the same sides in either order."""
+        return frozenset((str(self.left), str(self.right)))
+
+    @property
+    def sides(self) -> tuple[Expression, Expression]:
+        return self.left, self.right
+
+    @cached_property
+    def has_decimals(self) -> bool:
+        """Whether a number in it may be rounded."""
+        return any(number.places for side in self.sides for number in leaves(side, "n"))
+
+    @cached_property
+    def nodes(self) -> int:
+        return count_nodes(self.left) + count_nodes(self.right)
+
+    def values(
+        self, number: int, work: Work, known: Mapping[str, Number] = {}
+    ) -> tuple[Number, Number] | None:
+        """Both sides at point ``number``; ``known`` letters have their value there."""
+        work.spend(self.nodes)
+        point = {name: _value_at(name, number) for name in self.unknowns} | dict(known)
+        try:
+            return evaluate(self.left, point, self.notation), evaluate(self.right, point, self.notation)
+        except UnknownValueError:
+            return None
+
+    def residual(self, work: Work, known: Mapping[str, Number] = {}) -> Residual:
+        """Left minus right at all points; exactly 0 where the sides are equal."""
+        residual = np.full(_POINTS, np.nan, dtype=np.complex128)
+        for number in range(_POINTS):
+            if (sides := self.values(number, work, known)) is not None:
+                residual[number] = 0 if equal(*sides) else _floating(sides[0]) - _floating(sides[1])
+        return residual
+
+    def differs_little(self, work: Work) -> bool:
+        """Whether the sides differ as a rounded value does."""
+        pairs = [pair for number in range(_POINTS) if (pair := self.values(number, work)) is not None]
+        return all(abs(_floating(x - y)) <= 0.05 * abs(_floating(y)) for x, y in pairs)
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.quote!r}"
+
+
+def is_identity(residual: Residual) -> bool:
+    """Whether the sides are equal at all points, or at all positive ones, that have values."""
+    positive = residual[:_POSITIVE]
+    values = positive[~np.isnan(positive)]
+    return len(values) >= 3 and not values.any()
+
+
+def is_impossible(relation: Relation, work: Work) -> bool:
+    """Whether the sides change with the unknowns, but always differ by the same number."""
+    sides = [pair for number in range(_POINTS) if (pair := relation.values(number, work)) is not None]
+    if len(sides) < _POINTS - 2:
+        return False
+    left = np.array([_floating(x) for x, _ in sides])
+    differences = np.array([_floating(x - y) for x, y in sides])
+    return bool(_spread(differences) <= _TOLERANCE * min(abs(differences[0]), _spread(left)))
+
+
+def _spread(values: Residual) -> float:
+    return float(np.ptp(values.real) + np.ptp(values.imag))
+
+
+def is_combination(residual: Residual, others: Sequence[Residual]) -> bool:
+    """Whether ``residual`` is a linear combination of ``others`` with constant coefficients.
+
+    Not if they contradict each other: everything follows from a contradiction.
+    """
+    rows = ~np.isnan(np.array([residual, *others])).any(axis=0)
+    if rows.sum() < len(others) + 3:
+        return False
+    matrix = np.array(others).T[rows]
+    scale = np.abs(matrix).max(axis=0)
+    if not scale.all():
+        return False
+    matrix = matrix / scale
+
+    def spanned(target: Residual) -> bool:
+        coefficients = np.linalg.lstsq(matrix, target, rcond=None)[0]
+        rest = np.abs(matrix @ coefficients - target).max()
+        return bool(rest <= _TOLERANCE * np.abs(target).max())
+
+    return spanned(residual[rows]) and not spanned(np.ones(int(rows.sum()), dtype=np.complex128))
+
+
+def _floating(number: Number) -> complex:
+    try:
+        return complex(number)
+    except OverflowError:
+        return complex(np.nan)
+
+
+def _value_at(name: str, number: int) -> Fraction:
+    """The value of a letter at a point."""
+    seed = zlib.crc32(f"{number} {name}".encode())
+    if name in _WHOLE:
+        return Fraction(3 + seed % 7)
+    value = Fraction(20 + seed % 211, 70)
+    return value if number < _POSITIVE or seed % 3 else -value
+
+
+def confirming(
+    relation: Relation, earlier: Sequence[Relation], known: Mapping[str, Number], work: Work
+) -> tuple[Relation, ...] | None:
+    """Earlier equations that ``relation`` follows from; ``()`` = from known values alone, ``None`` = no.
+
+    It follows if it is true for the ``known`` values of letters, or is a linear combination of one or two of
+    the earlier equations, before or after these values are inserted.
+    """
+    own = relation.left.name if relation.left.kind == "s" else None
+    known = {name: value for name, value in known.items() if name != own}
+    related = [other for other in reversed(earlier) if other.unknowns & relation.unknowns][:_RELATED]
+    inserted = any(known.keys() & other.unknowns for other in (relation, *related))
+    for values in ({}, known) if inserted else ({},):
+        residual = relation.residual(work, values)
+        finite = residual[~np.isnan(residual)]
+        if len(finite) < 3 or (values and relation.unknowns - values.keys() and not finite.any()):
+            continue
+        if not finite.any():
+            return ()
+        if _spread(finite) <= _TOLERANCE * abs(finite[0]):
+            continue
+        residuals = [other.residual(work, values) for other in related]
+        for size in (1, 2):
+            for chosen in combinations(range(len(related)), size):
+                if is_combination(residual, [residuals[number] for number in chosen]):
+                    return tuple(related[number] for number in chosen)
+    return None
+
+
+_RELATED = 8
+"""Earlier equations that are tried, the latest."""
+
+
+def wrong_rewriting(relation: Relation, previous: Relation, work: Work) -> str | None:
+    """Why ``relation`` cannot be ``previous`` in another form, as its place says; ``None`` = it may be.
+
+    An equation with other unknowns may be a substitution.
+    """
+    if relation.unknowns != previous.unknowns or relation.written == previous.written:
+        return None
+    if _one_side_changes(relation, previous, work):
+        reason = "the other side is the same"
+    elif _solutions_change(relation, previous, work):
+        reason = "it has other solutions"
+    elif _sign_is_lost(relation, previous, work):
+        reason = "a term changed sides without its sign"
+    else:
+        return None
+    return f"not what {previous.quote!r} becomes: {reason}"
+
+
+def _one_side_changes(relation: Relation, previous: Relation, work: Work) -> bool:
+    """Whether one side is the same expression, more than a letter or a number, and the other is not."""
+
+    def both(side: str) -> Relation:
+        return replace(relation, left=getattr(relation, side), right=getattr(previous, side))
+
+    for same, other in ((both("left"), both("right")), (both("right"), both("left"))):
+        if not (same.left.parts and same.right.parts and same.unknowns):
+            continue
+        names = [unknowns((side,), relation.notation) for side in (other.left, other.right)]
+        if names[0] and names[0] == names[1] and is_identity(same.residual(work)):
+            residual = other.residual(work)
+            rounded = (relation.has_decimals or previous.has_decimals) and other.differs_little(work)
+            return not np.isnan(residual).any() and bool(residual.all()) and not rounded
+    return False
+
+
+def _solutions_change(relation: Relation, previous: Relation, work: Work) -> bool:
+    """Whether two equations with one unknown are of the same degree without being proportional.
+
+    Values, and factors that are set to 0 one after the other, are no rewritings.
+    """
+    factors = _is_zero(relation.right) and _is_zero(previous.right) and relation.left.kind != "*"
+    if len(relation.unknowns) != 1 or previous.left.kind == "s" or factors:
+        return False
+    residuals = relation.residual(work), previous.residual(work)
+    rounded = relation.has_decimals or previous.has_decimals
+    if rounded or np.isnan(residuals).any() or is_combination(residuals[0], residuals[1:]):
+        return False
+    [name] = relation.unknowns
+    ratios = []
+    for x in (Fraction(10**6), Fraction(10**9)):
+        values = [other.values(0, work, {name: x}) for other in (relation, previous)]
+        top, bottom = (None if pair is None else pair[0] - pair[1] for pair in values)
+        if not (isinstance(top, Fraction) and isinstance(bottom, Fraction) and top and bottom):
+            return False
+        ratios.append(top / bottom)
+    return abs(ratios[0] / ratios[1] - 1) < Fraction(1, 100)
+
+
+def _sign_is_lost(relation: Relation, previous: Relation, work: Work) -> bool:
+    """Whether the terms are the same but for signs, some changed sides, and the equation became another."""
+    terms, old_terms = _terms(relation, work), _terms(previous, work)
+    if terms is None or old_terms is None:
+        return False
+    (left, right), (old_left, old_right) = terms, old_terms
+    moved = Counter(map(abs, left)) != Counter(map(abs, old_left))
+    unsigned = Counter(map(abs, left + right)) == Counter(map(abs, old_left + old_right))
+    return moved and unsigned and abs(sum(left) - sum(right)) != abs(sum(old_left) - sum(old_right))
+
+
+def _terms(relation: Relation, work: Work) -> tuple[list[Fraction], list[Fraction]] | None:
+    """Values at the first point of the terms of both sides, with their signs.
+
+    ``None`` for fewer than three terms, or if a term is 0 or no fraction there.
+    """
+    sides: tuple[list[Fraction], list[Fraction]] = ([], [])
+    for side, terms in zip((relation.left, relation.right), sides, strict=True):
+        for sign, term in _addends(side):
+            pair = replace(relation, left=term, right=term).values(0, work)
+            if pair is None or not isinstance(pair[0], Fraction) or not pair[0]:
+                return None
+            terms.append(sign * pair[0])
+    return sides if len(sides[0]) + len(sides[1]) >= 3 else None
+
+
+def _addends(node: Expression, sign: int = 1) -> list[tuple[int, Expression]]:
+    if node.kind in ("+", "-"):
+        return _addends(node.parts[0], sign) + _addends(node.parts[1], -sign if node.kind == "-" else sign)
+    return _addends(node.parts[0], -sign) if node.kind == "neg" else [(sign, node)]
+
+
+def _is_zero(node: Expression) -> bool:
+    return node.kind == "n" and not node.value
