@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
+import struct
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,9 @@ import torch
 from command_line import good, refused
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from surefoot.errors import PolicyError
 from surefoot.io import read_records
+from surefoot.policies.loading import load_policy
 from surefoot.records import StepScores, Trace
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install '.[gguf]'")
@@ -104,3 +109,24 @@ def test_another_file_is_one_sentence(tmp_path, monkeypatch):
     Path("problems.jsonl").write_text(json.dumps({"id": "p", "text": "1 + 1?"}) + "\n")
     sentence = refused("sample", "problems.jsonl", "--policy", "weights.bin", "--out", "t.jsonl")
     assert "weights.bin is a file; name the directory of the checkpoint, or a .gguf file" in sentence
+
+
+def test_a_cut_or_lying_file_is_refused_in_a_sentence(file: Path, tmp_path: Path) -> None:
+    whole, chance, damaged = file.read_bytes(), random.Random(0), tmp_path / "damaged.gguf"
+    for number in range(40):
+        copy = bytearray(whole)
+        if number % 2:
+            copy[chance.randrange(4500)] = chance.choice((0, 1, 9, 127, 255))  # the names and lengths
+        else:
+            del copy[chance.randrange(5000 if number % 4 else len(whole)) :]
+        damaged.write_bytes(copy)
+        with suppress(PolicyError):  # any other error is a fault
+            load_policy(damaged)
+
+
+def test_a_number_of_layers_that_the_file_does_not_hold(file: Path, tmp_path: Path) -> None:
+    key, whole = b"qwen2.block_count", file.read_bytes()
+    at = whole.index(key) + len(key) + 4
+    (tmp_path / "deep.gguf").write_bytes(whole[:at] + struct.pack("<I", 10_000_000) + whole[at + 4 :])
+    with pytest.raises(PolicyError, match="10000000"):
+        load_policy(tmp_path / "deep.gguf")

@@ -137,6 +137,11 @@ def test_an_adapter_finds_its_base_or_is_told_where_it_is(lab_base, lab_items, t
     with pytest.raises(CheckpointError, match=r"adapter alone, and its base '.*base' .* with base="):
         load_prm(tmp_path / "prm")
     assert load_prm(tmp_path / "prm", base=tmp_path / "elsewhere").score_traces(lab_items) == expected
+    stated = json.loads((tmp_path / "prm" / "adapter_config.json").read_text())
+    for lie in ({"r": 10**7}, {"r": None}, {"rank_pattern": {"q_proj": 10**9}}, {"target_modules": 7}):
+        (tmp_path / "prm" / "adapter_config.json").write_text(json.dumps(stated | lie))
+        with pytest.raises(CheckpointError):
+            load_prm(tmp_path / "prm", base=tmp_path / "elsewhere")
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,37 @@ A revision is a branch, a tag or a commit, by default the branch ``main``. Every
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from surefoot.errors import CheckpointError
+from surefoot.errors import CheckpointError, SurefootError
 from surefoot.extras import installed, need
 
 _OWNED = re.compile(r"[\w-][\w.-]*/[\w.-]+(@\w[\w./-]*)?")
 _NAME = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*(@\w[\w./-]*)?")
+_LONGEST_REASON = 2000
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack", "*.onnx", "*.ot")
+
+
+@contextmanager
+def reading_checkpoint(what: str) -> Iterator[None]:
+    """Turn whatever a library raises about files of a checkpoint into ``CheckpointError``, after ``what``.
+
+    The files are foreign, and libraries fail in any way at cut or lying ones; a panic of Rust is not even an
+    ``Exception``. Errors of this package pass unchanged.
+    """
+    try:
+        yield
+    except SurefootError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        reason = str(error).strip() or type(error).__name__
+        raise CheckpointError(f"{what}: {reason[:_LONGEST_REASON]}") from error
 
 
 def is_hub_name(name: str | Path) -> bool:

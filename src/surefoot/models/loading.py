@@ -9,7 +9,7 @@ from pathlib import Path
 
 from surefoot.errors import CheckpointError
 from surefoot.extras import need
-from surefoot.io.hub import checkpoint_directory, is_hub_name, split_revision
+from surefoot.io.hub import checkpoint_directory, is_hub_name, reading_checkpoint, split_revision
 from surefoot.models.card import (
     CALIBRATION,
     CARD,
@@ -138,7 +138,8 @@ def training_problems(name: str | Path) -> frozenset[str] | None:
     say."""
     if is_server(name) or not (path := locate(name) / TRAINING_PROBLEMS).is_file():
         return None
-    return frozenset(path.read_text(encoding="utf-8").split())
+    with reading_checkpoint(f"{path} cannot be read"):
+        return frozenset(path.read_text(encoding="utf-8").split())
 
 
 def is_server(name: str | Path) -> bool:

@@ -15,7 +15,7 @@ from pydantic_core import from_json
 
 from surefoot.errors import CheckpointError
 from surefoot.extras import need
-from surefoot.io.hub import is_hub_name, split_revision
+from surefoot.io.hub import is_hub_name, reading_checkpoint, split_revision
 from surefoot.records import FrozenModel
 
 if TYPE_CHECKING:
@@ -95,12 +95,10 @@ def base_of(directory: Path) -> str | None:
     config = directory / ADAPTER
     if not config.is_file():
         return None
-    try:
+    with reading_checkpoint(f"{config} is not an adapter's configuration"):
         stated = from_json(config.read_bytes())
         name, revision = str(stated["base_model_name_or_path"]), stated.get("revision")
         return f"{name}@{revision}" if revision and is_hub_name(name) else name
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise CheckpointError(f"{config} is not an adapter's configuration: {error!r}") from error
 
 
 def load_adapted(
@@ -116,8 +114,6 @@ def load_adapted(
     ``base`` is where that is now. ``marker`` is a token that the adapter was trained with. Raises
     ``CheckpointError`` naming the missing or bad part.
     """
-    from safetensors import SafetensorError
-
     from surefoot.policies.pretrained import load_pretrained, require_finite
 
     stated = base_of(directory)
@@ -132,10 +128,9 @@ def load_adapted(
         ) from error
     if marker:
         add_marker(model, tokenizer, marker)
-    try:
+    with reading_checkpoint(f"{directory}: the adapter cannot be loaded"):
+        _require_rank(directory)
         loaded = model.load_adapter(str(directory))
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise CheckpointError(f"{directory}: the adapter cannot be loaded: {error}") from error
     if loaded.missing_keys:
         raise CheckpointError(
             f"{directory}: weights of the adapter are missing: {', '.join(sorted(loaded.missing_keys)[:5])}"
@@ -143,6 +138,18 @@ def load_adapted(
     require_finite(model, directory)
     loading.cast(model)
     return model, tokenizer
+
+
+def _require_rank(directory: Path) -> None:
+    """Raise ``CheckpointError`` for a rank that no weight of the adapter has: its layers are made first."""
+    from safetensors import safe_open
+
+    stated = from_json((directory / ADAPTER).read_bytes())
+    with safe_open(directory / "adapter_model.safetensors", framework="pt") as weights:
+        sizes = {size for name in weights.keys() for size in weights.get_slice(name).get_shape()}  # noqa: SIM118
+    for rank in (stated.get("r"), *(stated.get("rank_pattern") or {}).values()):
+        if rank not in sizes:
+            raise CheckpointError(f"{directory / ADAPTER}: no weight of the adapter has the rank {rank!r}")
 
 
 def add_marker(trunk: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, marker: str) -> None:

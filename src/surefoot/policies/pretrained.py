@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
-from surefoot.io.hub import pinned, pretrained_source
+from surefoot.io.hub import pinned, pretrained_source, reading_checkpoint
 from surefoot.policies.devices import Loading
 
 _KINDS = {"AutoModel": "transformers checkpoint", "AutoModelForCausalLM": "causal language model"}
+_COUNTED: Final = re.compile("layer|block|expert|head|label")
+_MOST_PARTS: Final = 10_000
+"""Layers, experts, heads or labels of a model; published ones have fewer."""
+_WEIGHTS_PER_BYTE: Final = 8
+_UNSAVED_WEIGHTS: Final = 1 << 24
+"""Weights that a base may lack, such as a head."""
 
 
 def load_pretrained(
@@ -36,21 +45,21 @@ def load_pretrained(
     """
     directory, file = pretrained_source(path)
     words_from, words_file = (directory, file) if tokenizer is None else pretrained_source(tokenizer)
-    try:
+    kind = _KINDS.get(auto.__name__, auto.__name__)
+    with reading_checkpoint(f"{str(path)!r} could not be loaded as a {kind}"):
+        require_size(auto, directory, file)
         words = AutoTokenizer.from_pretrained(words_from, trust_remote_code=False, **words_file)
-        model, info = auto.from_pretrained(
-            directory,
-            trust_remote_code=False,
-            use_safetensors=True,
-            output_loading_info=True,
-            **file,
-            **loading.options(),
-        )
-    except SafetensorError as error:
-        raise CheckpointError(f"{path}: model.safetensors cannot be read: {error}") from error
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
-        kind = _KINDS.get(auto.__name__, auto.__name__)
-        raise CheckpointError(f"{str(path)!r} could not be loaded as a {kind}: {error}") from error
+        try:
+            model, info = auto.from_pretrained(
+                directory,
+                trust_remote_code=False,
+                use_safetensors=True,
+                output_loading_info=True,
+                **file,
+                **loading.options(),
+            )
+        except SafetensorError as error:
+            raise CheckpointError(f"{path}: model.safetensors cannot be read: {error}") from error
     if complete and (missing := sorted(info["missing_keys"])):
         # transformers would use random numbers in their place
         raise CheckpointError(f"{path}: weights are missing: {', '.join(missing[:5])}")
@@ -62,6 +71,39 @@ def load_pretrained(
     elif directory != Path(path):
         model.name_or_path = pinned(path)
     return model, words
+
+
+def require_size(auto: Any, directory: Path, file: Mapping[str, str]) -> None:
+    """Raise ``CheckpointError`` if the configuration describes a much larger model than the files hold.
+
+    Such a model takes all memory before its weights are found to be missing. ``auto`` and ``file`` are as in
+    :func:`load_pretrained`.
+    """
+    described, _ = PreTrainedConfig.get_config_dict(directory, **file)
+    for name, number in _numbers(described):
+        if number > _MOST_PARTS and _COUNTED.search(name):
+            raise CheckpointError(f"{directory}: {name!r} is {number}; no model has more than {_MOST_PARTS}")
+    config = AutoConfig.from_pretrained(directory, trust_remote_code=False, **file)
+    with torch.device("meta"):
+        size = sum(weight.numel() for weight in auto.from_config(config).parameters())
+    files = [directory / name for name in file.values()] or [
+        *directory.glob("*.safetensors"),
+        *directory.glob("*.bin"),
+    ]
+    held = sum(path.stat().st_size for path in files)
+    if held and size > _WEIGHTS_PER_BYTE * held + _UNSAVED_WEIGHTS:
+        raise CheckpointError(
+            f"{directory}: a model of {size:,} weights is described, and the files have {held:,} bytes"
+        )
+
+
+def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
+    """Whole numbers of a configuration with their names."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _numbers(inner, str(key))
+    elif isinstance(value, int):
+        yield name, value
 
 
 def context_length(*models: PreTrainedModel, default: int = 1 << 30) -> int:

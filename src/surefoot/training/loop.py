@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 
 from surefoot.io import write_json
 from surefoot.io.atomic import atomic_path, sync_tree
+from surefoot.io.hub import reading_checkpoint
 from surefoot.training.batches import batch_order, cut_microbatches, tokens_read
 from surefoot.training.config import Evaluation, LoopConfig, TrainingLog, rate_share, write_rows
 from surefoot.training.examples import Example
@@ -202,7 +203,11 @@ def load_state(
     if not path.exists():
         return log()
     owners = _owners(optimisers)
-    with safe_open(path, framework="pt") as state, torch.no_grad():
+    with (
+        reading_checkpoint(f"{path} cannot be resumed from; delete it to begin again"),
+        safe_open(path, framework="pt") as state,
+        torch.no_grad(),
+    ):
         restored = log.model_validate_json(state.metadata()["log"])
         keys = set(state.keys())
         for name, parameter in parameters.items():

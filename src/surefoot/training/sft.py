@@ -19,7 +19,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import TrainingError
 from surefoot.io.atomic import write_json
-from surefoot.io.hub import checkpoint_directory
+from surefoot.io.hub import checkpoint_directory, reading_checkpoint
 from surefoot.labels import LabelRule, improves
 from surefoot.models.card import GENERATIVE, VERIFIER_FORMAT, CheckpointCard, write_card
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
@@ -170,7 +170,9 @@ def _check_base(model: PreTrainedModel) -> None:
         raise TrainingError(
             "'lora' needs a base that can be loaded again: save the model and load it from there"
         )
-    has = int(AutoConfig.from_pretrained(checkpoint_directory(name)).get_text_config().vocab_size)
+    with reading_checkpoint(f"{name}: the configuration cannot be read"):
+        config = AutoConfig.from_pretrained(checkpoint_directory(name), trust_remote_code=False)
+        has = int(config.get_text_config().vocab_size)
     needs = model.get_input_embeddings().weight.shape[0]
     if has != needs:
         raise TrainingError(

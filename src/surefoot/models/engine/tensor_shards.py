@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from surefoot.io.atomic import TEMPORARY_SUFFIX, atomic_path
+from surefoot.io.hub import reading_checkpoint
 
 
 class TensorShards:
@@ -35,7 +36,8 @@ class TensorShards:
         return key in self._files
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        tensor: torch.Tensor = self._files[key].get_tensor(key)
+        with reading_checkpoint(f"{self.directory} cannot be read; delete it, it is a cache"):
+            tensor: torch.Tensor = self._files[key].get_tensor(key)
         return tensor
 
     def update(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -48,8 +50,9 @@ class TensorShards:
         self._open(path)
 
     def _open(self, shard: Path) -> None:
-        file = safe_open(shard, framework="pt")
-        self._files |= dict.fromkeys(file.keys(), file)
+        with reading_checkpoint(f"{shard} cannot be read; delete its directory, which is a cache"):
+            file = safe_open(shard, framework="pt")
+            self._files |= dict.fromkeys(file.keys(), file)
 
     def remove(self) -> None:
         """Delete the files, also of a killed write, and the directory."""

@@ -9,15 +9,16 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from surefoot.errors import CheckpointError
+from surefoot.io.hub import reading_checkpoint
 from surefoot.models.card import read_json
 from surefoot.policies.devices import LOADING, Loading
-from surefoot.policies.pretrained import require_finite
+from surefoot.policies.pretrained import require_finite, require_size
 
 
 class _Facts(BaseModel):
@@ -78,10 +79,8 @@ class Checkpoint:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        try:
+        with reading_checkpoint(f"{self.directory}: the tokenizer could not be loaded"):
             return AutoTokenizer.from_pretrained(self.directory, trust_remote_code=False)
-        except (OSError, ValueError, ImportError) as error:
-            raise CheckpointError(f"{self.directory}: the tokenizer could not be loaded: {error}") from error
 
     @cached_property
     def tensors(self) -> dict[str, Path]:
@@ -114,7 +113,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.directory}: weight {name!r} is missing")
         self._head.add(name)
         file = self.tensors[name]
-        try:
+        with reading_checkpoint(f"{file}: weight {name!r} cannot be read"):
             if file.suffix == ".bin":
                 tensor = torch.load(file, weights_only=True, mmap=True, map_location="cpu")[name]
                 return (tensor if rows is None else tensor[list(rows)]).float().clone()
@@ -123,8 +122,6 @@ class Checkpoint:
                     return shard.get_tensor(name).float()
                 part = shard.get_slice(name)
                 return torch.cat([part[row : row + 1] for row in rows]).float()
-        except (OSError, SafetensorError, KeyError, RuntimeError) as error:
-            raise CheckpointError(f"{file}: weight {name!r} cannot be read: {error}") from error
 
     def linear(self, prefix: str, *, classes: int | None = None) -> nn.Linear:
         """The linear layer ``prefix.weight`` [out, in], with ``prefix.bias`` if the checkpoint has one.
@@ -149,14 +146,14 @@ class Checkpoint:
         verbosity = logging.get_verbosity()
         logging.set_verbosity_error()  # transformers reports the head, which is read elsewhere, as unexpected
         try:
-            trunk, info = AutoModel.from_pretrained(
-                self.directory,
-                trust_remote_code=False,
-                output_loading_info=True,
-                **self.loading.options(),
-            )
-        except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
-            raise CheckpointError(f"{self.directory}: the trunk could not be loaded: {error}") from error
+            with reading_checkpoint(f"{self.directory}: the trunk could not be loaded"):
+                require_size(AutoModel, self.directory, {})
+                trunk, info = AutoModel.from_pretrained(
+                    self.directory,
+                    trust_remote_code=False,
+                    output_loading_info=True,
+                    **self.loading.options(),
+                )
         finally:
             logging.set_verbosity(verbosity)
         self._outside_trunk = set(info["unexpected_keys"])
@@ -187,10 +184,8 @@ def _linear(weight: torch.Tensor, bias: torch.Tensor | None, where: Path) -> nn.
 
 
 def _names(file: Path) -> list[str]:
-    try:
+    with reading_checkpoint(f"{file} cannot be read"):
         if file.suffix == ".bin":
             return list(torch.load(file, weights_only=True, mmap=True, map_location="cpu"))
         with safe_open(file, framework="pt") as shard:
             return list(shard.keys())
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}") from error

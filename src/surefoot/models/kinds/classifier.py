@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
-from surefoot.io.hub import checkpoint_directory, is_hub_name, pinned
+from surefoot.io.hub import checkpoint_directory, is_hub_name, pinned, reading_checkpoint
 from surefoot.models.card import CARD, CLASSIFIER, HEAD, CheckpointCard, read_card, verified_card, write_card
 from surefoot.models.encoding import EncodedTrace, encode_traces
 from surefoot.models.engine.causal import save_causal
@@ -95,10 +94,8 @@ class RewardModel(nn.Module):
             marker=card.encoding.marker,
         )
         model = cls(trunk, tokenizer, card)
-        try:
+        with reading_checkpoint(f"{directory / HEAD} is not the head of this model"):
             model.head.load_state_dict(load_file(directory / HEAD))
-        except (SafetensorError, RuntimeError, OSError) as error:
-            raise CheckpointError(f"{directory / HEAD} is not the head of this model: {error}") from error
         require_finite(model.head, directory / HEAD)
         return model.eval()
 

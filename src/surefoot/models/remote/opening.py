@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from surefoot.errors import CheckpointError, PolicyError, ScoreError
-from surefoot.io.hub import checkpoint_directory
+from surefoot.io.hub import checkpoint_directory, reading_checkpoint
 from surefoot.models.card import GENERATIVE
 from surefoot.models.families.registry import FAMILIES, Engine, family_named, find_family, quoted
 from surefoot.models.kinds.verifier_format import VerifierFormat
@@ -127,8 +127,9 @@ class FamilyTokenizer:
                 f"with 'surefoot serve --prm {served.root or served.id}'"
             )
         try:
-            loaded = AutoTokenizer.from_pretrained(checkpoint_directory(source))
-        except (OSError, ValueError, ImportError, CheckpointError) as error:
+            with reading_checkpoint("the tokenizer cannot be read"):
+                loaded = AutoTokenizer.from_pretrained(checkpoint_directory(source), trust_remote_code=False)
+        except CheckpointError as error:
             raise CheckpointError(
                 f"{where} serves {served.id}, and its tokenizer is not here ({source}: "
                 f"{str(error).splitlines()[0]}); name a directory or hub name with it: --prm-tokenizer"
