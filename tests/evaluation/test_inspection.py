@@ -56,7 +56,13 @@ def found(*traces: Trace) -> list[tuple[str, int]]:
         ([text("<tool_call>get</tool_call>"), text("Retry.", "user"), text("4")], {}, []),
         ([*call("get", id="x"), text("4")], {"tools": TOOLS}, [("schema", 1)]),
         ([*call("get", "Error: no"), *call("get"), text("4")], {}, []),
-        ([*call("get", "Error: no"), text("I could not.")], {}, [("unrepaired-error", 1)]),
+        ([*call("get", "Error: no"), text("I could not.")], {}, []),
+        ([*call("buy", "Error: no"), text("I bought it for you.")], {}, [("ignored-error", 2)]),
+        ([*call("buy", id="K-4711"), text("4")], {}, [("unsupported-argument", 1)]),
+        ([*call("get"), text("I sent the mail.")], {"tools": (*TOOLS, Tool(name="send_mail"))},
+         [("claim-without-call", 2)]),
+        ([*call("bash", command="ls"), *call("bash", command="ls"), text("2 + 2 = 5")], {},
+         [("repeated-call", 2)]),
         ([*call("get_all"), *call("get_all"), text("4")], {}, [("repeated-call", 2)]),
         ([*call("get_all"), *call("buy"), *call("get_all"), text("4")], {}, []),
         ([text("So we get 3", "assistant")], {"finish_reason": "length"}, [("truncated", 1)]),
@@ -85,8 +91,15 @@ def test_a_run_on_which_no_check_speaks_is_unknown():
     assert (len(inspection.first_suspicious), inspection.cannot_tell) == (1, 2)
     assert inspect(right).summary == "Cannot tell: no check speaks on any of the 1 traces."
     assert set(BLAMING) < set(CHECKS)
-    schema = inspect(run(*call("get", id="x"), text("4"), tools=TOOLS))
-    assert (schema.findings, schema.first_suspicious) == ({"schema": 1}, ())
+
+
+def test_advice_is_counted_and_names_no_first_step():
+    accepted = inspect(run(*call("get", id="x"), text("4"), tools=TOOLS))
+    assert accepted.findings == accepted.advice == {"schema": 1}
+    assert accepted.first_suspicious == ()
+    assert accepted.summary.startswith("1 findings in 1 of 1 traces; of the other 0 the checks cannot tell.")
+    refused = inspect(run(*call("get", "Error: id is no number", id="x"), text("4"), tools=TOOLS))
+    assert (refused.findings, refused.advice, len(refused.first_suspicious)) == ({"schema": 1}, {}, 1)
 
 
 def test_only_the_first_traces_of_a_long_file():

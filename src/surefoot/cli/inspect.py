@@ -39,10 +39,11 @@ class Inspect(Command):
     """Show what files contain, and which steps look wrong, without any model.
 
     The checks: calls that differ from the task's gold calls, calls that declared schemas do not allow or that
-    are unlike all others of their tool, calls written as text, errors that were never repaired, repeated
-    calls, equations that do not hold, unsupported identifiers, and empty or truncated answers. The ten most
-    suspicious steps are shown with evidence. For a run on which no check speaks the answer is "cannot tell".
-    docs/results/agents.md has the measured precision.
+    are unlike all others of their tool, calls written as text, repeated calls, arguments and identifiers from
+    nowhere, failures that an answer ignores, claims that no call supports, equations that do not hold, and
+    empty or truncated answers. A finding is a verdict on its step where the check was right in 70 % of the
+    cases or more on every corpus, else advice. The ten most suspicious steps are shown with evidence. For a
+    run on which no check speaks the answer is "cannot tell". docs/results/agents.md has measured precision.
 
     Example: `surefoot inspect results.json`
 
@@ -179,15 +180,16 @@ def _print(inspection: Inspection, names: Mapping[str, str]) -> None:
         _line("Only the first traces were inspected; --limit 0 inspects all.")
     _line(inspection.summary)
     for name, count in inspection.findings.items():
-        _line(f"{count:>5,}  {name}: {CHECKS[name]}", further=9)
+        advice = inspection.advice.get(name, 0)
+        kind = "verdict" if not advice else "advice" if advice == count else f"{advice:,} of them advice"
+        _line(f"{count:>5,}  {name} ({kind}): {CHECKS[name]}", further=9)
     if inspection.most_suspicious:
         echo("\nThe most suspicious steps")
     for number, finding in enumerate(inspection.most_suspicious, start=1):
         row = f"row {finding.row}" if finding.row and (finding.row > 1 or not finding.file) else ""
         where = ", ".join(filter(None, (finding.file, row)))
-        _line(
-            f"{number}. step {finding.step} of {finding.trace_id}{where and f' ({where})'}: {finding.check}"
-        )
+        check = finding.check + " (advice)" * finding.advice
+        _line(f"{number}. step {finding.step} of {finding.trace_id}{where and f' ({where})'}: {check}")
         _line(finding.reason, first=5, further=5)
         _line(f"> {finding.quote}", first=5, further=7)
     echo("\nNext")

@@ -19,7 +19,7 @@ from surefoot.formats.imports import IMPORT_KEY, ImportedTrace
 from surefoot.labelling.verifiers.equations.verifier import EquationVerifier
 from surefoot.labelling.verifiers.gold_calls import compare_gold_calls, only_reads
 from surefoot.labelling.verifiers.state_replay import gold_calls
-from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier
+from surefoot.labelling.verifiers.tool_calls import ADVICE, ToolCallVerifier
 from surefoot.labelling.verifiers.tool_policy import CallResult, ToolPolicy, call_results
 from surefoot.messages import call_arguments
 from surefoot.protocols import ProblemTrace, StepVerifier, Verdict, verify_each
@@ -29,24 +29,25 @@ from surefoot.stats.intervals import Cell
 CHECKS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "gold-call": "a call that changes something, with other arguments than the gold calls of its tool",
+        "unsupported-argument": "an id, amount, date or path in a call that no earlier message contains",
+        "ignored-error": "an answer after a failed call that does not mention the failure",
+        "claim-without-call": "an answer that says that something was done which no successful call did",
         "call-in-text": "a call that is written as text, so that no tool was called",
         "equation": "an equation that does not hold",
-        "ignored-error": "an answer right after a failed call that does not mention the failure",
         "unsupported-claim": "an identifier in an answer that no earlier message contains",
+        "repeated-call": "the same call again, with nothing in between that could change its result",
+        "schema": "a call that the tool's declared schema does not allow",
         "wrong-answer": "a wrong answer after few messages, if no check above speaks; at the last step",
         "missing-gold-call": "a gold call that the run does not make; shown at the last step",
-        "schema": "a call that the tool's declared schema does not allow",
         "empty-answer": "a run or solution without an answer",
         "truncated": "an answer that was cut off, by a limit, a failure or a filter",
-        "repeated-call": "the same call again, with nothing in between that could change its result",
-        "unrepaired-error": "a failed call of a tool that never succeeds afterwards",
         "unusual-call": "a call whose argument names or types differ from all successful calls of its tool",
     }
 )
 """All checks, the most reliable first; this is the order of the most suspicious steps."""
-BLAMING: Final = tuple(CHECKS)[:6]
-"""Checks that can name the first suspicious step of a run. The others say too little about where it failed:
-tools often answer calls that violate their schema, and a missing call is not at any step."""
+BLAMING: Final = tuple(CHECKS)[:10]
+"""Checks whose findings can be a verdict on a step: at least 70 % of the steps that they name were wrong on
+every corpus with ten such steps. The others say that something is odd, not which step is wrong."""
 _SHORT_RUN = 4
 """Messages of the agent up to which the last step is the likely first error if the answer is wrong."""
 _USUAL = 5
@@ -85,6 +86,8 @@ class Finding:
     reason: str
     quote: str
     """The beginning of the step's text."""
+    advice: bool = False
+    """Too unreliable for a verdict: worth a look, and no label."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +116,14 @@ class Inspection(JSONResult):
     tools: tuple[ToolUse, ...]
     findings: Mapping[str, int]
     """Suspicious steps by check."""
+    advice: Mapping[str, int]
+    """Those of them that are no verdict."""
     first_suspicious: tuple[Finding, ...]
-    """For each run that a check speaks on, its first suspicious step."""
+    """For each run with a verdict, the first step that has one."""
+    with_findings: int
+    """Traces in which a check speaks."""
     cannot_tell: int
-    """Traces on which no check can name a step."""
+    """Traces without a verdict."""
     most_suspicious: tuple[Finding, ...]
     complete: bool
     """Whether all traces were read; otherwise only the first ones."""
@@ -133,8 +140,11 @@ class Inspection(JSONResult):
         if self.tools:
             report.heading("Tools").table(*_table_of(self.tools))
         report.heading("Checks").text(self.summary)
-        counts: list[list[Cell]] = [[name, CHECKS[name], count] for name, count in self.findings.items()]
-        report.table(["check", "finds", "steps"], counts)
+        counts: list[list[Cell]] = [
+            [name, CHECKS[name], count - self.advice.get(name, 0), self.advice.get(name, 0)]
+            for name, count in self.findings.items()
+        ]
+        report.table(["check", "finds", "verdicts", "advice"], counts)
         if self.most_suspicious:
             report.heading("Most suspicious steps").table(*_table_of(self.most_suspicious))
             report.heading("First suspicious step of each run").table(*_table_of(self.first_suspicious))
@@ -147,11 +157,14 @@ class Inspection(JSONResult):
         named = len(self.first_suspicious)
         if not traces:
             return "No traces to check."
-        if not named:
+        if not self.findings:
             return f"Cannot tell: no check speaks on any of the {traces:,} traces."
+        found, advice = sum(self.findings.values()), sum(self.advice.values())
         return (
-            f"The checks name a first suspicious step in {named:,} of {traces:,} traces; of the other "
-            f"{self.cannot_tell:,} they cannot tell."
+            f"{found:,} findings in {self.with_findings:,} of {traces:,} traces; of the other "
+            f"{traces - self.with_findings:,} the checks cannot tell. {found - advice:,} are verdicts, which "
+            f"name a first suspicious step in {named:,} traces: their checks were right about the step in "
+            f"70 % of the cases or more on every corpus. {advice:,} are advice: worth a look, no label."
         )
 
 
@@ -177,13 +190,16 @@ def inspect_traces(
         contents.add(imported)
         progress("read", contents.counts["traces"])
     by_check: Counter[str] = Counter()
+    advice: Counter[str] = Counter()
     first: list[Finding] = []
     top: dict[str, list[Finding]] = defaultdict(list)
-    checker = _Checker(contents)
+    checker, with_findings = _Checker(contents), 0
     for number, item in enumerate(contents.items(_first(read(), limit)), start=1):
         findings = checker.findings(item)
         by_check.update(finding.check for finding in findings)
+        advice.update(finding.check for finding in findings if finding.advice)
         first += first_suspicious(findings)
+        with_findings += bool(findings)
         for finding in findings:
             if len(top[finding.check]) < _TOP:
                 top[finding.check].append(finding)
@@ -198,7 +214,9 @@ def inspect_traces(
         labels=dict(sorted(contents.labels.items())),
         tools=contents.tools(),
         findings={name: by_check[name] for name in CHECKS if by_check[name]},
+        advice=dict(advice),
         first_suspicious=tuple(first),
+        with_findings=with_findings,
         cannot_tell=contents.counts["traces"] - len(first),
         most_suspicious=tuple(ranked[:_TOP]),
         complete=not limit or contents.counts["traces"] < limit,  # with as many, there may be more
@@ -206,8 +224,8 @@ def inspect_traces(
 
 
 def first_suspicious(findings: Sequence[Finding]) -> list[Finding]:
-    """The first suspicious step of one run, or nothing if no check of ``BLAMING`` speaks."""
-    blaming = [finding for finding in findings if finding.check in BLAMING]
+    """The first step of one run with a verdict, or nothing."""
+    blaming = [finding for finding in findings if not finding.advice]
     return sorted(blaming, key=lambda finding: (finding.step, BLAMING.index(finding.check)))[:1]
 
 
@@ -314,13 +332,15 @@ class _Checker:
     def findings(self, item: ProblemTrace) -> list[Finding]:
         """The suspicious steps, in order."""
         trace = item.trace
-        pairs = [*self._of_answer(item)]
+        pairs, advice = [*self._of_answer(item)], list[tuple[int, str]]()
         if trace.messages:
             pairs += self._of_calls(item)
             for step, verdict in enumerate(self._verdicts(self._tool_calls, item)):
-                if verdict.value == -1:
-                    check, _, reason = (verdict.reason or "").partition(": ")
+                reason = verdict.reason or ""
+                if verdict.value == -1 or reason.startswith(ADVICE):
+                    check, _, reason = reason.removeprefix(ADVICE).partition(": ")
                     pairs.append((step, check, reason))
+                    advice += [(step, check)] * (verdict.value is None)
         for step, verdict in enumerate(self._verdicts(self._equations, item)):
             if verdict.value == -1:
                 pairs.append((step, "equation", (verdict.reason or "").removeprefix("does not hold: ")))
@@ -340,6 +360,7 @@ class _Checker:
                 check=check,
                 reason=reason,
                 quote=_shortened(trace.step_text(step)) if step >= 0 else "",
+                advice=check not in BLAMING or (step, check) in advice,
             )
             for step, check, reason in sorted(pairs, key=lambda pair: pair[0])
         ]
@@ -363,14 +384,6 @@ class _Checker:
                 yield step, "unusual-call", f"{result.call.name}: {unusual}"
         for call in gold.missing if gold else ():
             yield len(trace.steps) - 1, "missing-gold-call", _shortened(str(call))
-        repaired: set[str] = set()
-        for result in reversed(results):
-            if result.succeeded:
-                repaired.add(result.call.name)
-            elif result.result is not None and result.call.name not in repaired:
-                repaired.add(result.call.name)  # the last failure alone is reported
-                content = _shortened(result.result.content or "")
-                yield _step_of(trace, result), "unrepaired-error", f"{result.call.name}: {content}"
 
     def _unusual(self, result: CallResult) -> str:
         """How the arguments differ from the other successful calls of the tool."""

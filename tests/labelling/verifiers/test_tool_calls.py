@@ -90,7 +90,7 @@ def test_a_failed_call_may_be_tried_once_more():
 def test_an_answer_as_if_the_last_call_had_not_failed():
     failed = call("refund", "Error: not paid", order="ORD-1042")
     assert reasons(*failed, said("The money is on its way.")) == {
-        1: "ignored-error: the last call failed, and the answer does not say so"
+        1: "ignored-error: refund failed, and the answer does not say so"
     }
     assert reasons(*failed, said("I could refund nothing.")) == {}
     assert reasons(*failed, said("Das Geld ist für Sie unterwegs.")) == {}

@@ -18,7 +18,8 @@ from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import ToolCall
 
 _READS: Final = re.compile(
-    r"(?:calculate|check|compute|fetch|find|get|list|look|lookup|query|read|search|show|think|view)(?![a-z])",
+    r"(?:calculate|check(?!_?(?:in|out))|compute|count|describe|fetch|find|get|glob|grep|inspect|list|look|lookup|ls"
+    r"|poll|preview|query|read|retrieve|search|show|stat|status|think|validate|verify|view|wait)(?![a-z])",
     re.IGNORECASE,
 )
 _PROSE_WORDS = 6
@@ -29,7 +30,7 @@ _QUOTED = 80
 
 def only_reads(name: str) -> bool:
     """Whether the name of a tool says that it changes nothing: ``get_user``, ``search``, ``calculate``."""
-    return _READS.match(name) is not None
+    return _READS.match(re.split(r"__|\.", name)[-1]) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,28 +44,40 @@ class GoldComparison:
 
 
 def compare_gold_calls(item: ProblemTrace) -> GoldComparison | None:
-    """What the gold calls say of each call; ``None`` if they are not known. Raises ``LabelError``."""
+    """What the gold calls say of each call; ``None`` if they are not known. Raises ``LabelError``.
+
+    A successful run blames no call and misses none: it reached the goal in another way.
+    """
     gold = gold_calls(item)
     if gold is None:
         return None
+    reached = item.trace.outcome is True
     results = list(call_results(item.trace.messages))
     open_gold = list(gold)
-    needed = set()
+    needed: dict[tuple[int, int], Verdict] = {}
     for result in results:
         match = next((call for call in open_gold if _same_call(call, result.call)), None)
         if match is not None and result.succeeded:
             open_gold.remove(match)
-            needed.add((result.message, result.number))
+            other_order = item.trace.outcome is False and _differences(match, result.call, any_order=False)
+            needed[result.message, result.number] = (
+                Verdict(value=None, reason="a gold call with a list in another order, in a run that failed")
+                if other_order
+                else Verdict(value=1, reason="a gold call")
+            )
     verdicts: dict[tuple[int, int | None], Verdict] = {}
     for result in results:
         at = (result.message, result.number)
         if at in needed:
-            verdicts[at] = Verdict(value=1, reason="a gold call")
+            verdicts[at] = needed[at]
         else:
-            verdicts[at] = _of_other_call(result, [call for call in gold if call.name == result.call.name])
+            verdict = _of_other_call(result, [call for call in gold if call.name == result.call.name])
+            if verdict.value == -1 and reached:
+                verdict = Verdict(value=None, reason=f"the run reached the goal, though {verdict.reason}")
+            verdicts[at] = verdict
     wrong = {result.call.name for result in results if verdicts[result.message, result.number].value == -1}
     missing = [call for call in open_gold if _changes_something(call) and call.name not in wrong]
-    return GoldComparison(verdicts=verdicts, missing=tuple(missing))
+    return GoldComparison(verdicts=verdicts, missing=() if reached else tuple(missing))
 
 
 def _changes_something(call: ToolCall) -> bool:
@@ -85,14 +98,32 @@ def _of_other_call(result: CallResult, gold: Sequence[ToolCall]) -> Verdict:
     return Verdict(value=-1, reason="; ".join(differences[:3]))
 
 
-def _differences(gold: ToolCall, call: ToolCall) -> list[str]:
+def _differences(gold: ToolCall, call: ToolCall, *, any_order: bool = True) -> list[str]:
     expected, actual = call_arguments(gold), call_arguments(call)
     if expected is None or actual is None:
         return [f"the arguments{' of the gold call' if expected is None else ''} cannot be read"]
     extra = [
         f"{name} is {_quoted(actual[name])}, absent in the gold call" for name in actual.keys() - expected
     ]
+    if any_order:
+        expected, actual = _in_order(expected), _in_order(actual)
     return [*_unlike("", expected, actual), *sorted(extra)]
+
+
+def _in_order(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with lists of ids in one order: a call means the same in any. Lists of one length may
+    belong together (each item and what replaces it), so they are ordered as one."""
+    by_length: dict[int, list[str]] = {}
+    for name, value in sorted(arguments.items()):
+        if isinstance(value, list) and all(
+            isinstance(item, str | int) and not _is_prose(item) for item in value
+        ):
+            by_length.setdefault(len(value), []).append(name)
+    ordered = dict(arguments)
+    for names in by_length.values():
+        rows = sorted(zip(*(arguments[name] for name in names), strict=True), key=json_text)
+        ordered |= {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    return ordered
 
 
 def _unlike(path: str, expected: Any, actual: Any) -> Iterator[str]:
@@ -131,8 +162,9 @@ class GoldCallVerifier:
     """A :class:`surefoot.protocols.StepVerifier` for runs with ``meta["gold_actions"]`` (or their problems).
 
     A successful call is right (+1) if it is a gold call, and wrong (-1) if it changes something, the gold run
-    calls its tool, and no gold call has these arguments. Whether a call changes something is read off the
-    tool's name (:func:`only_reads`). All else is unknown, among it calls that fail and calls of other tools.
+    calls its tool, and no gold call has these arguments; in a run that reached the goal none is wrong.
+    Whether a call changes something is read off the tool's name (:func:`only_reads`). All else is unknown,
+    among it calls that fail and calls of other tools.
     A step of several calls has the lowest verdict.
     """
 

@@ -1,6 +1,8 @@
-"""Rules for agent runs: invalid, repeated or forbidden calls, ignored errors and unsupported claims.
+"""Rules for agent runs: invalid, repeated or forbidden calls, arguments from nowhere, ignored errors and
+unsupported claims.
 
-A rule can only find a step wrong; a step that breaks no rule is left unlabelled.
+A rule can only find a step wrong; a step that breaks no rule is left unlabelled. Where a rule was right in
+less than 70 % of the cases on some corpus, what it says is advice: a reason without a label.
 """
 
 from __future__ import annotations
@@ -8,11 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from functools import partial
 from typing import Final, Literal, get_args
 
 from surefoot.errors import LabelError, SchemaError
-from surefoot.failures import result_failed
+from surefoot.labelling.verifiers.claims import Claim, admits, asserts, claims, stems_of_name
+from surefoot.labelling.verifiers.claims import stem as stem_of
+from surefoot.labelling.verifiers.gold_calls import only_reads
+from surefoot.labelling.verifiers.provenance import Provenance
 from surefoot.labelling.verifiers.tool_policy import (
     CallResult,
     ReadLimit,
@@ -22,18 +27,25 @@ from surefoot.labelling.verifiers.tool_policy import (
     json_text,
     judge_call,
     overall,
+    runs_commands,
 )
 from surefoot.messages import call_arguments, call_error
 from surefoot.protocols import RUN_CHANNELS, ProblemTrace, Verdict
 from surefoot.records import Message, Tool, ToolCall, Trace
 
-ToolRule = Literal["schema", "repeated-call", "ignored-error", "unsupported-claim", "call-in-text", "policy"]
+ToolRule = Literal[
+    "schema", "repeated-call", "unsupported-argument", "ignored-error", "claim-without-call",
+    "unsupported-claim", "call-in-text", "policy",
+]  # fmt: skip
 """schema: the tool exists and its JSON schema allows the arguments; repeated-call: no call repeats an earlier
-one with the same result; ignored-error: no answer ignores a failed call; unsupported-claim: identifiers in
-the answer occur in earlier messages; call-in-text: no call is written as text, which calls nothing; policy:
-the rules of a :class:`ToolPolicy`."""
+one with the same result; unsupported-argument: ids, amounts, dates and paths of a call come from somewhere;
+ignored-error: no answer ignores a failed call; claim-without-call: what the answer says was done, a call did;
+unsupported-claim: identifiers in the answer occur in earlier messages; call-in-text: no call is written as
+text, which calls nothing; policy: the rules of a :class:`ToolPolicy`."""
 
 TOOL_RULES: Final[tuple[ToolRule, ...]] = get_args(ToolRule)
+ADVICE: Final = "advice: "
+"""Beginning of the reason of a verdict without a value, if a rule speaks that is unreliable there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +59,13 @@ class ToolCallVerifier:
     - *repeated-call*: the same tool and arguments as an earlier successful call, with nothing between them
       that could change the result (only calls of ``read_only`` tools), and the same result or none yet. After
       errors, the third such call.
-    - *ignored-error*: all calls right before the run's last message failed, and that message does not admit
-      it. English only.
+    - *unsupported-argument*: an id or an amount, a date, or the path of a deletion occurs in no text of a
+      person, tool or schema, and follows from no two numbers there. Calls that fail have been answered.
+    - *ignored-error*: since the user's last message a call that changes something failed, no later one
+      repaired it, and the answer neither admits it nor repeats words of the error. If other changes
+      succeeded, the answer must claim what the failed call was for. English only, as the next.
+    - *claim-without-call*: an answer says that something was done for which the tools have a name ("I have
+      sent the statement", ``send_statement``), and no such call was made, or every such call failed.
     - *unsupported-claim*: an answer in a run with tools has an identifier (a letter, and four or more digits
       in a row) whose digits occur neither in a message of another role nor in a successful call. Plain
       numbers are ignored, because they can be computed. Agents without tools may report observations in their
@@ -87,6 +104,9 @@ class ToolCallVerifier:
         results = list(call_results(trace.messages))
         judged = zip(results, self._outcomes(trace.messages, trace.tools, policy, results, 0), strict=True)
         by_call = {(result.message, result.number): outcomes for result, outcomes in judged}
+        if "unsupported-argument" in self.rules:
+            for result, reason in _unsupported_arguments(trace, results):
+                by_call[result.message, result.number].append(RuleOutcome(outcome="violated", reason=reason))
         verdicts = []
         for number, step in enumerate(trace.steps):
             outcomes: list[RuleOutcome] = []
@@ -101,7 +121,8 @@ class ToolCallVerifier:
                 outcomes += self._broken_by_text(trace, message, trace.step_text(number))
             outcome, reason = overall(outcomes)
             value: Literal[-1] | None = -1 if outcome == "violated" else None
-            verdicts.append(Verdict(value=value, reason=reason or "breaks no rule"))
+            advice = ADVICE if outcome == "undecidable" and reason.startswith(TOOL_RULES) else ""
+            verdicts.append(Verdict(value=value, reason=advice + reason or "breaks no rule"))
         return verdicts
 
     def check_calls(
@@ -131,12 +152,13 @@ class ToolCallVerifier:
                 unanswered, limit = 0, ReadLimit()
             repeated = repeats.add(result) if "repeated-call" in self.rules else None
             if number >= begin:
-                reasons = [repeated] if repeated else []
+                outcomes = []
                 if "schema" in self.rules and (wrong := _schema_error(tools, result.call)):
-                    reasons.insert(0, f"schema: {wrong}")
+                    outcomes.append(_outcome(f"schema: {wrong}", advice=result.succeeded))
+                if repeated:
+                    outcomes.append(_outcome(repeated, advice=runs_commands(result.call)))
                 if "policy" in self.rules and policy.forbids(result.call.name):
-                    reasons.append(f"policy: {result.call.name} is forbidden")
-                outcomes = [RuleOutcome(outcome="violated", reason=reason) for reason in reasons]
+                    outcomes.append(_outcome(f"policy: {result.call.name} is forbidden"))
                 if "policy" in self.rules:
                     outcomes += judge_call(policy, result.call, earlier, user[: result.turn], limit)
                 yield outcomes
@@ -145,16 +167,30 @@ class ToolCallVerifier:
 
     def _broken_by_text(self, trace: Trace, message: int, text: str) -> list[RuleOutcome]:
         reasons = []
-        if "ignored-error" in self.rules and message == len(trace.messages) - 1:
-            reasons += _ignored_error(trace.messages, message)
+        if "ignored-error" in self.rules:
+            reasons += _ignored_error(trace.messages[:message], text)
         if trace.tools or any(row.tool_calls for row in trace.messages):
+            if "claim-without-call" in self.rules and not reasons:
+                reasons += _claim_without_call(trace, message, text)
             if "unsupported-claim" in self.rules:
                 reasons += _unsupported(trace.messages[:message], text)
             if "call-in-text" in self.rules:
                 reasons += _call_in_text(trace, message, text)
-        return [RuleOutcome(outcome="violated", reason=reason) for reason in reasons]
+        return list(map(_outcome, reasons))
 
 
+def _outcome(reason: str, *, advice: bool = False) -> RuleOutcome:
+    return RuleOutcome(outcome="undecidable" if advice else "violated", reason=reason)
+
+
+_REPEATABLE = re.compile(
+    r"(?:^|_|-)(?:back|forward|next|previous|scroll|sleep|swipe|wait|zoom)(?:_|-|$)", re.IGNORECASE
+)
+"""Tools that are called again for the next part of a page or for a change that takes time."""
+_UNFINISHED = re.compile(
+    r"\b(?:pending|processing|in[ _-]?progress|running|queued|waiting|loading|starting|building|not ready)\b",
+    re.IGNORECASE,
+)
 _CALL_MARKUP = re.compile(
     r"<\|?(?:tool_calls?|tool_response|function_calls?)\b[^>]*>|<function=|\[TOOL_CALLS\]"
 )
@@ -192,7 +228,7 @@ class _Repeats:
     def add(self, result: CallResult) -> str | None:
         """Why a call repeats an earlier one."""
         text, reason = call_text(result.call), None
-        if result.call.name not in self._policy.repeatable:
+        if result.call.name not in self._policy.repeatable and not _REPEATABLE.search(result.call.name):
             reason = self._repeated(text, result)
         self._equal.setdefault(text, []).append((self._count, result))
         if result.call.name not in self._policy.read_only:
@@ -211,6 +247,8 @@ class _Repeats:
             if previous.succeeded:
                 if result.result is not None and result.result.content != previous.result.content:
                     return None
+                if only_reads(result.call.name) and _UNFINISHED.search(previous.result.content or ""):
+                    return None  # polling
                 return "repeated-call: the same call has been made, and nothing has changed since"
             if failures == 2:
                 return "repeated-call: the same call has failed twice"
@@ -223,25 +261,113 @@ def call_text(call: ToolCall) -> str:
     return f"{call.name} {call.arguments if parsed is None else json_text(parsed)}"
 
 
-_ADMITS = re.compile(
-    r"\b(?:errors?|fail\w*|unable|can ?not|can't|could|not|no|none|sorry|apolog\w*|unfortunately|problem"
-    r"|issue|instead|transfer\w*|denied|reject\w*|declin\w*|missing|unavailable|impossible|tr(?:y|ied)"
-    r"|retry|please|however|but)\b|n't\b|\?",
-    re.IGNORECASE,
+def _unsupported_arguments(trace: Trace, results: Sequence[CallResult]) -> Iterator[tuple[CallResult, str]]:
+    """Calls with arguments that nothing before them shows. A run that does not show what the user said, or
+    has pictures, says nothing of that."""
+    seen, said = Provenance(), 0
+    for tool in trace.tools:
+        seen.add(f"{tool.description or ''} {tool.parameters or ''}")
+    by_message: dict[int, list[CallResult]] = {}
+    for result in results:
+        by_message.setdefault(result.message, []).append(result)
+    for number, message in enumerate(trace.messages):
+        if message.attachments or (message.role == "assistant" and not number):
+            return
+        if message.role != "assistant":
+            seen.add(message.content or "", by_person=message.role != "tool")
+        if message.role == "user":  # who has read what the agent said before
+            for earlier in trace.messages[said:number]:
+                if earlier.role == "assistant":
+                    seen.add(earlier.content or "", by_person=True)
+            said = number
+        for result in by_message.get(number, ()):
+            failed = result.result is not None and not result.succeeded
+            if not failed and not runs_commands(result.call):
+                unknown = list(seen.unknown(result.call.name, call_arguments(result.call) or {}))
+                if unknown:
+                    yield (
+                        result,
+                        f"unsupported-argument: {', '.join(unknown[:3])} occurs in no earlier message",
+                    )
+            if result.succeeded and not only_reads(result.call.name):
+                seen.add(result.call.arguments)
+
+
+def _ignored_error(before: Sequence[Message], text: str) -> list[str]:
+    turn = sum(message.role == "user" for message in before)
+    here = [result for result in call_results(before) if result.turn == turn and result.result is not None]
+    if not here or any(runs_commands(result.call) for result in here):
+        return []
+    failed = [
+        result
+        for number, result in enumerate(here)
+        if not result.succeeded and not any(map(partial(_repairs, result), here[number + 1 :]))
+    ]
+    changed = [result for result in here if result.succeeded and not only_reads(result.call.name)]
+    if len(failed) < len(here):
+        failed = [result for result in failed if not only_reads(result.call.name)]
+    if not failed or not asserts(text):
+        return []
+    errors = [result.result.content or "" for result in failed if result.result]
+    earlier = " ".join(message.content or "" for message in before if message.role != "tool")
+    if admits(text, errors, earlier + " ".join(str(result.call) for result in here)):
+        return []
+    for result in reversed(failed):
+        if not changed or any(_is_about(claim, result, changed) for claim in claims(text)):
+            return [f"ignored-error: {result.call.name} failed, and the answer does not say so"]
+    return []
+
+
+def _repairs(failed: CallResult, later: CallResult) -> bool:
+    """Whether a later call succeeds at what a failed one was for: with its tool, or with a value of it."""
+    if not later.succeeded:
+        return False
+    same = later.call.name == failed.call.name
+    return same or (not only_reads(later.call.name) and bool(_values(failed.call) & _values(later.call)))
+
+
+def _values(call: ToolCall) -> set[str]:
+    """Texts of a call's arguments that tell it from others."""
+    leaves = (json_text(value) for value in (call_arguments(call) or {}).values())
+    return {leaf.lower().strip('"') for leaf in leaves if len(leaf) > 3}
+
+
+def _is_about(claim: Claim, failed: CallResult, changed: Sequence[CallResult]) -> bool:
+    """Whether a claim is of a failed call, and not of one that succeeded."""
+    others = {stem for result in changed for stem in stems_of_name(result.call.name)}
+    values = _values(failed.call).difference(*(_values(result.call) for result in changed))
+    words = set(stems_of_name(failed.call.name)) - others
+    return bool(words & claim.stems) or any(value in claim.sentence for value in values)
+
+
+def _claim_without_call(trace: Trace, message: int, text: str) -> list[str]:
+    said = [claim for claim in claims(text) if not claim.past]
+    calls = list(call_results(trace.messages[:message])) if said else []
+    made = [result for result in calls if result.result is None or result.succeeded]
+    if not said or any(runs_commands(result.call) or _INTERFACE.search(result.call.name) for result in made):
+        return []  # commands and clicks can do anything
+    names = {tool.name for tool in trace.tools} | {result.call.name for result in calls}
+    tools = {name: stems_of_name(name) for name in sorted(names) if not only_reads(name)}
+    done = {stem for result in made for stem in tools.get(result.call.name, ())}
+    told = [row.content or "" for row in trace.messages[:message] if row.role != "assistant"]
+    told += [result.call.arguments for result in made]
+    known = {stem_of(word) for text in told for word in _WORDS.findall(text)}
+    for claim in said:
+        of_verb = [name for name, stems in tools.items() if claim.stem in stems[:1]]
+        of_object = [name for name, stems in tools.items() if claim.by_agent and claim.stems & set(stems[1:])]
+        by_other = claim.stem in known if not claim.by_agent else done and not of_verb
+        if claim.stem in done or by_other or any(result.call.name in of_verb + of_object for result in made):
+            continue
+        for name in of_verb or of_object:
+            return [f"claim-without-call: “{claim.sentence[:80]}”, but no call of {name} succeeded before"]
+    return []
+
+
+_INTERFACE = re.compile(
+    r"click|type|press|fill|submit|select|navigate|execute|run_|computer|browser", re.IGNORECASE
 )
-
-
-def _ignored_error(messages: Sequence[Message], last: int) -> list[str]:
-    observed = list(takewhile(lambda message: message.role == "tool", reversed(messages[:last])))
-    text = messages[last].content or ""
-    if not observed or not all(map(result_failed, observed)) or not text.strip():
-        return []
-    # the words below are English
-    if not text.isascii() or _ADMITS.search(text):
-        return []
-    return ["ignored-error: the last call failed, and the answer does not say so"]
-
-
+"""Tools of which one call can be a part of any action."""
+_WORDS = re.compile(r"[^\W\d_]+")
 _IDENTIFIER = re.compile(r"(?<![\w.-])#?[A-Za-z][A-Za-z_-]*?(\d{4,})[\w-]*", re.ASCII)
 _NAMED_NUMBER = re.compile(
     r"(?:(?<![A-Za-z])(?:id|ids|number|order|reference|ticket|booking|reservation|confirmation|account|invoice"

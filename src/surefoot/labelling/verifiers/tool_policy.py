@@ -25,7 +25,14 @@ from pydantic import Field, model_validator
 from surefoot.errors import LabelError
 from surefoot.extras import need
 from surefoot.failures import result_failed
-from surefoot.messages import MAX_DEPTH, json_depth, normal_name, parse_arguments, strict_decoder
+from surefoot.messages import (
+    MAX_DEPTH,
+    call_arguments,
+    json_depth,
+    normal_name,
+    parse_arguments,
+    strict_decoder,
+)
 from surefoot.records import FrozenModel, Message, Problem, Tool, ToolCall
 
 if TYPE_CHECKING:
@@ -37,6 +44,8 @@ MAX_EVALUATION: Final = 1_000_000
 """Bound on the number of values that an expression reads, to the power of its nested loops. The rules for the
 calls of one message may read as many together."""
 _RESULTS: Final = strict_decoder()
+_COMMANDS: Final = {"bash", "cmd", "code", "command", "commands", "keystrokes", "script"}
+"""Names of arguments that hold commands or code."""
 
 Outcome = Literal["satisfied", "violated", "undecidable"]
 
@@ -108,6 +117,12 @@ def call_results(messages: Sequence[Message]) -> Iterator[CallResult]:
                 at_index = results[number]
                 result = at_index if None in (at_index.tool_call_id, call.id) else None
             yield CallResult(message=index, number=number, call=call, result=result, turn=turn)
+
+
+def runs_commands(call: ToolCall) -> bool:
+    """Whether a call runs commands or code. That one fails or runs twice is no sign of a fault: on
+    Terminal-Bench it is as frequent in runs that succeed as in others."""
+    return not _COMMANDS.isdisjoint(call_arguments(call) or ())
 
 
 def _unique(values: dict[str, Any], pairs: Iterator[tuple[str | None, Any]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from surefoot.labelling.verifiers.equations.reading import MAX_CHARS
 from surefoot.labelling.verifiers.equations.step import RIGHT, Context, EquationCheck, StepCheck, check_step
+from surefoot.labelling.verifiers.tool_policy import runs_commands
 from surefoot.protocols import SOLUTION_CHANNELS, ProblemTrace, Verdict
 
 
@@ -38,8 +39,9 @@ class EquationVerifier:
     - is *restated* or *unchecked* otherwise. Silence says nothing about the step.
 
     A step is -1 if an equation or a claim about a whole number (``91 is prime``) fails, +1 if one holds or
-    follows and none fails, and ``None`` otherwise. The work per step is bounded, and no text is evaluated as
-    a program. Steps after a common prefix read it once.
+    follows and none fails, and ``None`` otherwise. Calls, and runs whose tools run commands, are not checked:
+    what looks like an equation there is code or a log. The work per step is bounded, and no text is evaluated
+    as a program. Steps after a common prefix read it once.
     """
 
     name = "equations"
@@ -60,8 +62,10 @@ class EquationVerifier:
     def _steps(self, item: ProblemTrace) -> list[tuple[StepCheck, str]]:
         context = self._start(item.problem.text)
         steps = []
+        commands = any(runs_commands(call) for row in item.trace.messages for call in row.tool_calls)
         for index in range(len(item.trace.steps)):
-            text = item.trace.step_text(index).strip()
+            is_code = commands or item.trace.steps[index].part == "tool_call"
+            text = "" if is_code else item.trace.step_text(index).strip()
             step = self._step(context, text)
             steps.append((step, text))
             context = step.context
