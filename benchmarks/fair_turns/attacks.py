@@ -332,7 +332,7 @@ def run_server(folder: Path) -> None:
     texts = {"openings": r"\[" * 640_000, "steps": ("x^2 is $x^2$, " * 60 + "\n\n") * 2000}
     with open_database(folder / "attacked.db") as db:
         keys = {name: db.keys.create(name, "client")[0] for name in ("innocent", *hostile_names())}
-        db.users.new_link(db.users.create("admin", roles=["admin"]).id)
+        db.users.new_link(db.users.create("admin", "admin").id)
         keys["admin"], _ = db.keys.create("admin", "admin")
         project = db.projects.create("attacked").id
         problem = Problem(text="p")

@@ -68,7 +68,7 @@ def link_of(name: str) -> str:
 
 def add_person(db: Database, name: str, role: Role) -> User:
     """An account whose personal link is ``link_of(name)``."""
-    user = db.users.create(name, roles=(role,))
+    user = db.users.create(name, role)
     know_link(db, user)
     return user
 

@@ -283,13 +283,13 @@ class AddUser(DatabaseCommand):
     """
 
     name: Annotated[str, Flag(argument=True)] = Field(description="Name of the account.")
-    role: tuple[Role, ...] = Field(default=("annotator",), description="What the account may do.")
+    role: Role = Field(default="annotator", description="What the account may do.")
 
     def run(self) -> None:
         with self.open() as db:
-            user = db.users.create(self.name, roles=self.role)
+            user = db.users.create(self.name, self.role)
             echo(s.personal_link(db, user.id))
-        note(f"{user.name}: {', '.join(self.role)}; put the server's address before the link, shown only now")
+        note(f"{user.name}: {self.role}; put the server's address before the link, shown only now")
 
 
 class Prune(DatabaseCommand):

@@ -10,8 +10,7 @@ from typing import Final, Literal, get_args
 from surefoot.errors import ForbiddenError, NotFoundError, ScopeError
 
 Role = Literal["admin", "viewer", "annotator", "client"]
-"""admin: everything; viewer: reads; annotator: labels; client: the gateway only. The first of an account's
-roles counts."""
+"""admin: everything; viewer: reads; annotator: labels; client: the gateway only."""
 
 KeyScope = Literal["chat", "score", "pages", "admin"]
 """chat: generate; score: score and verify solutions; pages: read and label on the pages, and read metrics;
@@ -67,7 +66,7 @@ class Actor:
     """The author of a request: a signed-in user, or the owner of an API key."""
 
     name: str
-    roles: frozenset[Role]
+    role: Role
     """Of the account, or of a key without one."""
     user_id: int | None = None
     """``None`` = a key without an account."""
@@ -95,7 +94,7 @@ def role_in(actor: Actor, project: int | None = None) -> Role | None:
     """The role in a project or, without one, on the whole server; ``None`` = it is not open to the actor."""
     if actor.only_project not in (None, project):
         return None
-    role = next((role for role in get_args(Role) if role in actor.roles), None)
+    role: Role | None = actor.role
     if project is not None and role != "admin":
         if actor.user_id is not None:
             role = actor.member_role(project)

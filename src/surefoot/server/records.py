@@ -12,6 +12,7 @@ from pydantic import Field
 from surefoot.guard import GuardDecision, Review
 from surefoot.protocols import Completion, SampleResult
 from surefoot.records import FrozenModel, Message, Problem, Record, StepScores, Tool, Trace, Usage
+from surefoot.segment import segment_trace
 
 Decision = Literal["accept", "reject", "unscored"]
 """unscored: all scores reach the threshold, but some steps were not scored."""
@@ -88,6 +89,15 @@ class GatewayCandidate(FrozenModel):
     tokens: SampledTokens | None = None
     """Tokens of a message that was sampled whole in a session; ``None`` if it was joined from steps or cut at
     a stop text."""
+
+    def solution(self) -> tuple[Trace, StepScores | None] | None:
+        """The trace with steps, and its scores if they are of these steps; ``None`` without anything to
+        label."""
+        trace = self.trace
+        if not trace.steps and (trace.text or "").strip():
+            trace = segment_trace(trace)
+        fits = self.scores is not None and self.scores.trace_id == trace.id
+        return (trace, self.scores if fits else None) if trace.steps else None
 
     @property
     def first_step(self) -> int:

@@ -125,7 +125,7 @@ def test_unknown_users_are_refused_unless_there_is_a_role_for_them(room: Room) -
     for name in ("zoe", "ZOE"):
         assert through(room, name, app=app).get("/sign-in").status_code == 303
     zoe = room.db.users.by_name("zoe")
-    assert zoe.roles == {"annotator"}
+    assert zoe.role == "annotator"
     assert through(room, "z\u200boe", app=app).get("/sign-in").status_code == 400
 
 

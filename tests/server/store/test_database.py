@@ -85,9 +85,9 @@ def test_other_urls_are_refused(url: str) -> None:
 
 
 def test_users_and_links(db: Database, url: str) -> None:
-    user = db.users.create(HOSTILE_NAME, ("admin", "annotator"))
+    user = db.users.create(HOSTILE_NAME, "admin")
     assert db.users.get(user.id) == db.users.by_name(HOSTILE_NAME) == user
-    assert user.roles == {"admin", "annotator"}
+    assert user.role == "admin"
     assert user.active
     link = db.users.new_link(user.id)
     assert len(link) >= 43  # 256 bits
@@ -97,12 +97,12 @@ def test_users_and_links(db: Database, url: str) -> None:
     with pytest.raises(ConflictError):
         db.users.create(HOSTILE_NAME)
     with pytest.raises(StoreError, match="not a role"):
-        db.users.set_roles(user.id, ["root"])  # type: ignore[list-item]
+        db.users.set_role(user.id, "root")  # type: ignore[arg-type]
     for name in ("", "a\x00b", "\udcff", "n" * 201):
         with pytest.raises(StoreError, match="name"):
             db.users.create(name)
     assert link not in all_text(url)
-    assert db.users.set_roles(user.id, []).roles == frozenset()
+    assert db.users.set_role(user.id, "viewer").role == "viewer"
     assert [found.name for found in db.users.list()] == [HOSTILE_NAME]
     for number in (99, 2**70):
         with pytest.raises(NotFoundError):
@@ -141,7 +141,7 @@ def test_sessions_end(db: Database, url: str, clock) -> None:
     assert db.users.session(tokens[1]) is not None
     for change in (
         lambda: db.users.new_link(user.id),
-        lambda: db.users.set_roles(user.id, ["viewer"]),
+        lambda: db.users.set_role(user.id, "viewer"),
         lambda: db.users.set_active(user.id, False),
     ):
         token, _ = db.users.open_session(user.id)

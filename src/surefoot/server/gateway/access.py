@@ -89,7 +89,7 @@ class KeyAuth:
             return None
         actor = Actor(
             name=key.name,
-            roles=frozenset([key.role]),
+            role=key.role,
             key_role=key.role,
             only_project=key.project_id,
             scopes=key.scopes,

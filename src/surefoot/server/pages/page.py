@@ -181,7 +181,7 @@ class Page:
 
     def projects(self) -> list[tuple[Project, Role]]:
         """The projects that ``enter`` opens for the visitor, but archived ones, with their role there."""
-        everywhere = self.actor.user_id is None or "admin" in self.actor.roles
+        everywhere = self.actor.user_id is None or self.actor.role == "admin"
         projects = self.db.projects.list(None if everywhere else self.actor.user_id)
         roles = ((project, role_in(self.actor, project.id)) for project in projects)
         return [(project, role) for project, role in roles if role is not None]
@@ -302,7 +302,7 @@ def visitor_of(request: Request) -> Actor | None:
             return None
     return Actor(
         name=user.name,
-        roles=user.roles,
+        role=user.role,
         user_id=user.id,
         csrf=session.csrf,
         member_role=_member_role(pages.db, user.id),
@@ -315,15 +315,15 @@ def _by_key(pages: Pages, key: str) -> Actor | None:
         return None
     with suppress(UnavailableError):  # the page works without it
         pages.db.keys.note_use(api_key)
-    roles: frozenset[Role] = frozenset([api_key.role])
+    role: Role = api_key.role
     if api_key.user_id is not None:
         user = pages.db.users.get(api_key.user_id)
         if not user.active:
             return None
-        roles = user.roles
+        role = user.role
     return Actor(
         name=api_key.name,
-        roles=roles,
+        role=role,
         user_id=api_key.user_id,
         key_role=api_key.role,
         only_project=api_key.project_id,

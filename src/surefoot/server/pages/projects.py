@@ -161,8 +161,7 @@ def people(page: Page, **invited: str) -> Response:
     """All accounts and API keys; ``invited`` are a name and their personal link, which is shown only this
     once."""
     db = page.db
-    users = [{**vars(user), "roles": sorted(user.roles)} for user in db.users.list()]
-    data = {"users": users, "keys": db.keys.list(), "invitation": invited or None}
+    data = {"users": db.users.list(), "keys": db.keys.list(), "invitation": invited or None}
     return page.show(
         "people.html",
         data,
@@ -177,7 +176,7 @@ def invite(page: Page) -> Response:
     db = page.db
     role = page.form.choice("role", ROLES)
     project = page.form.optional("project", most=15) and db.projects.get(page.form.whole("project"))
-    user = db.users.create(page.form.text("name", most=200), roles=(role,))
+    user = db.users.create(page.form.text("name", most=200), role)
     if project:
         db.projects.set_member(project.id, user.id, role)
     page.audit("account created", name=user.name)
@@ -193,7 +192,7 @@ def change_account(page: Page, user_id: int) -> Response:
     if user.id == page.actor.user_id:
         raise StoreError("you cannot change your own account; ask another administrator")
     if what == "role":
-        db.users.set_roles(user_id, (page.form.choice("role", ROLES),))
+        db.users.set_role(user_id, page.form.choice("role", ROLES))
     elif what in ("close", "open"):
         db.users.set_active(user_id, what == "open")
     elif what != "link":

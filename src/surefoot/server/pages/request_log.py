@@ -11,7 +11,6 @@ from starlette.responses import Response
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import StepScores, Trace
 from surefoot.search.saved_tree import SavedTree
-from surefoot.segment import segment_trace
 from surefoot.server.pages.page import Page, next_page
 from surefoot.server.pages.run import strip
 from surefoot.server.records import GatewayCandidate, HeldCall
@@ -180,12 +179,9 @@ def _solutions(
     """The solutions of a request that can be labelled, with steps, and with scores of these steps."""
     solutions: dict[str, tuple[Trace, StepScores | None]] = {}
     for candidate in candidates:
-        trace, scores = candidate.trace, candidate.scores
-        if not trace.steps and (trace.text or "").strip():
-            trace = segment_trace(trace)
-        if trace.steps and (every or candidate.chosen or candidate.choice is None):
-            matches = scores is not None and scores.trace_id == trace.id
-            solutions.setdefault(trace.id, (trace, scores if matches else None))
+        solution = candidate.solution() if every or candidate.chosen or candidate.choice is None else None
+        if solution is not None:
+            solutions.setdefault(solution[0].id, solution)
     return list(solutions.values())
 
 

@@ -76,7 +76,7 @@ def _proxied_account(page: Page, name: str) -> User:
             raise ForbiddenError(
                 f"you do not have an account here; an administrator can create one named '{name}'"
             ) from None
-        user = page.db.users.create(name, roles=(role,))
+        user = page.db.users.create(name, role)
         page.db.projects.audit("account created", user.id, name=user.name)
     if not user.active:
         raise ForbiddenError("your account is closed")

@@ -27,7 +27,7 @@ class User:
 
     id: RowId
     name: str
-    roles: frozenset[Role]
+    role: Role
     active: bool
     created: datetime
 

@@ -13,8 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Column, Connection, Dialect, Engine, Table, create_engine, event, make_url
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import URL, Connection, Dialect, Engine, Table, create_engine, event, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -123,16 +122,6 @@ class Repository:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-
-
-def insert_new(
-    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], returning: Column[R]
-) -> Sequence[R]:
-    """Add the rows that no unique constraint forbids; the values of ``returning`` of those added."""
-    if not rows:
-        return []
-    make = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    return connection.scalars(make(table).on_conflict_do_nothing().returning(returning), rows).all()
 
 
 def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
 from sqlalchemy import Index, func, insert, select
 
-from surefoot.records import StepScores, Trace
-from surefoot.segment import segment_trace
-from surefoot.server.records import GatewayCandidate, GatewayRecord, GoldResult
+from surefoot.server.records import GatewayRecord, GoldResult
 from surefoot.server.store.engine import Repository
 from surefoot.server.store.gateway_log import gateway_candidates, gateway_requests
 from surefoot.server.store.items import Items
@@ -60,10 +57,11 @@ class GoldSamples(Repository):
 
         Raises ``StoreError``.
         """
-        solution = _solution(record)
-        if record.problem is None or solution is None:
+        chosen = next((candidate for candidate in record.candidates if candidate.chosen), None)
+        solution, proxy = (chosen.solution(), chosen.score) if chosen else (None, None)
+        if record.problem is None or solution is None or proxy is None or not 0 <= proxy <= 1:
             return False
-        trace, proxy, scores = solution
+        trace, scores = solution
         traces = Traces(self._connections)
         traces.add_problems(project_id, [record.problem])
         traces.add_traces(project_id, [trace])
@@ -138,15 +136,3 @@ class GoldSamples(Repository):
         gold = [float(results[name].right) if name in results else math.nan for name in scores]
         weights = [results[name].weight if name in results else 1.0 for name in scores]
         return prediction_powered_mean(list(scores.values()), gold, list(scores), weights=weights)
-
-
-def _solution(record: GatewayRecord) -> tuple[Trace, float, StepScores | None] | None:
-    """The chosen answer with steps, its score, and its step scores if they fit."""
-    chosen: Sequence[GatewayCandidate] = [item for item in record.candidates if item.chosen]
-    if not chosen or chosen[0].score is None or not 0 <= chosen[0].score <= 1:
-        return None
-    trace = chosen[0].trace
-    if not trace.steps and (trace.text or "").strip():
-        trace = segment_trace(trace)
-    fits = chosen[0].scores is not None and chosen[0].scores.trace_id == trace.id
-    return (trace, chosen[0].score, chosen[0].scores if fits else None) if trace.steps else None

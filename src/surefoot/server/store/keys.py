@@ -17,7 +17,7 @@ from surefoot.server.store import accounts as t
 from surefoot.server.store.accounts import ApiKey
 from surefoot.server.store.engine import Connections, Repository
 from surefoot.server.store.schema import as_data, checked_name, inserted, one_of, rows_of
-from surefoot.server.store.users import checked_roles, new_token, token_hash
+from surefoot.server.store.users import checked_role, new_token, token_hash
 
 _KEY_MARK: Final = "sf"
 _PREFIX_BYTES: Final = 4
@@ -61,7 +61,7 @@ class Keys(Repository):
         an expiry that is past, and scopes that are none or beyond the role.
         """
         checked_name("name", name)
-        checked_roles([role])
+        checked_role(role)
         moment = self._connections.clock()
         checked = _checked_limits(limits, role, moment)
         prefix = secrets.token_hex(_PREFIX_BYTES)

@@ -16,7 +16,7 @@ from surefoot.records import Evidence, Problem, StepLabel, Trace
 from surefoot.server.store import labelling as t
 from surefoot.server.store.accounts import Project
 from surefoot.server.store.assignments import assignment_of, change, lease, renewed
-from surefoot.server.store.engine import Repository, insert_new
+from surefoot.server.store.engine import Repository, insert_missing
 from surefoot.server.store.items import check_step, item_in
 from surefoot.server.store.labelling import AnnotatorItem, Item, LabelInput, StoredLabel, Submission
 from surefoot.server.store.projects import locked_project, project_in, pseudonym_in
@@ -197,7 +197,7 @@ class Labels(Repository):
                 continue
             digest, created = digest_of(label.model_dump(mode="json")), self._connections.clock()
             rows.append({"project_id": project_id, **columns, "digest": digest, "created": created})
-        new = len(insert_new(connection, t.labels, rows, t.labels.c.id))
+        new = insert_missing(connection, t.labels, rows)
         return refusals + Added(new=new, same=len(rows) - new)
 
 

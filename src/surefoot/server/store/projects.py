@@ -14,7 +14,7 @@ from surefoot.server.store.accounts import AuditEntry, Member, Project, Protocol
 from surefoot.server.store.engine import Repository
 from surefoot.server.store.labelling import assignments
 from surefoot.server.store.schema import checked_name, checked_text, inserted, one_of, rows_of
-from surefoot.server.store.users import checked_roles
+from surefoot.server.store.users import checked_role
 
 
 class Projects(Repository):
@@ -90,13 +90,12 @@ class Projects(Repository):
 
         Raises ``NotFoundError`` for an unknown user or project.
         """
-        checked_roles([role])
         where = (t.members.c.project_id == project_id) & (t.members.c.user_id == user_id)
         with self._connections.write() as connection:
             locked_project(connection, project_id)
             if connection.scalar(select(t.users.c.id).where(t.users.c.id == user_id)) is None:
                 raise NotFoundError(f"user {user_id} does not exist")
-            values = {"role": role, "active": active}
+            values = {"role": checked_role(role), "active": active}
             if not connection.execute(update(t.members).where(where).values(values)).rowcount:
                 new = {"project_id": project_id, "user_id": user_id, "pseudonym": _new_pseudonym()}
                 connection.execute(insert(t.members).values(**new, **values))

@@ -7,8 +7,9 @@ limits of files, and keeps nothing; so a file that is too large, or cannot be re
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from heapq import merge
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -40,10 +41,8 @@ R = TypeVar("R", bound=Record)
 ADJUDICATED = f"{HUMAN}:adjudicated"
 """``StepLabel.source`` of a decision."""
 
-_ROWS = 500
-
-_TRACES = 50
-"""Traces whose labels are read at once: an agent's run may have hundreds of steps, each with many labels."""
+_ROWS = 200
+"""Rows that are read, or stored, at once."""
 
 
 class ExportRepository(Repository):
@@ -72,12 +71,11 @@ class ExportRepository(Repository):
         """
         label, item = t.labels.c, t.items.c
         by_people = label.item_id.is_not(None)
-        query = (
-            select(label.item_id, label.trace_id, label.step, label.payload)
-            .join(t.items, item.id == label.item_id, isouter=True)
-            .where(label.project_id == project_id, label.is_current)
-            .order_by(label.trace_id, label.step, label.id)
+        keys = (label.trace_id, label.step, label.id)
+        query = select(*keys, label.item_id, label.payload).join(
+            t.items, item.id == label.item_id, isouter=True
         )
+        query = query.where(label.project_id == project_id, label.is_current)
         if not controls:
             query = query.where(~by_people | (item.role == "normal"))
         if not imported:
@@ -85,7 +83,15 @@ class ExportRepository(Repository):
         with self._connections.read() as connection:
             project_in(connection, project_id)
             decided = _decision_labels(connection, project_id) if settled else {}
-        return self._labels(project_id, query, decided)
+        return merge(
+            sorted(decided.values(), key=_place),
+            (
+                StepLabel.model_validate_json(row.payload)
+                for row in self._pages(query, *keys)
+                if (row.item_id, row.step) not in decided
+            ),
+            key=_place,
+        )
 
     def records(self, project_id: int, kind: str) -> Iterable[Record]:
         """``problems``, ``traces``, ``labels`` or ``scores``."""
@@ -106,51 +112,37 @@ class ExportRepository(Repository):
     def _all(self, project_id: int, table: Table, kind: type[R]) -> Iterator[R]:
         with self._connections.read() as connection:
             project_in(connection, project_id)
-        pages = self._pages(project_id, table, table.c.payload)
-        return (kind.model_validate_json(row.payload) for rows in pages for row in rows)
-
-    def _labels(
-        self, project_id: int, query: Select[Any], decided: Mapping[str, Mapping[Place, StepLabel]]
-    ) -> Iterator[StepLabel]:
-        """Labels of ``query``, by trace and step; ``decided`` replaces those of its places, by trace."""
-        for page in self._pages(project_id, t.traces, size=_TRACES):
-            labels = {trace.id: list(decided.get(trace.id, {}).values()) for trace in page}
-            of_page = query.where(t.labels.c.trace_id.between(page[0].id, page[-1].id))
-            with self._connections.read() as connection:
-                for row in connection.execute(of_page):
-                    # a trace may have come since the page was read; the next page does not have it either
-                    settled = (row.item_id, row.step) in decided.get(row.trace_id, {})
-                    if row.trace_id in labels and not settled:
-                        labels[row.trace_id].append(StepLabel.model_validate_json(row.payload))
-            for group in labels.values():
-                yield from sorted(group, key=lambda label: label.step)
-
-    def _pages(
-        self, project_id: int, table: Table, *columns: ColumnElement[Any], size: int = _ROWS
-    ) -> Iterator[Sequence[Row[Any]]]:
-        # Page by page: a slow reader holds neither the rows nor a transaction open.
         keys = [column for column in table.primary_key.columns if column.name != "project_id"]
-        query = select(*keys, *columns).where(table.c.project_id == project_id)
-        query = query.order_by(*keys).limit(size)
+        query = select(*keys, table.c.payload).where(table.c.project_id == project_id)
+        return (kind.model_validate_json(row.payload) for row in self._pages(query, *keys))
+
+    def _pages(self, query: Select[Any], *keys: ColumnElement[Any]) -> Iterator[Row[Any]]:
+        """Rows in the order of ``keys``, their first columns.
+
+        Page by page: a slow reader holds neither the rows nor a transaction open.
+        """
+        query = query.order_by(*keys).limit(_ROWS)
         page = query
         while True:
             with self._connections.read() as connection:
                 rows = connection.execute(page).all()
-            if rows:
-                yield rows
-            if len(rows) < size:
+            yield from rows
+            if len(rows) < _ROWS:
                 return
             page = query.where(tuple_(*keys) > tuple(rows[-1][: len(keys)]))
 
 
-def _decision_labels(connection: Connection, project_id: int) -> dict[str, dict[Place, StepLabel]]:
+def _place(label: StepLabel) -> tuple[str, int]:
+    return label.trace_id, label.step
+
+
+def _decision_labels(connection: Connection, project_id: int) -> dict[Place, StepLabel]:
     names = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
     pseudonyms = {row.user_id: row.pseudonym for row in connection.execute(names)}
-    labels: dict[str, dict[Place, StepLabel]] = {}
-    for position, decision in decisions(connection, project_id).items():
-        label = _decision_label(decision, pseudonyms.get(decision.user_id))
-        labels.setdefault(decision.trace_id, {})[position] = label
-    return labels
+    return {
+        place: _decision_label(decision, pseudonyms.get(decision.user_id))
+        for place, decision in decisions(connection, project_id).items()
+    }
 
 
 def _decision_label(decision: Adjudication, pseudonym: str | None) -> StepLabel:
@@ -221,42 +213,40 @@ def import_files(database: Database, project_id: int, files: Mapping[Path, str])
         else:
             for _ in _solutions(kind, path, ReadReport()):
                 pass
-    # scores and labels need the traces, also traces of other formats
-    order = {"problems": 0, "traces": 1, "scores": 3, "labels": 4}
-    imported = {}
-    for path, kind in sorted(files.items(), key=lambda file: order.get(file[1], 2)):
-        read_file = _import_records if kind in RECORDS else _import_format
-        imported[path] = read_file(database, project_id, kind, path)
-    _refuse_nothing(imported.values())
-    return imported
-
-
-def _import_records(database: Database, project_id: int, kind: str, path: Path) -> ImportedFile:
-    report, traces = ReadReport(), database.traces
-    records: Iterable[Any] = read_records(path, RECORDS[kind], report=report)
-    if kind == "traces":
-        records = map(_cut, records)
+    traces, labels = database.traces, database.labels
     add: dict[str, Callable[[int, Iterable[Any]], Added]] = {
         "problems": traces.add_problems,
         "traces": traces.add_traces,
         "scores": traces.add_scores,
-        "labels": database.labels.import_labels,
+        "labels": labels.import_labels,
     }
-    return ImportedFile(kind=kind, read=report, added={kind: add[kind](project_id, records)})
+    # scores and labels need the traces, also traces of other formats
+    order = {"problems": 0, "traces": 1, "scores": 3, "labels": 4}
+    imported = {}
+    for path, kind in sorted(files.items(), key=lambda file: order.get(file[1], 2)):
+        report = ReadReport()
+        added = dict.fromkeys((kind,) if kind in RECORDS else ("problems", "traces", "labels"), Added())
+        for batch in _batches(kind, path, report):
+            for name, records in batch.items():
+                added[name] += add[name](project_id, records)
+        imported[path] = ImportedFile(kind=kind, read=report, added=added)
+    _refuse_nothing(imported.values())
+    return imported
 
 
-def _import_format(database: Database, project_id: int, source: str, path: Path) -> ImportedFile:
-    report = ReadReport()
-    added = {"problems": Added(), "traces": Added(), "labels": Added()}
-    solutions = _solutions(source, path, report)
+def _batches(kind: str, path: Path, report: ReadReport) -> Iterator[dict[str, Iterable[Record]]]:
+    """The good rows of a file by kind of record, some hundred at a time; traces have steps."""
+    if kind in RECORDS:
+        records: Iterable[Any] = read_records(path, RECORDS[kind], report=report)
+        yield {kind: map(_cut, records) if kind == "traces" else records}
+        return
+    solutions = _solutions(kind, path, report)
     while batch := list(islice(solutions, _ROWS)):
-        problems = {item.problem.id: item.problem for item in batch if item.problem}.values()
-        traces = [_cut(item.trace) for item in batch if item.trace]
-        labels = [label for item in batch for label in item.labels]
-        added["problems"] += database.traces.add_problems(project_id, problems)
-        added["traces"] += database.traces.add_traces(project_id, traces)
-        added["labels"] += database.labels.import_labels(project_id, labels)
-    return ImportedFile(kind=source, read=report, added=added)
+        yield {
+            "problems": {item.problem.id: item.problem for item in batch if item.problem}.values(),
+            "traces": [_cut(item.trace) for item in batch if item.trace],
+            "labels": [label for item in batch for label in item.labels],
+        }
 
 
 def _solutions(source: str, path: Path, report: ReadReport) -> Iterator[ImportedTrace]:

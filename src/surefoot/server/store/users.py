@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 import unicodedata
-from collections.abc import Collection
 from datetime import timedelta
 from typing import Any, get_args
 
@@ -21,26 +20,23 @@ from surefoot.server.store.accounts import Session, User
 from surefoot.server.store.engine import Repository
 from surefoot.server.store.schema import as_data, checked_name, inserted, one_of, rows_of
 
-DEFAULT_ROLES: tuple[Role, ...] = ("annotator",)
-_ROLES = frozenset(get_args(Role))
-
 
 class Users(Repository):
     """Repository of users and their sessions."""
 
-    def create(self, name: str, roles: Collection[Role] = DEFAULT_ROLES) -> User:
+    def create(self, name: str, role: Role = "annotator") -> User:
         """Add a user, who has no link yet.
 
         Raises ``ConflictError`` if the name is taken (letter case does not matter), and ``StoreError`` for an
         invalid name or an unknown role.
         """
         name = checked_user_name(name)
-        folded, roles = folded_name(name), checked_roles(roles)
+        folded = folded_name(name)
         with self._connections.write() as connection:
             owner = connection.scalar(select(t.users.c.name).where(t.users.c.folded == folded))
             if owner is not None:
                 raise ConflictError(f"the name '{owner}' is taken; choose another")
-            row = {"name": name, "folded": folded, "roles": roles, "active": True}
+            row = {"name": name, "folded": folded, "role": checked_role(role), "active": True}
             return inserted(connection, User, t.users, **row, created=self._connections.clock())
 
     def get(self, user_id: int) -> User:
@@ -74,9 +70,9 @@ class Users(Repository):
         """Open or close an account; its link and its sessions end, and its labels stay."""
         self._change(user_id, active=active, link_hash=None)
 
-    def set_roles(self, user_id: int, roles: Collection[Role]) -> User:
-        """Replace the roles, and end the user's sessions."""
-        self._change(user_id, roles=checked_roles(roles))
+    def set_role(self, user_id: int, role: Role) -> User:
+        """Change the role, and end the user's sessions."""
+        self._change(user_id, role=checked_role(role))
         return self.get(user_id)
 
     def open_session(self, user_id: int, *, lifetime: timedelta = timedelta(hours=12)) -> tuple[str, Session]:
@@ -145,12 +141,11 @@ def checked_user_name(name: str) -> str:
     return name
 
 
-def checked_roles(roles: Collection[Role]) -> frozenset[Role]:
-    """``roles`` without repetition. Raises ``StoreError`` for one that is not a ``Role``."""
-    unknown = sorted(set(roles) - _ROLES)
-    if unknown:
-        raise StoreError(f"'{unknown[0]}' is not a role; choose from {', '.join(sorted(_ROLES))}")
-    return frozenset(roles)
+def checked_role(role: Role) -> Role:
+    """``role``. Raises ``StoreError`` for what is not a ``Role``."""
+    if role not in get_args(Role):
+        raise StoreError(f"'{role}' is not a role; choose from {', '.join(get_args(Role))}")
+    return role
 
 
 def _user(connection: Connection, where: ColumnElement[bool]) -> User:
