@@ -1,4 +1,4 @@
-"""How soon the gateway's monitor sees a change, how often it errs, and whether it names the cause."""
+"""How soon the gateway's monitor sees a change, and how often it errs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from surefoot.server import (
     ServerSettings,
     create_app,
 )
-from surefoot.stats import bootstrap_mean, wilson_interval
+from surefoot.stats import wilson_interval
 
 GOLD_SHARE, GOLD_DELAY = 0.2, 50
-REFERENCE, HORIZON, FOLLOW_UP = 1000, 3000, 300
+REFERENCE, HORIZON = 1000, 3000
 WINDOW, EVERY = 200, 10
 STRATEGY = "best-of-n:n=2"
 
@@ -166,7 +166,6 @@ class Outcome:
     early: bool
     """Whether the alarm was before the change."""
     rival: int
-    named: str | None
 
 
 class Streams:
@@ -248,25 +247,13 @@ class Streams:
         reference, stream = unchanged[:REFERENCE], unchanged[REFERENCE:] + self.draw(name, HORIZON)
         monitor, late = self.monitor(reference), []
         at = self.feed(monitor, stream, late)
-        named = None
-        if at is not None and at > before:
-            self.feed_on(monitor, stream[at : at + FOLLOW_UP], late)
-            named = monitor.chart.change.cause
         above = np.flatnonzero(self.distances(reference, stream[before:]) > threshold)
         return Outcome(
             change=name,
             delay=HORIZON if at is None else max(at - before, 0),
             early=at is not None and at <= before,
             rival=int(EVERY * (above[0] + 1)) if len(above) else HORIZON,
-            named=named,
         )
-
-    def feed_on(
-        self, monitor: Monitor, stream: list[tuple[str, int]], late: list[tuple[float, bool]]
-    ) -> None:
-        """Add requests after the alarm."""
-        for one in stream:
-            self.feed(monitor, [one], late)
 
 
 BASE = "unchanged"
@@ -304,8 +291,7 @@ def main() -> None:
 
 def figures_of(outcomes: list[Outcome], alarms: int, requests: int) -> Figures:
     """The headlines, and a line for each change."""
-    print("| change | cause | delay | drift statistic | named |")
-    named = [one.named == CHANGES[one.change][0] for one in outcomes]
+    print("| change | cause | delay | drift statistic |")
     by_change: dict[str, list[int]] = defaultdict(list)
     for number, one in enumerate(outcomes):
         by_change[one.change].append(number)
@@ -313,9 +299,7 @@ def figures_of(outcomes: list[Outcome], alarms: int, requests: int) -> Figures:
         delay, rival = (
             np.median([getattr(outcomes[at], field) for at in numbers]) for field in ("delay", "rival")
         )
-        right = np.mean([named[at] for at in numbers])
-        others = sorted({str(outcomes[at].named) for at in numbers if not named[at]})
-        print(f"| {name} | {CHANGES[name][0]} | {delay:g} | {rival:g} | {right:.0%} {', '.join(others)} |")
+        print(f"| {name} | {CHANGES[name][0]} | {delay:g} | {rival:g} |")
     delays, rivals = (np.array([getattr(one, name) for one in outcomes]) for name in ("delay", "rival"))
     rng = np.random.default_rng(0)
     draws = [rng.integers(len(outcomes), size=len(outcomes)) for _ in range(2000)]
@@ -330,7 +314,6 @@ def figures_of(outcomes: list[Outcome], alarms: int, requests: int) -> Figures:
         figure("seen", 100 * float(np.mean(delays < HORIZON))),
         figure("alarms_before_the_change", 100 * float(np.mean([one.early for one in outcomes]))),
         figure("false_alarms_per_10000", 10_000 * wilson_interval(alarms, requests), "alarms"),
-        figure("causes_named", bootstrap_mean(np.array(named, dtype=float), draws=2000, rng=rng), "share"),
     ]
 
 

@@ -1,14 +1,4 @@
-"""Has anything changed, and what? A chart of signals of each request, and the cause that they point to.
-
-Causes act in an order: the questions, the server that answers, the policy's text, the parser of steps and
-answers, the score, and what people say of the same answer. The cause is the first of them that changed:
-
-- *new questions*: length or words of the prompts.
-- *changed upstream*: failures, empty or cut-off answers, or other token counts of unchanged texts.
-- *broken parser*: answers without final answer or scores, or steps cut elsewhere, from unchanged texts.
-- *gamed scorer*: proxy minus gold (score less people's labels) rose, by more than twice the score's fall.
-- *new policy*: texts or scores changed, and people's labels changed with the scores.
-"""
+"""Has anything changed? A chart of signals of each request, against those of a reference."""
 
 from __future__ import annotations
 
@@ -19,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
@@ -30,28 +20,14 @@ from surefoot.server.records import GatewayCandidate, GatewayRecord, GoldResult
 from surefoot.stats.e_detector import EDetector, FloatArray
 from surefoot.stats.intervals import Interval
 
-Cause = Literal["new questions", "changed upstream", "broken parser", "gamed scorer", "new policy", "unknown"]
-
-_SIGNALS: Final[Mapping[str, Cause]] = {
-    "prompt length": "new questions",
-    "prompt words": "new questions",
-    "failed": "changed upstream",
-    "empty": "changed upstream",
-    "cut off": "changed upstream",
-    "tokens per character": "changed upstream",
-    "without answer": "broken parser",
-    "unscored": "broken parser",
-    "step length": "broken parser",
-    "step ends": "broken parser",
-    "answer length": "new policy",
-    "answer words": "new policy",
-    "score": "new policy",
-    "proxy minus gold": "gamed scorer",
-}
-_NAMES: Final = tuple(_SIGNALS)
+_NAMES: Final = (
+    *("prompt length", "prompt words", "failed", "empty", "cut off", "tokens per character"),
+    *("without answer", "unscored", "step length", "step ends", "answer length", "answer words"),
+    *("score", "proxy minus gold"),
+)
+"""Signals, in the order in which causes act: the questions, the server that answers, the parser of steps and
+answers, the policy's text, the score, and the score less what people say of the same answer."""
 _WORDS: Final = {"prompt words": "prompt", "answer words": "answer", "step ends": "ends"}
-_TEXTS: Final = frozenset({"answer length", "answer words"})
-_CERTAIN: Final = frozenset({"failed", "empty", "cut off"})
 _SHARES: Final = frozenset({"failed", "empty", "cut off", "without answer", "unscored"})
 """Signals that are 0 or 1; the others but the last are ranked among the reference."""
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -60,7 +36,7 @@ _VOCABULARY = 20_000
 _STANDARD_ERRORS = 2.0
 """Half width of the interval that a mean of the reference has, in the chart."""
 _CLEAR = 3.5
-"""Standard errors from which a signal counts as changed when the cause is looked for."""
+"""Standard errors from which a signal counts as changed after an alarm."""
 _KEPT = 500
 _LATEST = 100
 
@@ -74,7 +50,6 @@ class Change:
     alarm: bool
     requests: int
     """Answered since the change, by estimate; 0 without an alarm."""
-    cause: Cause | None
     signals: Mapping[str, float]
     """Changed signals, in standard errors; empty without an alarm."""
 
@@ -164,19 +139,15 @@ class ChangeChart:
 
     @property
     def change(self) -> Change:
-        """The state, with the cause by all requests since the change."""
+        """The state, with the signals that changed by all requests since the change."""
         if self._fitted is None or self._since is None:
             evidence = self._fitted.chart.evidence if self._fitted else 0.0
-            return Change(evidence=evidence, alarm=False, requests=0, cause=None, signals={})
-        rows = np.array(self._rows)[-self._since :]
-        changed = self._fitted.changed(rows)
-        fall = self._fitted.mean_score - _mean(list(self.scores)[-self._since :])
-        rise = 2 * (_mean(rows[:, -1]) - self._fitted.means[-1])
+            return Change(evidence=evidence, alarm=False, requests=0, signals={})
+        changed = self._fitted.changed(np.array(self._rows)[-self._since :])
         return Change(
             evidence=self._fitted.chart.evidence,
             alarm=True,
             requests=self._since,
-            cause=_cause(changed, gamed=bool(rise > 2 * max(fall, 0.0))),
             signals={name: z for name, z in changed.items() if abs(z) >= _CLEAR},
         )
 
@@ -197,7 +168,6 @@ class _Reference:
             for name in _NAMES[:-1]
             if name not in _SHARES
         }
-        self.mean_score = _mean([row["score"] for row in raw])
         table = np.array([self._placed(row) for row in raw])
         observed = ~np.isnan(table)
         self.counts = observed.sum(axis=0)
@@ -333,23 +303,3 @@ def _ends(step: str) -> list[str]:
     """The first and the last word of a step, marked as such."""
     words = _WORD.findall(step[:_CHARACTERS])
     return [f"^{words[0]}", f"{words[-1]}$"] if words else []
-
-
-def _mean(values: Sequence[float] | FloatArray) -> float:
-    observed = np.asarray(values)[~np.isnan(values)]
-    return float(observed.mean()) if len(observed) else 0.0
-
-
-def _cause(changed: Mapping[str, float], *, gamed: bool) -> Cause:
-    """The first cause in the order of their action that explains the signals."""
-    clear = {name for name, z in changed.items() if abs(z) >= _CLEAR}
-    causes = {_SIGNALS[name] for name in clear}
-    if "new questions" in causes:
-        return "new questions"
-    if clear & _CERTAIN or ("changed upstream" in causes and not clear & _TEXTS):
-        return "changed upstream"
-    if "broken parser" in causes and not clear & _TEXTS:
-        return "broken parser"
-    if changed.get("proxy minus gold", 0) >= _CLEAR and gamed:
-        return "gamed scorer"
-    return "new policy" if clear & {*_TEXTS, "score"} else "unknown"

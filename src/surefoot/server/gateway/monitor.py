@@ -18,7 +18,7 @@ from surefoot.guard import GuardDecision, Review
 from surefoot.records import Usage
 from surefoot.scores import is_scored
 from surefoot.server.gateway.admission import Admission
-from surefoot.server.gateway.changes import Cause, ChangeChart
+from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.gateway.generation import Choice
 from surefoot.server.gateway.gold import GoldStream
 from surefoot.server.gateway.plan import Plan
@@ -72,7 +72,7 @@ class Observations:
 class Monitor:
     """Watches answered requests: the latest events of each share, and a chart of changes.
 
-    Changes in the clients' questions are changes, too: ``chart.change`` names the cause.
+    Changes in the clients' questions are changes, too: ``chart.change`` names the signals that changed.
     """
 
     def __init__(self, settings: MonitorSettings | None = None) -> None:
@@ -304,7 +304,3 @@ def _gauges(admission: Admission, monitor: Monitor, answer_failures: Mapping[str
         f"A change is claimed from {monitor.settings.run_length:g}, the requests per false alarm.",
         change.evidence,
     )
-    causes = GaugeMetricFamily("surefoot_change_cause", "1 = the change has this cause.", labels=["cause"])
-    for cause in get_args(Cause):
-        causes.add_metric([cause], float(change.cause == cause))
-    yield causes
