@@ -1,4 +1,4 @@
-"""Equations checked in context, against human labels: what is flagged, and how often wrongly."""
+"""Equations in steps, against human labels: what is flagged by which rule, and how often wrongly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import re
 import sys
 import time
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -30,7 +30,8 @@ from surefoot.stats import Bootstrap
 
 HELD_OUT = slice(120, 240)
 """Problems of PRM800K in the order of the draw; flags on the first 120 were read to improve the rules."""
-_RIGHT = frozenset({"holds", "rounded", "follows", "restated"})
+_RIGHT = frozenset({"holds", "rounded", "follows"})
+KINDS = ("numbers", "letters", "rewriting", "claim")
 _ANNOTATION = re.compile(r"<<([^<>]*)>>")
 
 
@@ -44,20 +45,30 @@ class Row:
     label: float | None = None
 
     @property
+    def flag(self) -> EquationCheck | None:
+        """The first equation that is wrong."""
+        return next((check for check in self.checks if check.state == "fails"), None)
+
+    @property
     def flagged(self) -> bool:
-        """Whether an equation is wrong."""
-        return any(check.state == "fails" for check in self.checks)
+        """Whether the verdict is -1."""
+        return self.flag is not None
 
     @property
     def judged(self) -> bool:
-        """Whether the relation of an equation to what is known was decided."""
-        return any(check.state in _RIGHT | {"fails"} for check in self.checks)
+        """Whether an equation was decided."""
+        return any(check.state in _RIGHT | {"restated", "fails"} for check in self.checks)
+
+    @property
+    def right(self) -> bool:
+        """Whether the verdict is +1."""
+        states = {check.state for check in self.checks}
+        return bool(states & _RIGHT) and states <= _RIGHT | {"restated"}
 
     @property
     def follows(self) -> bool:
-        """Whether all equations are right, and one of them because of earlier facts."""
-        states = {check.state for check in self.checks}
-        return states <= _RIGHT and "follows" in states
+        """Whether the verdict is +1, because of earlier equations."""
+        return self.right and any(check.state == "follows" for check in self.checks)
 
 
 class Checker:
@@ -119,6 +130,10 @@ def on_prm800k(path: Path, quick: bool, shown: int) -> Figures:
             1,
             row.follows,
             row.follows and row.label == -1,
+            row.right,
+            row.right and row.label == -1,
+            *(row.flag is not None and row.flag.kind == kind for kind in KINDS),
+            *(row.flag is not None and row.flag.kind == kind and row.label == -1 for kind in KINDS),
         ),
     )
     figures = ratios(
@@ -130,7 +145,10 @@ def on_prm800k(path: Path, quick: bool, shown: int) -> Figures:
             "judged": (5, 6),
             "follows": (7, 6),
             "follows_bad": (8, 7),
+            "right": (9, 6),
+            "right_bad": (10, 9),
             "base_bad": (2, 6),
+            **{f"precision_{kind}": (15 + number, 11 + number) for number, kind in enumerate(KINDS)},
         },
     )
     spent = 1e3 * np.array(checker.seconds)
@@ -142,9 +160,11 @@ def on_prm800k(path: Path, quick: bool, shown: int) -> Figures:
 
 
 def on_processbench(name: str, path: Path, quick: bool, shown: int) -> Figures:
-    """First errors."""
+    """First errors; by kind, first flags at the error, after it, and before it or on a correct trace."""
     checker = Checker()
     counts: dict[str, list[tuple[float, ...]]] = defaultdict(list)
+    places: Counter[tuple[str, str]] = Counter()
+    steps_right: Counter[str] = Counter()
     alarms: list[Row] = []
     for item in islice(read_processbench(path), 0, None, 8 if quick else 1):
         steps = checker.rows(ProblemTrace(problem=item.problem, trace=item.trace))
@@ -153,7 +173,15 @@ def on_processbench(name: str, path: Path, quick: bool, shown: int) -> Figures:
         right = first_flag == first_error
         correct = first_error is None
         counts[item.problem.text].append((correct, correct and right, not correct, not correct and right))
-        if first_flag is not None and (correct or (first_error is not None and first_flag < first_error)):
+        for index, step in enumerate(steps[: None if correct else first_error + 1]):
+            kind = "first_bad" if index == first_error else "good"
+            steps_right.update([kind] + [f"{kind}_right"] * step.right + [f"{kind}_follows"] * step.follows)
+        if first_flag is None:
+            continue
+        misplaced = correct or first_flag < first_error
+        place = "at_error" if right else "misplaced" if misplaced else "after_error"
+        places[steps[first_flag].flag.kind, place] += 1
+        if misplaced:
             alarms.append(steps[first_flag])
     show(f"ProcessBench {name}: flags on correct traces or before the first error", alarms, shown)
     totals = [np.array([np.sum(rows, axis=0) for rows in counts.values()], dtype=float)]
@@ -169,6 +197,14 @@ def on_processbench(name: str, path: Path, quick: bool, shown: int) -> Figures:
         figure(f"processbench_{name}_{part}", cell, "share")
         for part, cell in zip(names, intervals, strict=True)
     ]
+    figures += [
+        figure(f"processbench_{name}_{kind}_{place}", float(number), "first flags")
+        for (kind, place), number in sorted(places.items())
+    ]
+    for part in ("right", "follows"):
+        good, bad = steps_right[f"good_{part}"], steps_right[f"first_bad_{part}"]
+        unit = f"of {good + bad} steps up to the first error"
+        figures.append(figure(f"processbench_{name}_{part}_bad", bad / max(good + bad, 1), unit))
     spent = 1e3 * np.array(checker.seconds)
     return [*figures, figure(f"processbench_{name}_mean_ms", float(spent.mean()), "ms per step")]
 
@@ -228,11 +264,13 @@ def per_problem(rows: Sequence[Row], count: Callable[[Row], tuple[float, ...]]) 
 
 def ratios(counts: np.ndarray, parts: dict[str, tuple[int, int]]) -> Figures:
     """Figures of ratios of two columns, with intervals over problems."""
-    tops, bottoms = zip(*parts.values(), strict=True)
-    intervals = Bootstrap(seed=0).totals(
-        [counts], lambda sums: sums[:, 0][:, list(tops)] / sums[:, 0][:, list(bottoms)]
-    )
     totals = counts.sum(axis=0)
+    parts = {name: columns for name, columns in parts.items() if totals[columns[1]]}
+    tops, bottoms = zip(*parts.values(), strict=True)
+    with np.errstate(invalid="ignore"):  # a draw without any of a rare kind
+        intervals = Bootstrap(seed=0).totals(
+            [counts], lambda sums: sums[:, 0][:, list(tops)] / sums[:, 0][:, list(bottoms)]
+        )
     return [
         figure(name, cell, f"{totals[top]:.0f} of {totals[bottom]:.0f}")
         for (name, (top, bottom)), cell in zip(parts.items(), intervals, strict=True)
@@ -246,7 +284,7 @@ def show(title: str, rows: Sequence[Row], most: int) -> None:
     for number, row in enumerate(flagged[:most], start=1):
         wrong = next(check for check in row.checks if check.state == "fails")
         print(f"--- {number} rated {row.label}\nPROBLEM {row.problem}\nSTEP {row.text}")
-        print(f"FLAG {wrong.state}: {wrong.text}\n     {wrong.reason}")
+        print(f"FLAG {wrong.kind}: {wrong.text}\n     {wrong.reason}")
 
 
 def annotations(path: Path, most: int | None) -> Iterator[str]:

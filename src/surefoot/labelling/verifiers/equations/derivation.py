@@ -95,7 +95,7 @@ class Relation:
     def values(
         self, number: int, work: Work, known: Mapping[str, Number] = {}
     ) -> tuple[Number, Number] | None:
-        """Both sides at point ``number``; ``known`` letters have their value there."""
+        """Both sides at point ``number``, where the ``known`` letters have other values."""
         work.spend(self.nodes)
         point = {name: _value_at(name, number) for name in self.unknowns} | dict(known)
         try:
@@ -103,11 +103,11 @@ class Relation:
         except UnknownValueError:
             return None
 
-    def residual(self, work: Work, known: Mapping[str, Number] = {}) -> Residual:
+    def residual(self, work: Work) -> Residual:
         """Left minus right at all points; exactly 0 where the sides are equal."""
         residual = np.full(_POINTS, np.nan, dtype=np.complex128)
         for number in range(_POINTS):
-            if (sides := self.values(number, work, known)) is not None:
+            if (sides := self.values(number, work)) is not None:
                 residual[number] = 0 if equal(*sides) else _floating(sides[0]) - _floating(sides[1])
         return residual
 
@@ -179,33 +179,16 @@ def _value_at(name: str, number: int) -> Fraction:
     return value if number < _POSITIVE or seed % 3 else -value
 
 
-def confirming(
-    relation: Relation, earlier: Sequence[Relation], known: Mapping[str, Number], work: Work
-) -> tuple[Relation, ...] | None:
-    """Earlier equations that ``relation`` follows from; ``()`` = from known values alone, ``None`` = no.
-
-    It follows if it is true for the ``known`` values of letters, or is a linear combination of one or two of
-    the earlier equations, before or after these values are inserted.
-    """
-    own = relation.left.name if relation.left.kind == "s" else None
-    known = {name: value for name, value in known.items() if name != own}
+def confirming(relation: Relation, earlier: Sequence[Relation], work: Work) -> tuple[Relation, ...]:
+    """One or two earlier equations that ``relation`` is a linear combination of, or nothing."""
+    residual = relation.residual(work)
     related = [other for other in reversed(earlier) if other.unknowns & relation.unknowns][:_RELATED]
-    inserted = any(known.keys() & other.unknowns for other in (relation, *related))
-    for values in ({}, known) if inserted else ({},):
-        residual = relation.residual(work, values)
-        finite = residual[~np.isnan(residual)]
-        if len(finite) < 3 or (values and relation.unknowns - values.keys() and not finite.any()):
-            continue
-        if not finite.any():
-            return ()
-        if _spread(finite) <= _TOLERANCE * abs(finite[0]):
-            continue
-        residuals = [other.residual(work, values) for other in related]
-        for size in (1, 2):
-            for chosen in combinations(range(len(related)), size):
-                if is_combination(residual, [residuals[number] for number in chosen]):
-                    return tuple(related[number] for number in chosen)
-    return None
+    residuals = [other.residual(work) for other in related]
+    for size in (1, 2):
+        for chosen in combinations(range(len(related)), size):
+            if is_combination(residual, [residuals[number] for number in chosen]):
+                return tuple(related[number] for number in chosen)
+    return ()
 
 
 _RELATED = 8

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -61,8 +61,6 @@ class Context:
 
     problem: str
     relations: tuple[Relation, ...] = ()
-    known: Mapping[str, Number] = field(default_factory=dict)
-    """The latest values of letters."""
     texts: tuple[str, ...] = ()
     """The last three steps."""
     length: int = 0
@@ -182,7 +180,8 @@ class _StepChecker:
         except WorkLimitError as error:
             return _result(equation, "unchecked", str(error))
         if check.state in ("follows", "unchecked") and not equation.doubt and not equation.approximate:
-            self._remember(relation)
+            relations = (*self.context.relations, relation)
+            self.context = replace(self.context, relations=relations[-_REMEMBERED:])
         gap = self.text[self.last[0].end : equation.start][:_GAP] if self.last else ""
         chained = self.last is not None and equation.start < self.last[0].end
         self.among_others = chained or _ALTERNATIVE.fullmatch(gap) is not None
@@ -225,7 +224,8 @@ class _StepChecker:
             return _result(equation, "holds", "equal for all values")
         doubt = equation.doubt or self._doubt(equation) or self._other_objects()
         if is_impossible(relation, self.work):
-            if relation.left.kind in ("s", "call") or doubt or _CONDITION.search(equation.before):
+            named = relation.left.kind in ("s", "call") or _shows_addition(relation)
+            if named or doubt or _CONDITION.search(equation.before):
                 reason = "true for no value, but it may be a definition or a condition"
                 return _result(equation, "unchecked", reason)
             return _result(equation, "fails", "true for no value")
@@ -233,12 +233,10 @@ class _StepChecker:
             return _result(equation, "fails", wrong, "rewriting")
         if any(other.written == relation.written for other in self.context.relations):
             return _result(equation, "restated", "as before")
-        facts = confirming(relation, self.context.relations, self.context.known, self.work)
-        if facts is None:
+        facts = confirming(relation, self.context.relations, self.work)
+        if not facts:
             return _result(equation, "unchecked", "an equation to solve or a definition")
-        return _result(
-            equation, "follows", f"from {'; '.join(map(str, facts)) or 'the values of its letters'}"
-        )
+        return _result(equation, "follows", f"from {'; '.join(map(str, facts))}")
 
     def _misderived(self, equation: Equation, relation: Relation) -> str | None:
         """Why the equation is not what the one before it becomes, if nothing stands between them."""
@@ -271,15 +269,6 @@ class _StepChecker:
         match = _OTHER_OBJECTS.search(texts)
         return f"{match.group()!r} may mean other objects than numbers" if match else None
 
-    def _remember(self, relation: Relation) -> None:
-        known = self.context.known
-        if relation.left.kind == "s":
-            value = _value(relation.right, relation.notation, known)
-            if value is not None:
-                known = {**known, relation.left.name: value}
-        relations = (*self.context.relations, relation)
-        self.context = replace(self.context, relations=relations[-_REMEMBERED:], known=known)
-
 
 def _result(
     equation: Equation, state: EquationState, reason: str, kind: EquationKind = "letters"
@@ -297,6 +286,12 @@ def _value(node: Expression, notation: Notation, known: Mapping[str, Number] = {
 def _is_next_line(gap: str) -> bool:
     """Whether only marks stand between two lines of a derivation; on one line, a comma makes a list."""
     return bool(_MARKS.fullmatch(gap) and (_BREAK.search(gap) or not set(gap) & set(",;&")))
+
+
+def _shows_addition(relation: Relation) -> bool:
+    """Whether the right side is the left one with another term: ``x^2 + 2x = x^2 + 2x + 1``."""
+    right = relation.right
+    return right.kind in ("+", "-") and str(right.parts[0]) == str(relation.left)
 
 
 def _solves(value: Relation, relation: Relation) -> bool:

@@ -31,9 +31,8 @@ class EquationVerifier:
     An equation with unknowns
 
     - *holds* if it is an identity, and *fails* if it is true for no value (``x + 1 = x + 2``);
-    - *follows* if it is true for the values that its letters were given, or is a linear combination of one or
-      two earlier equations of the problem and the steps. These can only confirm: another line, case or object
-      may share the letters;
+    - *follows* if it is a linear combination of one or two earlier equations of the problem and the steps.
+      These can only confirm: another line, case or object may share the letters;
     - *fails* as the *rewriting* of the equation right before it if it cannot be that: one side is the same
       and the other is not, a term changed sides without its sign, a value does not solve it;
     - is *restated* or *unchecked* otherwise. Silence says nothing about the step.
