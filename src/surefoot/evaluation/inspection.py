@@ -62,7 +62,8 @@ _CALL = ("", "")
 
 _COUNTED: Final = (
     "problems", "problems with a reference answer", "traces", "solutions", "chats", "agent runs", "correct",
-    "wrong", "of unknown outcome", "with gold calls", "with declared tools", "without any step", "steps",
+    "wrong", "of unknown outcome", "cut off by a limit or a filter", "with gold calls",
+    "with declared tools", "without any step", "steps",
 )  # fmt: skip
 _JSON_TYPES: Final[Mapping[type, str]] = {
     bool: "boolean", dict: "object", float: "number", int: "number", list: "array", str: "string",
@@ -275,6 +276,7 @@ class _Contents:
         self.counts.update(["traces", kind, outcome])
         self.counts["steps"] += len(trace.steps)
         self.counts["without any step"] += not trace.steps
+        self.counts["cut off by a limit or a filter"] += trace.cut_off
         item = ProblemTrace(problem=problem or Problem(text="?"), trace=trace)
         self.counts["with gold calls"] += gold_calls(item) is not None
         self.counts["with declared tools"] += bool(trace.tools)

@@ -45,7 +45,8 @@ def count_fields(row: Any, items: Sequence[Any], counts: Counter[str]) -> None:
         inner = list[tuple[str, str]]()
         if (value := _parsed(text)) is not None:
             _add_leaves(value, path, inner)
-        missing = [name for name, part in inner if not texts.contain(name, part)] if inner else [path]
+        missing = [name for name, part in inner if part not in _WORDS and not texts.contain(name, part)]
+        missing = missing if inner else [path]
         for name in missing:
             counts[name if name in counts or len(counts) < _MAX_NAMES else "other fields"] += 1
 

@@ -18,6 +18,7 @@ from pydantic_core import from_json
 
 from surefoot.errors import RecordError
 from surefoot.extras import need
+from surefoot.formats.account import count_fields
 from surefoot.formats.imports import (
     IMPORT_KEY,
     RESULTS_KEY,
@@ -32,7 +33,7 @@ from surefoot.formats.imports import (
 )
 from surefoot.formats.rows import Row
 from surefoot.io.atomic import atomic_file, write_json
-from surefoot.io.files import readable, shortened
+from surefoot.io.files import ReadReport, readable, shortened
 from surefoot.io.limits import FileLimits, RowSize, open_bounded, read_whole
 from surefoot.records import Problem, Trace, content_id
 
@@ -62,7 +63,7 @@ def is_inspect_archive(path: Path) -> bool:
 
 def read_inspect_log(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
     """One trace per sample and epoch, one sample at a time for ``.eval``; samples are numbered from 1."""
-    return context.rows(_samples(Path(path)), lambda _, sample: [_trace(sample, context)])
+    return context.rows(_samples(Path(path), context.report), lambda _, sample: [_trace(sample, context)])
 
 
 def write_inspect_log(original: Path, path: Path, results: Mapping[str, TraceResults]) -> int:
@@ -102,9 +103,11 @@ def write_inspect_log(original: Path, path: Path, results: Mapping[str, TraceRes
     return changed
 
 
-def _samples(path: Path) -> Iterator[Row]:
+def _samples(path: Path, report: ReadReport) -> Iterator[Row]:
     if not is_inspect_archive(path):
-        samples = _log(path).get("samples")
+        log = _log(path)
+        samples = log.pop("samples", None)
+        count_fields(log, (), report.fields)
         if not isinstance(samples, list):
             raise RecordError(f"{path}: the log has no samples; run the evaluation with log_samples=True")
         yield from enumerate(samples, start=1)
@@ -112,6 +115,8 @@ def _samples(path: Path) -> Iterator[Row]:
     with _open_archive(path) as archive:
         entries = [entry for entry in archive.infolist() if entry.filename.startswith("samples/")]
         _check_unpacked_size(entries)
+        others = [name for name in archive.namelist() if not name.startswith("samples/")]
+        report.left_out.update(f"member {shortened(name)} of the archive" for name in others)
         for number, entry in enumerate(entries, start=1):
             try:
                 yield number, from_json(_content(archive, entry))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.formats.imports import ImportContext, ImportedTrace, require_object
-from surefoot.formats.otel_spans import Span, parsed_json, read_spans, timestamp
+from surefoot.formats.otel_spans import Span, found_field, parsed_json, read_spans, timestamp
 from surefoot.messages import read_messages
 
 _OBSERVATIONS: Final = {
@@ -71,6 +71,7 @@ def _langfuse_spans(row: Any) -> Iterator[Span]:
             "gen_ai.usage.output_tokens": usage.get("output"),
         },
         error=_error(row, "statusMessage", "status_message") if row.get("level") == "ERROR" else None,
+        row=row,
     )
 
 
@@ -94,6 +95,7 @@ def _langsmith_spans(row: Any) -> Iterator[Span]:
             "gen_ai.usage.output_tokens": row.get("completion_tokens") or usage.get("output_tokens"),
         },
         error=_error(row, "error") if row.get("error") else None,
+        row={name: value for name, value in row.items() if name != "child_runs"},
     )
     for child in _parts(row, ("child_runs",)):
         yield from _langsmith_spans(child)
@@ -109,6 +111,7 @@ def _attributes(prompt: Any, answer: Any, *, is_call: bool) -> dict[str, Any]:
         attributes: dict[str, Any] = {
             "gen_ai.input.messages": _messages(prompt, "user"),
             "gen_ai.output.messages": _messages(answer, "assistant"),
+            "gen_ai.response.finish_reasons": found_field(answer, ("finish_reason", "stop_reason")),
         }
         if isinstance(prompt, Mapping) and isinstance(prompt.get("tools"), list):
             attributes["gen_ai.tool.definitions"] = prompt["tools"]

@@ -40,6 +40,7 @@ _ENVELOPES: Final = {"resourceSpans", "resource_spans"}
 _INDEXED: Final = re.compile(r"^.+?\.\d+\..+$")
 _FAMILIES = ("llm.input_messages", "llm.output_messages", "llm.tools", "gen_ai.prompt", "gen_ai.completion")
 """Attributes whose names contain indices: ``llm.tools.0.tool.json_schema``."""
+_OUTPUTS: Final = ("gen_ai.output.messages", "llm.output_messages", "gen_ai.completion")
 _REASONING_TOKENS: Final = (
     "gen_ai.usage.reasoning.output_tokens",
     "llm.token_count.completion_details.reasoning",
@@ -89,8 +90,14 @@ def read_spans(
             "gen_ai.output.messages, llm.input_messages); capture content in the instrumentation, such as "
             "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true",
         )
-    rows = ((number, trace) for number, trace in enumerate(chats, start=1) if chats[trace])
-    yield from context.rows(rows, lambda _, trace: _traces(trace, chats[trace], spans[trace], context, name))
+    names = [trace for trace, group in chats.items() if group]
+    rows = ((number, [span.row for span in spans[trace]]) for number, trace in enumerate(names, start=1))
+
+    def build(number: int, _: object) -> Iterator[ImportedTrace]:
+        trace = names[number - 1]
+        return _traces(trace, chats[trace], spans[trace], context, name)
+
+    yield from context.rows(rows, build)
 
 
 def write_otel_events(_: Path, path: Path, results: Mapping[str, TraceResults]) -> int:
@@ -115,6 +122,8 @@ class Span:
     attributes: Mapping[str, Any]
     error: str | None = None
     events: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    row: Any = None
+    """All that the file has of it."""
 
     @property
     def has_messages(self) -> bool:
@@ -140,7 +149,7 @@ class Span:
     @property
     def output(self) -> list[dict[str, Any]]:
         """The message that the model wrote: its first choice."""
-        messages = self._messages("gen_ai.output.messages", "llm.output_messages", "gen_ai.completion")
+        messages = self._messages(*_OUTPUTS)
         if messages is None:
             messages = [body for name, body in self.events if name == "gen_ai.choice"]
         return [_message(row, "assistant") for row in messages[:1]]
@@ -158,6 +167,16 @@ class Span:
     def text(self, *names: str) -> str | None:
         """The first of these attributes, as text."""
         return next((str(self.attributes[name]) for name in names if self.attributes.get(name)), None)
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the model's message ended."""
+        names = ("gen_ai.response.finish_reasons", "llm.finish_reason")
+        reason: Any = next((self.attributes[name] for name in names if self.attributes.get(name)), None)
+        if reason is None and (messages := self._messages(*_OUTPUTS)):
+            reason = found_field(messages[0], ("finish_reason", "stop_reason"))
+        reason = reason[0] if isinstance(reason, list) and reason else reason
+        return None if reason is None else str(reason)
 
     @property
     def tools(self) -> list[Any]:
@@ -214,8 +233,6 @@ def _trace(trace_id: str, otel_id: str, chat: _Conversation, form: str) -> Impor
     check_assistant(chat.messages)
     problem = Problem(text=task_of(chat.messages))
     last = chat.calls[-1]
-    names = ("gen_ai.response.finish_reasons", "llm.finish_reason")
-    reasons: Any = next((last.attributes[name] for name in names if last.attributes.get(name)), None)
     prompt_names = ("gen_ai.usage.input_tokens", "llm.token_count.prompt")
     completion_names = ("gen_ai.usage.output_tokens", "llm.token_count.completion")
     response_ids = {
@@ -229,7 +246,7 @@ def _trace(trace_id: str, otel_id: str, chat: _Conversation, form: str) -> Impor
         messages=tuple(chat.messages),
         tools=record_tools(next((span.tools for span in chat.calls if span.tools), ())),
         policy=last.text("gen_ai.response.model", "gen_ai.request.model", "llm.model_name"),
-        finish_reason=str(reasons[0]) if isinstance(reasons, list) and reasons else reasons,
+        finish_reason=last.finish_reason,
         error=last.error,
         usage=Usage(
             prompt_tokens=sum(span.number(*prompt_names) or 0 for span in chat.calls),
@@ -279,15 +296,16 @@ def _spans(row: Any) -> Iterator[Span]:
     row = require_object(row, "a span")
     for resource in row.get("resourceSpans") or row.get("resource_spans") or ():
         for scope in resource.get("scopeSpans") or resource.get("scope_spans") or ():
-            yield from (_span(span) for span in scope.get("spans") or ())
+            above = {"resource": resource.get("resource"), "scope": scope.get("scope")}
+            yield from (_span(span, above) for span in scope.get("spans") or ())
     if isinstance(row.get("data"), list):  # a page of Phoenix's API
         yield from (_span(span) for span in row["data"])
     elif not _ENVELOPES & row.keys():
         yield _span(row)
 
 
-def _span(row: Mapping[str, Any]) -> Span:
-    context = row.get("context") or row
+def _span(row: Mapping[str, Any], above: Mapping[str, Any] | None = None) -> Span:
+    context, attributes = row.get("context") or row, _attributes(row)
 
     def identifier(name: str, otlp_name: str) -> str:
         value = context.get(name) or row.get(f"context.{name}") or row.get(otlp_name) or ""
@@ -301,7 +319,8 @@ def _span(row: Mapping[str, Any]) -> Span:
         start=timestamp(
             row.get("start_time") or row.get("startTimeUnixNano") or row.get("start_time_unix_nano")
         ),
-        attributes=_nested(_attributes(row)),
+        attributes=_nested(attributes),
+        row={**row, "attributes": attributes, **(above or {})},
         error=str(status.get("description") or status.get("message") or "error") if failed else None,
         events=[(event.get("name", ""), _event_body(event)) for event in row.get("events") or ()],
     )
@@ -394,6 +413,15 @@ def _is_cut(text: str) -> bool:
         return False
     first = value[0] if isinstance(value, list) and value else value
     return isinstance(first, dict) and bool(first.keys() & _MESSAGE_FIELDS)
+
+
+def found_field(value: Any, names: Sequence[str]) -> str | None:
+    """The first text under one of these names, at any depth."""
+    if isinstance(value, Mapping):
+        texts = (value[name] for name in names if isinstance(value.get(name), str))
+        return next(texts, None) or found_field(list(value.values()), names)
+    found = (found_field(item, names) for item in value) if isinstance(value, list) else ()
+    return next(filter(None, found), None)
 
 
 def _as_text(value: Any) -> str:

@@ -56,6 +56,7 @@ _GUESSES: Mapping[str, tuple[str, ...]] = {
     "tools": ("tools", "functions"),
     "outcome": ("outcome", "correct", "is_correct", "success", "resolved", "passed"),
     "policy": ("policy", "model", "generator", "model_name"),
+    "system": ("system", "system_prompt"),
     "finish_reason": ("finish_reason", "finish_reasons", "stop_reason", "stop_reasons", "finishreason"),
 }  # fmt: skip
 """Column names by content; the first one that a row has is used."""
@@ -154,6 +155,7 @@ class _Columns:
         texts = values.get("text")
         solutions = [self._solution(text) for text in (texts if isinstance(texts, list) else [texts])]
         problem = self._problem(values, None)
+        prompt = self._context.messages(_messages(values.get("problem")) or ())
         if problem and "text" not in (self._columns or {}):
             yield ImportedTrace(problem=problem, trace=None)
             return
@@ -168,14 +170,18 @@ class _Columns:
         for sample, (text, outcome, ending) in enumerate(zip(solutions, outcomes, endings, strict=True)):
             # An empty solution is kept, because it is a failed sample.
             correct = False if outcome is None and not (text or "").strip() else _outcome(outcome)
-            own = {
+            own: dict[str, Any] = {
                 "outcome": correct,
                 "finish_reason": _finish_reason(ending),
                 "meta": {IMPORT_KEY: {**note, "sample": sample}},
             }
+            # The text of a problem has the user's messages alone.
+            if any(message.role != "user" for message in prompt):
+                own["messages"] = (*prompt, Message(role="assistant", content=text or ""))
+            else:
+                own["text"] = text or ""
             trace = Trace(
                 problem_id=problem.id if problem else str(values["problem_id"]),
-                text=text or "",
                 sample=sample,
                 error=None if text is not None else "the file lacks a solution here",
                 **(fields | own),
@@ -198,6 +204,8 @@ class _Columns:
         # TRL's conversational rows have the prompt's messages in another column.
         if (prompt := _messages(values.get("problem"))) is not None:
             messages = (*self._context.messages(prompt), *messages)
+        if (system := _text(values.get("system"))) and all(row.role != "system" for row in messages):
+            messages = (Message(role="system", content=system), *messages)
         check_assistant(messages)
         problem = self._problem(values, messages)
         trace = Trace(

@@ -64,9 +64,11 @@ def read_tau2(path: Path | str, context: ImportContext) -> Iterator[ImportedTrac
                 continue
             note = row_note(_TAU2, number, row)
             for index, simulation in enumerate(_simulations(row)):
-                yield number, (row, simulation, {**note, "simulation": index})
+                shared = {name: value for name, value in row.items() if name != "simulations" and not index}
+                note = {**note, "simulation": index}
+                yield number, (row, simulation, note, shared | {"simulations": simulation})
 
-    return context.rows(simulations(), lambda _, parts: [_tau2_trace(context, *parts)])
+    return context.rows(simulations(), lambda _, parts: [_tau2_trace(context, *parts[:-1])])
 
 
 def _tau_trace(number: int, row: Any, context: ImportContext) -> ImportedTrace:
