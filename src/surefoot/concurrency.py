@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -34,6 +35,35 @@ def run_sync(coroutine: Coroutine[Any, Any, R]) -> R:
         return asyncio.run(coroutine)
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(contextvars.copy_context().run, asyncio.run, coroutine).result()
+
+
+class Shares:
+    """A bounded total with owners: anybody may take while it has room, then only who has less than an equal
+    share, until it is twice as much. So nobody fills it for the others."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.total = most, 0
+        self.by_owner: Counter[str] = Counter()
+
+    def has_room(self, owner: str, amount: int = 1) -> bool:
+        """Whether ``owner`` may take ``amount`` more."""
+        owners = len(self.by_owner) + (owner not in self.by_owner)
+        return in_share(self.most, amount, self.total, self.by_owner[owner], owners)
+
+    def add(self, owner: str, amount: int = 1) -> None:
+        """Take ``amount``, or give it back if it is negative."""
+        self.total += amount
+        self.by_owner[owner] += amount
+        if self.by_owner[owner] <= 0:
+            del self.by_owner[owner]
+
+
+def in_share(most: int, amount: int, total: int, own: int, owners: int) -> bool:
+    """The rule of :class:`Shares`: ``total`` is taken by now, ``own`` of it by the one of ``owners`` who asks
+    for ``amount``."""
+    if total + amount <= most:
+        return True
+    return own + amount <= most // owners and total + amount <= 2 * most
 
 
 _GRANTED: Future[None] = Future()

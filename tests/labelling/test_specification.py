@@ -10,7 +10,7 @@ import pytest
 from surefoot.errors import LabelError, TrainingError
 from surefoot.labelling import Clause, JudgeLabeller, JudgePrompt, Specification, read_tool_policy, rejection
 from surefoot.labelling.judge import structured_output
-from surefoot.labelling.verifiers.tool_policy import PolicyRule, judge_call
+from surefoot.labelling.verifiers.tool_policy import CallHistory, PolicyRule, judge_call
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.records import Evidence, Problem, StepLabel, ToolCall, Trace
@@ -100,12 +100,12 @@ def test_exceptions_override_and_ambiguity_decides_nothing():
 def test_one_file_holds_the_rules_of_the_guard_too(tmp_path):
     policy = read_tool_policy(file(tmp_path, SPECIFICATION.model_dump(mode="json")))
     assert [rule.tools for rule in policy.rules] == [("refund",)]
-    (outcome,) = judge_call(policy, ToolCall(name="refund", arguments='{"amount": 200}'), (), ())
+    (outcome,) = judge_call(policy, ToolCall(name="refund", arguments='{"amount": 200}'), CallHistory(), ())
     assert (outcome.outcome, outcome.reason) == (
         "violated",
         "policy: clause 3: required: args.amount <= 100.0",
     )
-    (outcome,) = judge_call(policy, ToolCall(name="refund", arguments='{"amount": 20}'), (), ())
+    (outcome,) = judge_call(policy, ToolCall(name="refund", arguments='{"amount": 20}'), CallHistory(), ())
     assert outcome.outcome == "satisfied"
     without = SPECIFICATION.model_copy(update={"clauses": CLAUSES[:2]})
     with pytest.raises(LabelError, match="no clause has 'tools'"):

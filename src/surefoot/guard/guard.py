@@ -6,15 +6,25 @@ import asyncio
 import logging
 import time
 import uuid
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
 from typing import Any, Final, NamedTuple
 
 from surefoot.errors import GuardError
-from surefoot.guard.conversations import MAX_REMEMBERED, CallMemory, Conversations, conversation_key
+from surefoot.guard.conversations import (
+    CALL_BYTES,
+    MOST_HIDDEN,
+    Conversation,
+    Conversations,
+    Key,
+    Record,
+    State,
+    View,
+    conversation_key,
+)
 from surefoot.guard.records import (
     Action,
     CallVerdict,
@@ -26,7 +36,7 @@ from surefoot.guard.records import (
     StageVerdict,
 )
 from surefoot.guard.view import call_steps, monitor_view
-from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier
+from surefoot.labelling.verifiers.tool_calls import CallJudge, ToolCallVerifier
 from surefoot.labelling.verifiers.tool_policy import CallResult, Outcome, overall
 from surefoot.messages import call_error, canonical_arguments, normal_name
 from surefoot.protocols import ProblemTrace, StepScorer, StepVerifier, verify_each
@@ -44,8 +54,9 @@ _ON_SCORE: Final[dict[Protocol, Action]] = {
     "hold": "hold",
 }
 _WORKERS: Final = 8
-_UNUSED: Final = 10_000
-"""Decisions that may be outstanding."""
+MOST_UNUSED: Final = 10_000
+"""Decisions that are neither used nor rejected."""
+_STATES: Final[dict[Action, State]] = {"release": "released", "hold": "held"}
 
 
 class Guard:
@@ -80,8 +91,9 @@ class Guard:
         if self.settings.threshold is not None and scorer is None:
             raise GuardError("'threshold' needs a reward model; give 'scorer', or no threshold")
         self._threads = ThreadPoolExecutor(_WORKERS, thread_name_prefix="surefoot-guard")
-        self._conversations = Conversations()
-        self._unused: OrderedDict[str, _Outstanding] = OrderedDict()
+        self._call_verifiers = [one for one in self.verifiers if isinstance(one, ToolCallVerifier)]
+        self._conversations = Conversations(self.settings.remember_s)
+        self._unused: dict[str, Record] = {}
 
     async def check(
         self,
@@ -92,37 +104,54 @@ class Guard:
         caller: str = "",
         conversation: str | None = None,
         trusted: bool = False,
+        request: str | None = None,
     ) -> GuardDecision:
         """What becomes of ``reply``, an assistant message with calls, after the run ``messages``.
 
         ``caller``, such as an API key's name, and ``conversation`` say which conversation it is; without the
         latter, the messages up to the user's first do. The message of a ``trusted`` model is not scored.
+        ``request`` identifies what is answered: where it is asked again, as a client does that lost the
+        answer, and equal calls come, they are released again, with their first ids, and count once.
         Raises ``GuardError`` for a message without calls.
         """
         if not reply.tool_calls:
             raise GuardError("'reply' contains no tool calls to check")
         begin = time.monotonic()
         key = conversation_key(messages, conversation)
-        async with self._conversations.turn(caller, key) as remembered:
-            calls, usage = await self._checked(messages, tools, reply, remembered, trusted)
+        async with self._conversations.turn(caller, key) as log:
+            check = await self._checked(messages, tools, reply, log, trusted, request)
+            calls, again = check.calls, check.again
+            # before the calls: a reader that was too slow may still be at work on them
+            readable, view = all(call.readable for call in calls), check.view
             action = max((call.action for call in calls), key=_STRENGTH.index)
             decision = GuardDecision(
                 id=uuid.uuid4().hex,
                 action=action,
                 reason=next((call.reason for call in calls if call.action == action), ""),
-                calls=tuple(call.verdict() for call in calls),
+                calls=again.decision.calls if again else tuple(call.verdict() for call in calls),
                 latency_ms=1000 * (time.monotonic() - begin),
-                usage=usage,
+                usage=check.usage,
             )
-            self._unused[decision.id] = _Outstanding(
-                memory=remembered,
-                calls=tuple(call.call for call in calls),
-                turn=_turn(messages),
-                readable=all(call.readable for call in calls),
+            keys = tuple(call.key for call in calls) if view is not None else ()
+            self._unused[decision.id] = Record(
+                decision=decision,
+                caller=caller,
+                calls=tuple(verdict.call for verdict in decision.calls),
+                turn=len(view.user) if view is not None else 0,
+                readable=readable and view is not None,
+                conversation=None if again else log,
+                request=request,
+                keys=keys,
+                shown=view.shown(keys) if view is not None else (),
             )
-            while len(self._unused) > _UNUSED:
-                self._unused.popitem(last=False)
+            if len(self._unused) > MOST_UNUSED:
+                self._drop_unused()
             return self.settle(decision, action)
+
+    def _drop_unused(self) -> None:
+        """Drop the oldest decision of the caller who has most of them."""
+        [(caller, _)] = Counter(record.caller for record in self._unused.values()).most_common(1)
+        del self._unused[next(number for number, record in self._unused.items() if record.caller == caller)]
 
     def settle(self, decision: GuardDecision, action: Action, **fields: Any) -> GuardDecision:
         """A decision with another action, as after a person's review.
@@ -131,11 +160,12 @@ class Guard:
         in several ways are rejected instead of held or released. Raises ``GuardError`` for a decision of
         another guard, or a used one.
         """
-        outstanding = self._outstanding(decision)
-        if action in ("release", "hold") and not outstanding.readable:
+        record = self._record(decision)
+        if action in ("release", "hold") and not record.readable:
             action = "reject"
-        released = action in ("release", "hold")
-        outstanding.memory.note(decision.id, outstanding.calls, outstanding.turn, released=released)
+        record.reviewed = record.reviewed or fields.get("review") is not None
+        if record.conversation is not None:
+            record.conversation.note(record, _STATES.get(action, "refused"))
         if action == "reject":
             del self._unused[decision.id]
         return decision.model_copy(update={"action": action, **fields})
@@ -148,63 +178,73 @@ class Guard:
         """
         if decision.action != "release":
             raise GuardError(f"the decision is to {decision.action}: nothing may be executed")
-        outstanding = self._outstanding(decision)
-        if not outstanding.readable:
+        record = self._record(decision)
+        if not record.readable:
             raise GuardError("the calls can be read in several ways: nothing may be executed")
         del self._unused[decision.id]
-        return outstanding.calls
+        return record.calls
 
-    def _outstanding(self, decision: GuardDecision) -> _Outstanding:
-        outstanding = self._unused.get(decision.id)
-        if outstanding is None or outstanding.calls != tuple(verdict.call for verdict in decision.calls):
+    def _record(self, decision: GuardDecision) -> Record:
+        record = self._unused.get(decision.id)
+        if record is None or record.calls != tuple(verdict.call for verdict in decision.calls):
             raise GuardError("this guard has not checked exactly these calls, or the decision has been used")
-        return outstanding
+        return record
 
     async def _checked(
         self,
         messages: Sequence[Message],
         tools: Sequence[Tool],
         reply: Message,
-        remembered: CallMemory,
+        log: Conversation,
         trusted: bool,
-    ) -> tuple[list[_Call], Usage]:
-        """The calls of ``reply`` with all findings, and the tokens of the reward model."""
+        request: str | None,
+    ) -> _Check:
+        """The calls of ``reply`` with all findings."""
         settings = self.settings
-        calls = [_Call(call) for call in reply.tool_calls]
-        _make_canonical(settings, remembered, tools, calls)
+        check = _Check([_Call(call) for call in reply.tool_calls])
+        calls = check.calls
+
+        def read() -> list[_Found]:
+            check.view = view = log.read(messages, self._call_verifiers)
+            _make_canonical(settings, log, view.hidden, tools, calls)
+            keys = [call.key for call in calls]
+            if request is not None and all(call.readable for call in calls):
+                check.again = log.answer(request, keys)
+            return _schema(tools, calls)
+
+        await self._stage(calls, "schema", "schema", settings.on_schema, read)
+        view = check.view
+        if view is None or check.again is not None or check.stopped:
+            return check
         reply = reply.model_copy(update={"tool_calls": tuple(call.call for call in calls)})
-        await self._stage(calls, "schema", "schema", settings.on_schema, partial(_schema, tools, calls))
-        usage = Usage()
-        if any(call.action != "release" for call in calls):
-            return calls, usage
-        item = _item((*messages, reply), tools)
-        results = remembered.results(messages, settings.remember_s) + [
-            CallResult(message=len(messages), number=number, call=call, result=None, turn=_turn(messages))
-            for number, call in enumerate(reply.tool_calls)
-        ]
+        judges = iter(view.judges)
+
+        @cache
+        def item() -> ProblemTrace:  # takes time linear in the run
+            return _item((*messages, reply), tools)
+
         for verifier in self.verifiers:
-            check = (
-                partial(_call_rules, verifier, item, results, len(calls))
+            rules = (
+                partial(_call_rules, next(judges), view.user, tools, len(messages), reply.tool_calls)
                 if isinstance(verifier, ToolCallVerifier)
                 else partial(_rule, verifier, item)
             )
-            await self._stage(calls, "rule", verifier.name, settings.on_rule, check)
+            await self._stage(calls, "rule", verifier.name, settings.on_rule, rules)
         scorer, threshold = self.scorer, settings.threshold
-        if trusted or any(call.action != "release" for call in calls):
-            return calls, usage
+        if trusted or check.stopped:
+            return check
         if scorer is not None and threshold is not None:
-            view = _item(monitor_view((*messages, reply), settings.monitor_sees), tools)
 
             def score() -> list[_Found]:
-                nonlocal usage
-                [record] = checked_scores(scorer, [view])
-                usage = record.usage
+                seen = _item(monitor_view((*messages, reply), settings.monitor_sees), tools)
+                [record] = checked_scores(scorer, [seen])
+                check.usage = record.usage
                 reason = record.unscored_reason or "no score"
-                return [_scored(record.scores[step], threshold, reason) for step in _new_steps(view)]
+                return [_scored(record.scores[step], threshold, reason) for step in _new_steps(seen)]
 
             name = getattr(scorer, "name", type(scorer).__name__)
             await self._stage(calls, "score", name, _ON_SCORE[settings.protocol], score)
-        return calls, usage
+        return check
 
     def close(self) -> None:
         """End the threads; call it once, at the end."""
@@ -259,7 +299,7 @@ class _Call:
 
     def __init__(self, call: ToolCall) -> None:
         self.call = call
-        self.reading = _Found("pass")
+        self.reading = _Found("error", "it was not read")
         """What was found when its arguments were read."""
         self.action: Action = "release"
         self.reason = ""
@@ -270,6 +310,11 @@ class _Call:
         """Whether ``call`` has its canonical form."""
         return self.reading.finding == "pass"
 
+    @cached_property
+    def key(self) -> Key:
+        """Digests by which it is remembered."""
+        return Key.of(self.call)
+
     def block(self, action: Action, reason: str) -> None:
         """Note why it is not released; the first reason stands."""
         if self.action == "release":
@@ -278,6 +323,23 @@ class _Call:
     def verdict(self) -> CallVerdict:
         """As it is recorded."""
         return CallVerdict(call=self.call, action=self.action, reason=self.reason, stages=tuple(self.stages))
+
+
+@dataclass
+class _Check:
+    """What a check has found so far."""
+
+    calls: list[_Call]
+    view: View | None = None
+    """``None``: the run was not read."""
+    again: Record | None = None
+    """The decision that an equal request has already."""
+    usage: Usage = field(default_factory=Usage)
+    """Tokens of the reward model."""
+
+    @property
+    def stopped(self) -> bool:
+        return any(call.action != "release" for call in self.calls)
 
 
 def _item(messages: tuple[Message, ...], tools: Sequence[Tool]) -> ProblemTrace:
@@ -294,22 +356,8 @@ def _new_steps(item: ProblemTrace) -> list[int]:
     return [step for (message, _), step in call_steps(item.trace).items() if message == last]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Outstanding:
-    """What a decision is bound to."""
-
-    memory: CallMemory
-    calls: tuple[ToolCall, ...]
-    turn: int
-    readable: bool
-
-
-def _turn(messages: Sequence[Message]) -> int:
-    return sum(message.role == "user" for message in messages)
-
-
 def _make_canonical(
-    settings: GuardSettings, remembered: CallMemory, tools: Sequence[Tool], calls: Sequence[_Call]
+    settings: GuardSettings, log: Conversation, hidden: int, tools: Sequence[Tool], calls: Sequence[_Call]
 ) -> None:
     """Give every call its canonical form, or note why it has none."""
     size = sum(len(call.call.arguments.encode(errors="replace")) for call in calls)
@@ -318,8 +366,10 @@ def _make_canonical(
         wrong = f"the message has {len(calls)} calls, and {settings.max_calls} are allowed"
     elif size > settings.max_argument_bytes:
         wrong = f"the arguments have {size} bytes, and {settings.max_argument_bytes} are allowed"
-    elif len(remembered.released) + len(calls) > MAX_REMEMBERED:
-        wrong = f"{len(remembered.released)} released calls are not among the messages"
+    elif hidden + len(calls) > MOST_HIDDEN:
+        wrong = f"{hidden} released calls are not among the messages"
+    elif log.full is not None or not log.has_room(size + CALL_BYTES * len(calls)):
+        wrong = f"no more can be remembered: {log.full or 'too many calls were released lately'}"
     names = {tool.name: normal_name(tool.name) for tool in tools}
     ids = Counter(call.call.id for call in calls if call.call.id is not None)
     for call in calls:
@@ -336,8 +386,7 @@ def _make_canonical(
                 call.call = call.call.model_copy(update={"arguments": arguments})
         except ValueError as error:
             reason = f"the arguments cannot be read in one way only: {str(error)[:200]}"
-        if reason is not None:
-            call.reading = _Found("fail", reason)
+        call.reading = _Found("pass") if reason is None else _Found("fail", reason)
 
 
 def _schema(tools: Sequence[Tool], calls: Sequence[_Call]) -> list[_Found]:
@@ -349,14 +398,19 @@ def _schema(tools: Sequence[Tool], calls: Sequence[_Call]) -> list[_Found]:
 
 
 def _call_rules(
-    verifier: ToolCallVerifier, item: ProblemTrace, results: Sequence[CallResult], new: int
+    judge: CallJudge, user: Sequence[str], tools: Sequence[Tool], message: int, calls: Sequence[ToolCall]
 ) -> list[_Found]:
     findings: dict[Outcome, Finding] = {"violated": "fail", "undecidable": "error", "satisfied": "unknown"}
-    verdicts = map(overall, verifier.check_calls(item.trace.messages, item.trace.tools, results, new))
+    new = [
+        CallResult(message=message, number=number, call=call, result=None, turn=len(user))
+        for number, call in enumerate(calls)
+    ]
+    verdicts = map(overall, judge.judge(new, tools, user))
     return [_Found(findings[outcome], reason) for outcome, reason in verdicts]
 
 
-def _rule(verifier: StepVerifier, item: ProblemTrace) -> list[_Found]:
+def _rule(verifier: StepVerifier, make_item: Callable[[], ProblemTrace]) -> list[_Found]:
+    item = make_item()
     [verdicts] = verify_each(verifier, [item])
     if any(verdict.failed for verdict in verdicts):
         raise GuardError(verdicts[0].reason)

@@ -58,12 +58,14 @@ async def guarded_reply(
     trusted: Ask | None = None,
     caller: str = "",
     conversation: str | None = None,
+    request: str | None = None,
 ) -> GuardedReply:
     """The next message of a run, with its calls checked. A message without calls is released as it is.
 
     The model samples again at most ``settings.resamples`` times, and sees the reason of a rejection at most
-    ``settings.rejections`` times. Without ``review`` a call that would be held is rejected. ``caller`` and
-    ``conversation`` name it as in :meth:`Guard.check`. The released calls are canonical and redeemed.
+    ``settings.rejections`` times. Without ``review`` a call that would be held is rejected. ``caller``,
+    ``conversation`` and ``request`` are as in :meth:`Guard.check`. The released calls are canonical and
+    redeemed.
 
     With the protocol defer-to-trusted, ``trusted`` samples in place of ``ask`` after a suspicious message;
     its messages pass the schema and the rules, but are not scored. Raises ``GuardError`` if it is missing.
@@ -85,6 +87,7 @@ async def guarded_reply(
             caller=caller,
             conversation=conversation,
             trusted=deferred,
+            request=request,
         )
         reply = reply.model_copy(update={"tool_calls": tuple(verdict.call for verdict in decision.calls)})
         action = decision.action

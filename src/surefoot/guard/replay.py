@@ -41,8 +41,7 @@ def replay_policy(policy: ToolPolicy, runs: Iterable[Trace]) -> PolicyReplay:
     for run in runs:
         replay.runs += 1
         results = list(call_results(run.messages))
-        judged = verifier.check_calls(run.messages, run.tools, results, len(results))
-        for result, outcomes in zip(results, judged, strict=True):
+        for result, outcomes in zip(results, verifier.check_calls(run, results), strict=True):
             replay.calls += 1
             for outcome in outcomes:
                 if outcome.rule is not None:

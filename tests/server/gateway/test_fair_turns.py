@@ -152,7 +152,7 @@ def test_a_full_server_still_admits_a_client_with_less_than_its_share():
         admission.reserve()
     for slot in held:
         slot.close()
-    assert not admission.admitted_by_caller
+    assert not admission.shares.by_owner
     CALLER.set("")
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from typing import Final, Literal, get_args
 
 from surefoot.errors import LabelError, SchemaError
@@ -19,6 +20,7 @@ from surefoot.labelling.verifiers.claims import stem as stem_of
 from surefoot.labelling.verifiers.gold_calls import only_reads
 from surefoot.labelling.verifiers.provenance import Provenance
 from surefoot.labelling.verifiers.tool_policy import (
+    CallHistory,
     CallResult,
     ReadLimit,
     RuleOutcome,
@@ -102,7 +104,7 @@ class ToolCallVerifier:
             }
         )
         results = list(call_results(trace.messages))
-        judged = zip(results, self._outcomes(trace.messages, trace.tools, policy, results, 0), strict=True)
+        judged = zip(results, self._outcomes(trace.messages, trace.tools, policy, results), strict=True)
         by_call = {(result.message, result.number): outcomes for result, outcomes in judged}
         if "unsupported-argument" in self.rules:
             for result, reason in _unsupported_arguments(trace, results):
@@ -125,12 +127,9 @@ class ToolCallVerifier:
             verdicts.append(Verdict(value=value, reason=advice + reason or "breaks no rule"))
         return verdicts
 
-    def check_calls(
-        self, messages: Sequence[Message], tools: Sequence[Tool], results: Sequence[CallResult], new: int
-    ) -> list[list[RuleOutcome]]:
-        """What the rules say of the last ``new`` calls of ``results``, which may have calls that ``messages``
-        do not show. The policy is the verifier's alone."""
-        return list(self._outcomes(messages, tools, self.policy, results, len(results) - new))
+    def check_calls(self, trace: Trace, results: Sequence[CallResult]) -> Iterator[list[RuleOutcome]]:
+        """What the rules say of each of the ``results`` of a run. The policy is the verifier's alone."""
+        return self._outcomes(trace.messages, trace.tools, self.policy, results)
 
     def _outcomes(
         self,
@@ -138,32 +137,12 @@ class ToolCallVerifier:
         tools: Sequence[Tool],
         policy: ToolPolicy,
         results: Sequence[CallResult],
-        begin: int,
     ) -> Iterator[list[RuleOutcome]]:
-        """What the rules say of each call from number ``begin`` on."""
-        repeats, limit = _Repeats(policy), ReadLimit()
+        """What the rules say of each call."""
+        judge = CallJudge(self.rules, policy)
         user = [message.content or "" for message in messages if message.role == "user"]
-        earlier: list[CallResult] = []
-        unanswered = 0
-        """Calls of the current message: it is judged before it has results."""
-        for number, result in enumerate(results):
-            if number and results[number - 1].message != result.message:
-                earlier[number - unanswered :] = results[number - unanswered : number]
-                unanswered, limit = 0, ReadLimit()
-            repeated = repeats.add(result) if "repeated-call" in self.rules else None
-            if number >= begin:
-                outcomes = []
-                if "schema" in self.rules and (wrong := _schema_error(tools, result.call)):
-                    outcomes.append(_outcome(f"schema: {wrong}", advice=result.succeeded))
-                if repeated:
-                    outcomes.append(_outcome(repeated, advice=runs_commands(result.call)))
-                if "policy" in self.rules and policy.forbids(result.call.name):
-                    outcomes.append(_outcome(f"policy: {result.call.name} is forbidden"))
-                if "policy" in self.rules:
-                    outcomes += judge_call(policy, result.call, earlier, user[: result.turn], limit)
-                yield outcomes
-            earlier.append(replace(result, result=None))
-            unanswered += 1
+        for _, of_message in groupby(results, lambda result: result.message):
+            yield from judge.judge(list(of_message), tools, user)
 
     def _broken_by_text(self, trace: Trace, message: int, text: str) -> list[RuleOutcome]:
         reasons = []
@@ -191,6 +170,55 @@ _UNFINISHED = re.compile(
     r"\b(?:pending|processing|in[ _-]?progress|running|queued|waiting|loading|starting|building|not ready)\b",
     re.IGNORECASE,
 )
+
+
+class CallJudge:
+    """Applies rules to a run message by message: the work for a call does not grow with the run,
+    except where a rule of the policy reads the run."""
+
+    def __init__(
+        self, rules: Sequence[ToolRule], policy: ToolPolicy, *, base: CallJudge | None = None
+    ) -> None:
+        self._rules, self._policy = rules, policy
+        self._history: CallHistory = CallHistory(base._history if base is not None else None)
+        self._repeats: _Repeats = _Repeats(policy, base._repeats if base is not None else None)
+
+    def fork(self) -> CallJudge:
+        """One that goes on from here, and leaves this one as it is."""
+        return CallJudge(self._rules, self._policy, base=self)
+
+    def add(self, results: Sequence[CallResult]) -> None:
+        """Add calls that are not judged."""
+        for result in results:
+            if "repeated-call" in self._rules:
+                self._repeats.add(result)
+            self._history.add(result)
+
+    def judge(
+        self, results: Sequence[CallResult], tools: Sequence[Tool], user: Sequence[str]
+    ) -> Iterator[list[RuleOutcome]]:
+        """What the rules say of each call of the next message, after which the calls are added.
+
+        A message is judged before it has results: its earlier calls count as attempts without one. ``user``
+        has the texts of the user's messages.
+        """
+        earlier, limit = CallHistory(self._history), ReadLimit()
+        for result in results:
+            call, outcomes = result.call, list[RuleOutcome]()
+            if "schema" in self._rules and (wrong := _schema_error(tools, call)):
+                outcomes.append(_outcome(f"schema: {wrong}", advice=result.succeeded))
+            if "repeated-call" in self._rules and (repeated := self._repeats.add(result)):
+                outcomes.append(_outcome(repeated, advice=runs_commands(call)))
+            if "policy" in self._rules and self._policy.forbids(call.name):
+                outcomes.append(_outcome(f"policy: {call.name} is forbidden"))
+            if "policy" in self._rules:
+                outcomes += judge_call(self._policy, call, earlier, user[: result.turn], limit)
+            yield outcomes
+            earlier.add(replace(result, result=None))
+        for result in results:
+            self._history.add(result)
+
+
 _CALL_MARKUP = re.compile(
     r"<\|?(?:tool_calls?|tool_response|function_calls?)\b[^>]*>|<function=|\[TOOL_CALLS\]"
 )
@@ -217,13 +245,13 @@ def _schema_error(tools: Sequence[Tool], call: ToolCall) -> str | None:
 class _Repeats:
     """Equal calls with nothing between them that could change the result, each found in constant time."""
 
-    def __init__(self, policy: ToolPolicy) -> None:
-        self._policy = policy
+    def __init__(self, policy: ToolPolicy, base: _Repeats | None = None) -> None:
+        self._policy, self._base = policy, base
         self._equal: dict[str, list[tuple[int, CallResult]]] = {}
-        self._changes: list[tuple[int, str]] = []
+        self._changes: list[tuple[int, str]] = base._changes if base is not None else []
         """Positions and texts of the last call that may change something, and before it of the last such call
         that is unequal to it."""
-        self._count = 0
+        self._count: int = base._count if base is not None else 0
 
     def add(self, result: CallResult) -> str | None:
         """Why a call repeats an earlier one."""
@@ -237,9 +265,14 @@ class _Repeats:
         self._count += 1
         return reason
 
+    def _newest(self, text: str) -> Iterator[tuple[int, CallResult]]:
+        yield from reversed(self._equal.get(text, ()))
+        if self._base is not None:
+            yield from self._base._newest(text)
+
     def _repeated(self, text: str, result: CallResult) -> str | None:
         barrier = max((position for position, other in self._changes if other != text), default=-1)
-        for failures, (position, previous) in enumerate(reversed(self._equal.get(text, [])), 1):
+        for failures, (position, previous) in enumerate(self._newest(text), 1):
             if position < barrier or previous.turn != result.turn:
                 return None
             if previous.result is None:

@@ -11,13 +11,13 @@ import posixpath
 import re
 import time
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property, lru_cache
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -43,6 +43,10 @@ MAX_EXPRESSION: Final = 2000
 MAX_EVALUATION: Final = 1_000_000
 """Bound on the number of values that an expression reads, to the power of its nested loops. The rules for the
 calls of one message may read as many together."""
+_COPIES: Final = 50
+"""Values that are copied in the time in which one is read."""
+_COUNT, _TOTAL = "_count", "_total"
+"""Names by which :func:`_shortened` puts functions into an expression."""
 _RESULTS: Final = strict_decoder()
 _COMMANDS: Final = {"bash", "cmd", "code", "command", "commands", "keystrokes", "script"}
 """Names of arguments that hold commands or code."""
@@ -90,25 +94,32 @@ class CallResult:
         except (ValueError, OverflowError, RecursionError):
             return text
 
-    def matches(self, name: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether it is a call of this tool that has all of ``arguments``, among others."""
-        if normal_name(self.call.name) != normal_name(name):
-            return False
-        actual = self.arguments or {}
-        return all(
-            key in actual and json_text(actual[key]) == json_text(value) for key, value in arguments.items()
-        )
+    @cached_property
+    def event(self) -> tuple[dict[str, Any], int]:
+        """The call as expressions see it, without its result, and how many values it has."""
+        event = {"name": self.call.name, "args": self.arguments, "turn": self.turn}
+        event |= {"answered": self.result is not None, "ok": self.succeeded}
+        return event, _size(event)
+
+    @cached_property
+    def argument_texts(self) -> dict[str, str]:
+        """Each argument as a text that is equal for equal values."""
+        return {name: json_text(value) for name, value in (self.arguments or {}).items()}
 
 
-def call_results(messages: Sequence[Message]) -> Iterator[CallResult]:
+def call_results(messages: Sequence[Message], begin: int = 0, turn: int = 0) -> Iterator[CallResult]:
     """Every call in order, with its result: the tool message after it with the same id or at the same
-    index. An id that occurs twice among a message's calls or their results identifies nothing."""
-    turn = 0
-    for index, message in enumerate(messages):
+    index. An id that occurs twice among a message's calls or their results identifies nothing.
+
+    With ``begin``, those from this message on, before which the user has written ``turn`` messages.
+    """
+    for index in range(begin, len(messages)):
+        message = messages[index]
         turn += message.role == "user"
         if not message.tool_calls:
             continue
-        results = list(takewhile(lambda reply: reply.role == "tool", messages[index + 1 :]))
+        following = map(messages.__getitem__, range(index + 1, len(messages)))
+        results = list(takewhile(lambda reply: reply.role == "tool", following))
         by_id = _unique({}, ((reply.tool_call_id, reply) for reply in results))
         calls = _unique({}, ((call.id, call) for call in message.tool_calls))
         for number, call in enumerate(message.tool_calls):
@@ -123,6 +134,50 @@ def runs_commands(call: ToolCall) -> bool:
     """Whether a call runs commands or code. That one fails or runs twice is no sign of a fault: on
     Terminal-Bench it is as frequent in runs that succeed as in others."""
     return not _COMMANDS.isdisjoint(call_arguments(call) or ())
+
+
+class CallHistory:
+    """Calls in order, and by tool. One with a ``base`` goes on from there and leaves the base as it is."""
+
+    def __init__(self, base: CallHistory | None = None) -> None:
+        self._base = base
+        self._calls: list[CallResult] = []
+        self._by_name: dict[str, list[CallResult]] = {}
+        self._totals: dict[tuple[str, str], tuple[int, Decimal | None]] = {}
+        """By tool and argument: how many calls are in the sum, and the sum."""
+
+    def add(self, call: CallResult) -> None:
+        """Add the next call."""
+        self._calls.append(call)
+        self._by_name.setdefault(normal_name(call.call.name), []).append(call)
+
+    def __iter__(self) -> Iterator[CallResult]:
+        return chain(self._base or (), self._calls)
+
+    def newest(self, name: str) -> Iterator[CallResult]:
+        """The calls of a tool, the last first."""
+        calls = reversed(self._by_name.get(normal_name(name), ()))
+        return chain(calls, self._base.newest(name)) if self._base is not None else calls
+
+    def count(self, name: str) -> int:
+        """How many calls of a tool there are."""
+        own = len(self._by_name.get(normal_name(name), ()))
+        return own + (self._base.count(name) if self._base is not None else 0)
+
+    def total(self, name: str, argument: str) -> Decimal | None:
+        """Exact sum of an argument over all calls of a tool; ``None`` unless all have a number there.
+
+        Each call is read once, however often it is asked for.
+        """
+        start = self._base.total(name, argument) if self._base is not None else Decimal(0)
+        done, total = self._totals.get((name, argument), (0, start))
+        calls = self._by_name.get(normal_name(name), ())
+        for call in calls[done:]:
+            value = (call.arguments or {}).get(argument)
+            number = isinstance(value, float) and math.isfinite(value)
+            total = total + Decimal(repr(value)) if number and total is not None else None
+        self._totals[name, argument] = len(calls), total
+        return total
 
 
 def _unique(values: dict[str, Any], pairs: Iterator[tuple[str | None, Any]]) -> dict[str, Any]:
@@ -283,7 +338,7 @@ class ReadLimit:
 def judge_call(
     policy: ToolPolicy,
     call: ToolCall,
-    earlier: Sequence[CallResult],
+    earlier: CallHistory,
     user: Sequence[str],
     limit: ReadLimit | None = None,
 ) -> Iterator[RuleOutcome]:
@@ -299,14 +354,16 @@ def judge_call(
 def _evaluate(
     rule: PolicyRule,
     call: ToolCall,
-    earlier: Sequence[CallResult],
+    earlier: CallHistory,
     user: Sequence[str],
     limit: ReadLimit,
 ) -> tuple[Outcome, str]:
     from cel import Context
 
-    program, depth = _compile(rule.require)
+    program, depth, short = _compile(rule.require)
     values = _Values(rule.require, earlier, limit, most=int(MAX_EVALUATION ** (1 / max(1, depth))))
+    if short is not None and all(earlier.total(*term) is not None for term in short.sums):
+        program = short.program
     reading: dict[str, Callable[[], Any]] = {
         "args": lambda: values.read(_as_cel(parse_arguments(call.arguments, exact=True))),
         "call": lambda: {"name": call.name, "turn": len(user)},
@@ -331,14 +388,32 @@ def _evaluate(
     return ("satisfied", "") if value else ("violated", rule.message)
 
 
+def _size(value: Any) -> int:
+    """How many values it has; a text counts once for each 100 characters, too."""
+    pending, size = [value], 0
+    while pending:
+        part = pending.pop()
+        pending += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+        size += 1 + len(part) // 100 if isinstance(part, str) else 1
+    return size
+
+
+def _longest_list(value: Any) -> int:
+    """Length of the longest list in it."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return max([len(value) if isinstance(value, list) else 0, *map(_longest_list, parts)])
+
+
 class _Values:
     """The functions of one evaluation, and a bound on all values that it reads.
 
     A function never raises, because the language logs the errors of functions: it notes one, and is null.
     """
 
-    def __init__(self, expression: str, earlier: Sequence[CallResult], limit: ReadLimit, most: int) -> None:
+    def __init__(self, expression: str, earlier: CallHistory, limit: ReadLimit, most: int) -> None:
         self._expression, self._earlier, self._limit, self._left = expression, earlier, limit, most
+        self._copies = re.search(r"\b(?:map|filter)\b", expression) is not None
+        """Whether it copies lists, which takes time quadratic in their lengths."""
         self.missing: str | None = None
         """An observation that was not made; the rule may ask for that."""
         self.refused: str | None = None
@@ -353,28 +428,34 @@ class _Values:
             "sum": self._sum,
             "host": self._host,
             "path": self._path,
+            _COUNT: lambda name: self._earlier.count(name),
+            _TOTAL: lambda name, argument: float(self._earlier.total(name, argument) or 0),
         }
 
     def read(self, value: Any) -> Any:
         """``value``, whose parts are counted; ``None`` above the limit."""
-        pending = [value]
-        while pending and self.failed is None:
-            part = pending.pop()
-            pending += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
-            self._spend(1 + len(part) // 100 if isinstance(part, str) else 1)
+        self._spend(_size(value))
+        self._copy(_longest_list(value))
         return None if self.failed else value
 
-    def events(self, events: Sequence[CallResult]) -> Any:
+    def events(self, events: Iterable[CallResult]) -> Any:
         """Calls as expressions see them; results are read only if the expression may ask for them."""
         with_results = "result" in self._expression
         rows = []
         for event in events:
-            row = {"name": event.call.name, "args": event.arguments, "turn": event.turn}
-            row |= {"answered": event.result is not None, "ok": event.succeeded}
+            row, size = event.event
+            self._spend(size)
             if with_results:
-                row["result"] = None if event.result is None else event.value
-            rows.append(self.read(row))
+                row = {**row, "result": None if event.result is None else self.read(event.value)}
+            rows.append(row)
+            if self.failed is not None:
+                break
+        self._copy(len(rows))
         return None if self.failed else rows
+
+    def _copy(self, length: int) -> None:
+        if self._copies:
+            self._spend(length**2 // _COPIES)
 
     def _spend(self, cost: int) -> None:
         self._left -= cost
@@ -383,9 +464,12 @@ class _Values:
             self.failed = "it would read too many values"
 
     def _matching(self, name: str, arguments: Mapping[str, Any]) -> Iterator[CallResult]:
-        for event in reversed(self._earlier):
+        texts = {key: json_text(value) for key, value in arguments.items()}
+        for event in self._earlier.newest(name):
             self._spend(1)
-            if self.failed is None and event.matches(name, arguments):
+            if self.failed is not None:
+                return
+            if texts.items() <= event.argument_texts.items():
                 yield event
 
     def _latest(self, name: Any, arguments: Any = None) -> Any:
@@ -448,7 +532,7 @@ def _normal_path(text: str) -> str:
 
 
 _VARIABLES: Final = frozenset({"args", "call", "calls", "user", "last_user"})
-_FUNCTIONS: Final = frozenset(_Values("", (), ReadLimit(), 0).functions()) | {
+_FUNCTIONS: Final = frozenset(_Values("", CallHistory(), ReadLimit(), 0).functions()) | {
     *("size", "contains", "startsWith", "endsWith", "matches", "has", "int", "double", "string", "bool"),
     *("timestamp", "duration", "getFullYear", "getMonth", "getDayOfMonth", "getDayOfWeek", "getHours"),
     *("getMinutes", "type", "dyn", "all", "exists", "exists_one", "map", "filter"),
@@ -459,9 +543,51 @@ _TOKENS: Final = re.compile(
 )
 
 
+_FORMS: Final = re.compile(
+    r"""(?P<text>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")
+    |(?<![\w.]) sum\( attempts\( (?P<summed>TOOL) \)
+        \.map\( (?P<one>\w+) ,\ ? (?P=one) \.args\. (?P<argument>\w+) \) \)
+    |(?<![\w.]) size\( attempts\( (?P<counted>TOOL) \) \)
+    |(?<![\w.]) attempts\( (?P<sized>TOOL) \) \.size\(\)""".replace("TOOL", r"""'[^'"\\]*'|"[^'"\\]*\""""),
+    re.VERBOSE,
+)
+"""Forms of :func:`_shortened`, and texts, in which there are none."""
+
+
+class _Short(NamedTuple):
+    """A program that gives what another one does, and does not read the run for it."""
+
+    program: cel.Program
+    sums: tuple[tuple[str, str], ...]
+    """Tools and arguments whose totals must be known."""
+
+
+def _shortened(expression: str) -> _Short | None:
+    """With the totals of :class:`CallHistory` in place of the forms in which rules count and sum attempts.
+
+    These are ``size(attempts('pay'))``, ``attempts('pay').size()`` and
+    ``sum(attempts('pay').map(c, c.args.amount))``.
+    """
+    import cel
+
+    sums = list[tuple[str, str]]()
+
+    def short(form: re.Match[str]) -> str:
+        if form["summed"]:
+            sums.append((form["summed"][1:-1], form["argument"]))
+            return f"{_TOTAL}({form['summed']}, '{form['argument']}')"
+        return f"{_COUNT}({form['counted'] or form['sized']})" if form["text"] is None else form["text"]
+
+    text = _FORMS.sub(short, expression)
+    return None if text == expression else _Short(cel.compile(text), tuple(sums))
+
+
 @lru_cache(maxsize=1024)
-def _compile(expression: str) -> tuple[cel.Program, int]:
-    """The program, and how deep its loops are nested. Raises ``ValueError`` for an unusable expression."""
+def _compile(expression: str) -> tuple[cel.Program, int, _Short | None]:
+    """The program, how deep its loops are nested, and a shorter program that is equal to it, if there is one.
+
+    Raises ``ValueError`` for an unusable expression.
+    """
     if len(expression) > MAX_EXPRESSION:
         raise ValueError(f"longer than {MAX_EXPRESSION} characters")
     need("cel", "a rule of a tool policy")
@@ -483,7 +609,7 @@ def _compile(expression: str) -> tuple[cel.Program, int]:
         raise ValueError(f"unknown function {min(unknown)!r}")
     ends = {at: _end(tokens, at + 1) for at in loops}
     depth = max((sum(at < inner < ends[at] for at in loops) + 1 for inner in loops), default=0)
-    return program, depth
+    return program, depth, _shortened(expression)
 
 
 def _end(tokens: Sequence[str], opening: int) -> int:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from starlette.types import Receive
 
-from surefoot.concurrency import CALLER, FairQueue, FairTurn
+from surefoot.concurrency import CALLER, FairQueue, FairTurn, Shares
 from surefoot.server.gateway.errors import ApiError, ClientDisconnectedError
 
 if TYPE_CHECKING:
     from surefoot.server.store.accounts import ApiKey
 
 T = TypeVar("T")
-Name = TypeVar("Name", int, str)
 _SMOOTHING = 0.1
 """Weight of the latest request in the mean duration of a request."""
 
@@ -29,16 +28,20 @@ class Admission:
     def __init__(self, *, running: int, waiting: int, per_key: int | None = None) -> None:
         self.max_running, self.max_waiting, self.max_per_key = running, waiting, per_key
         self.admitted_by_key: Counter[int] = Counter()
-        self.admitted_by_caller: Counter[str] = Counter()
         self.turns = FairQueue(running)
-        self.admitted = 0
-        """Requests that are worked on or wait."""
+        self.shares = Shares(running + waiting)
+        """Requests that are worked on or wait, by client."""
         self.running = 0
         """Requests that are worked on."""
         self.mean_s = 1.0
         """Mean duration of a request."""
         self.draining = False
         """Whether new requests are refused, because the server is stopping."""
+
+    @property
+    def admitted(self) -> int:
+        """Requests that are worked on or wait."""
+        return self.shares.total
 
     @property
     def waiting(self) -> int:
@@ -49,10 +52,7 @@ class Admission:
         """A slot to wait for. Raises :class:`ApiError` 429 if too many wait already, 503 while stopping."""
         if self.draining:
             raise ApiError(503, "the server is stopping", code="stopping", retry_after_s=5)
-        most, caller = self.max_running + self.max_waiting, CALLER.get()
-        share = most // len(self.admitted_by_caller.keys() | {caller})
-        is_full = self.admitted >= most and self.admitted_by_caller[caller] >= share
-        if is_full or self.admitted >= 2 * most:
+        if not self.shares.has_room(CALLER.get()):
             wait_s = min(60.0, self.mean_s * (self.waiting + 1) / self.max_running)
             message = f"{self.running} requests are running and {self.waiting} wait; try again later"
             raise ApiError(429, message, code="overloaded", retry_after_s=wait_s)
@@ -69,8 +69,7 @@ class Slot:
 
     def __init__(self, admission: Admission, key_id: int | None) -> None:
         self._admission, self._key_id, self._caller = admission, key_id, CALLER.get()
-        admission.admitted += 1
-        admission.admitted_by_caller[self._caller] += 1
+        admission.shares.add(self._caller)
         if key_id is not None:
             admission.admitted_by_key[key_id] += 1
         self._turn: FairTurn | None = None
@@ -83,10 +82,11 @@ class Slot:
             return
         self._open = False
         admission = self._admission
-        admission.admitted -= 1
-        _subtract(admission.admitted_by_caller, self._caller)
+        admission.shares.add(self._caller, -1)
         if self._key_id is not None:
-            _subtract(admission.admitted_by_key, self._key_id)
+            admission.admitted_by_key[self._key_id] -= 1
+            if not admission.admitted_by_key[self._key_id]:
+                del admission.admitted_by_key[self._key_id]
         if self._started is not None:
             admission.mean_s += _SMOOTHING * (time.monotonic() - self._started - admission.mean_s)
             admission.running -= 1
@@ -107,12 +107,6 @@ class Slot:
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
-
-
-def _subtract(counter: Counter[Name], name: Name) -> None:
-    counter[name] -= 1
-    if not counter[name]:
-        del counter[name]
 
 
 class Jobs:
