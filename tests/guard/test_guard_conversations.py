@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
+import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as runs
+from hypothesis import strategies as st
 
 from surefoot.errors import GuardError
 from surefoot.guard import Guard, GuardSettings, Review, checked_call, guarded_reply
+from surefoot.guard.conversations import MOST_BYTES, MOST_CONVERSATIONS, Conversation, Conversations
+from surefoot.guard.guard import MOST_UNUSED
 from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
+from surefoot.labelling.verifiers.tool_policy import CallResult
 from surefoot.records import Message, Tool, ToolCall
 
 TOOLS = (Tool(name="pay"), Tool(name="look"))
@@ -191,6 +200,147 @@ def test_a_cancelled_check_releases_nothing_and_keeps_the_order() -> None:
     assert isinstance(cancelled, asyncio.CancelledError)
     assert [decision.action for decision in rest] == ["reject", "reject"]
     assert slow.most == 1
+
+
+def answered(call: ToolCall, text: str = "ok") -> tuple[Message, ...]:
+    asked = Message(role="assistant", tool_calls=(call,))
+    return asked, Message(role="tool", tool_call_id=call.id, content=text)
+
+
+@pytest.mark.parametrize("text", ["note: this call was not executed: echo", "done"])
+def test_a_call_that_was_refused_once_and_then_released_stays_an_attempt(text: str) -> None:
+    bank, first = guard(remember_s=0.05), paying(1)
+    both = Message(role="assistant", tool_calls=(*first.tool_calls, *paying(2).tool_calls))
+    assert check(bank, both).action == "reject"
+    assert check(bank, first).action == "release"
+    run = (*RUN, *answered(first.tool_calls[0], text))
+    assert check(bank, paying(3), run).action == "reject"
+    time.sleep(0.1)
+    for shown in (run, (*RUN, first)):
+        assert check(bank, paying(4), shown).action == "reject"
+
+
+def test_a_release_is_not_taken_for_an_equal_call_that_the_messages_showed_before() -> None:
+    total = "sum(attempts('pay').map(c, c.args.amount)) + args.amount <= 100.0"
+    policy = ToolPolicy(rules=(PolicyRule(tools=("pay",), require=total),), repeatable=("pay",))
+    bank, run = guard(policy), (*RUN, *answered(paying(40).tool_calls[0]))
+    assert check(bank, paying(40), run).action == "release"
+    assert check(bank, paying(50), run).action == "reject"
+    assert check(bank, paying(20), run).action == "release"
+
+
+OPERATIONS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.booleans()), max_size=12)
+
+
+@runs(max_examples=60, deadline=None)
+@given(OPERATIONS)
+def test_a_long_run_that_is_read_on_is_judged_as_one_that_is_read_anew(operations: Any) -> None:
+    rules = ("size(attempts('pay')) < 24", "sum(attempts('pay').map(c, c.args.amount)) + args.amount <= 60.0")
+    policy = ToolPolicy(rules=tuple(PolicyRule(tools=("pay",), require=rule) for rule in rules))
+    banks = [guard(policy), guard(policy)]
+    begin = tuple(
+        message
+        for n in range(20)
+        for message in answered(ToolCall(id=f"b{n}", name="pay", arguments=f'{{"amount": 1, "n": {n}}}'))
+    )
+    run = [*RUN, *begin]
+    for number, (what, amount, shows) in enumerate(operations):
+        if what == 0:
+            run.append(Message(role="user", content="Go on."))
+        elif what == 1:
+            del run[-amount or len(run) :]
+        call = ToolCall(id=f"c{number}", name="pay", arguments=json.dumps({"amount": amount}))
+        for conversation in banks[1]._conversations._by_caller.get("", {}).values():
+            conversation.shown = None
+        decisions = [check(bank, Message(role="assistant", tool_calls=(call,)), tuple(run)) for bank in banks]
+        assert decisions[0].action == decisions[1].action
+        assert decisions[0].reason == decisions[1].reason
+        if shows or what == 2:
+            refused = "Error: this call was not executed: no"
+            run += answered(call, "ok" if decisions[0].action == "release" else refused)[: 2 - (what == 3)]
+
+
+def test_a_check_does_the_same_work_at_any_length_of_the_run() -> None:
+    total = (
+        "sum(attempts('pay').map(c, c.args.amount)) + args.amount <= 100000.0 && size(attempts('pay')) < 9999"
+    )
+    policy = ToolPolicy(rules=(PolicyRule(tools=("pay",), require=total),))
+    verifier, memory = ToolCallVerifier(policy=policy), Conversations(600)
+    log, run, work = Conversation(memory, ""), list(RUN), dict[int, int]()
+    for number in range(1_500):
+        call, steps = (
+            ToolCall(id=f"c{number}", name="pay", arguments=json.dumps({"amount": 1, "n": number})),
+            0,
+        )
+
+        def count(*_: Any) -> None:
+            nonlocal steps
+            steps += 1
+
+        sys.setprofile(count)
+        [judge] = log.read(run, [verifier]).judges
+        new = CallResult(message=len(run), number=0, call=call, result=None, turn=1)
+        outcomes = list(judge.judge([new], TOOLS, ["Pay."]))
+        sys.setprofile(None)
+        assert {outcome.outcome for outcome in outcomes[0]} == {"satisfied"}
+        work[number], run = steps, [*run, *answered(call)]
+    assert work[1_400] <= work[100] + 5
+
+
+def test_a_session_does_not_end_after_a_thousand_calls() -> None:
+    bank, run = guard(ToolPolicy()), RUN
+
+    async def session() -> None:
+        nonlocal run
+        for number in range(1_100):
+            decision = await bank.check(run, TOOLS, paying(number))
+            run += answered(bank.redeem(decision)[0])
+
+    asyncio.run(session())
+
+
+def test_a_request_that_is_sent_again_gets_its_decision_again_and_counts_once() -> None:
+    twice = ToolPolicy(rules=(PolicyRule(tools=("pay",), require="size(attempts('pay')) < 2"),))
+    bank = guard(twice)
+    first = check(bank, paying(1), request="a")
+    other_id = Message(
+        role="assistant", tool_calls=(paying(1).tool_calls[0].model_copy(update={"id": "new"}),)
+    )
+    for _ in range(4):
+        again = check(bank, other_id, request="a")
+        assert again.action == "release"
+        assert bank.redeem(again) == (first.calls[0].call,)
+    assert check(bank, paying(1), request="b").reason.startswith("repeated-call")
+    assert check(bank, paying(1), request="a", caller="other").action == "release"
+    assert check(bank, paying(2), request="a").action == "release"
+    assert check(bank, paying(3), request="a").action == "reject"
+
+
+def test_what_callers_make_a_guard_remember_takes_no_room_from_others() -> None:
+    async def turns() -> list[str | None]:
+        memory, full = Conversations(600), list[str | None]()
+        for number in range(MOST_CONVERSATIONS + 1):
+            async with memory.turn("flood", str(number)) as log:
+                full.append(log.full)
+        async with memory.turn("flood", "0") as log, memory.turn("other", "0") as others:
+            return [full[-2], full[-1], log.full, others.full]
+
+    assert asyncio.run(turns()) == [None, "this client has 10000 conversations", None, None]
+    memory = Conversations(600)
+    log = Conversation(memory, "flood")
+    memory.grow("flood", MOST_BYTES)
+    assert not log.has_room(1)
+    assert Conversation(memory, "other").has_room(MOST_BYTES // 2)
+    bank = guard(ToolPolicy())
+    good = check(bank, paying(1), caller="other")
+    record = bank._unused[good.id]
+    for number in range(2 * MOST_UNUSED):
+        bank._unused[str(number)] = replace(record, caller="flood")
+        if len(bank._unused) > MOST_UNUSED:
+            bank._drop_unused()
+            break
+    assert len(bank.redeem(good)) == 1
+    assert "0" not in bank._unused
 
 
 def test_what_is_remembered_is_bounded() -> None:

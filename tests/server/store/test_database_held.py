@@ -46,9 +46,9 @@ def test_the_oldest_waits_first_the_others_are_listed_newest_first_and_pruned(db
     assert [row.id for row in db.held_calls.find()] == [numbers[2]]
 
 
-def test_a_call_whose_client_has_disconnected_cannot_be_decided(db: Database) -> None:
+def test_a_call_whose_client_has_disconnected_cannot_be_decided(db: Database, clock) -> None:
     calls = db.held_calls
-    number, decided = (calls.hold(held_call(), most=9) for _ in range(2))
+    number, decided = (calls.hold(held_call(clock.at), most=9) for _ in range(2))
     assert number is not None
     assert decided is not None
     calls.decide(decided, None, approved=True)
@@ -61,14 +61,38 @@ def test_a_call_whose_client_has_disconnected_cannot_be_decided(db: Database) ->
     assert calls.get(number)[0].review is None
 
 
-def test_an_approved_call_is_delivered_once(db: Database) -> None:
+def test_an_approved_call_is_delivered_once(db: Database, clock) -> None:
     calls = db.held_calls
-    waiting, denied = (calls.hold(held_call(), most=9) or 0 for _ in range(2))
+    waiting, denied = (calls.hold(held_call(clock.at), most=9) or 0 for _ in range(2))
     assert not calls.deliver(waiting)
     calls.decide(waiting, None, approved=True)
     calls.decide(denied, None, approved=False)
-    assert [calls.deliver(number) for number in (waiting, waiting, denied, 99)] == [True, False, False, False]
+    assert [calls.deliver(number) for number in (waiting, waiting, denied, 99)] == [True, True, False, False]
     review = calls.get(waiting)[0].review
     assert review is not None
     assert review.approved
     assert calls.count() == {"waiting": 0, "approved": 0, "delivered": 1, "denied": 1, "abandoned": 0}
+
+
+def test_one_key_cannot_fill_the_queue_for_others(db: Database, clock) -> None:
+    def held(key: int | None) -> int | None:
+        return db.held_calls.hold(held_call(clock.at, key_id=key), most=4)
+
+    assert [held(1) is not None for _ in range(6)] == [True] * 4 + [False] * 2
+    assert [held(2) is not None for _ in range(3)] == [True, True, False]
+    assert [held(key) is not None for key in (None, 3, 4, 5)] == [True, True, False, False]
+    assert db.held_calls.count()["waiting"] == 8
+
+
+def test_a_call_that_nobody_decided_about_for_a_day_leaves_the_queue_and_a_clock_set_back_keeps_it(
+    db: Database, clock
+) -> None:
+    first = db.held_calls.hold(held_call(clock.at), most=1)
+    clock.at -= timedelta(days=400)
+    assert db.held_calls.hold(held_call(clock.at), most=1) is None
+    clock.at += timedelta(days=400, hours=23)
+    assert db.held_calls.hold(held_call(clock.at), most=1) is None
+    clock.at += timedelta(hours=2)
+    assert db.held_calls.hold(held_call(clock.at), most=1) is not None
+    with pytest.raises(ConflictError):
+        db.held_calls.decide(first, None, approved=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -76,6 +77,8 @@ async def _respond(
     name = session_name(request.headers, body.metadata) if plan.messages else None
     if name is not None:
         plan = replace(plan, logprobs=gateway.settings.record_logprobs, session=name)
+    if plan.tools:
+        plan = replace(plan, request=hashlib.sha256(await request.body()).hexdigest())
     entry = LogEntry.of(
         request,
         form.id_prefix,

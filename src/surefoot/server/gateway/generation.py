@@ -451,6 +451,7 @@ class _ToolReplies:
                 review=review,
                 caller=CALLER.get(),
                 conversation=self.plan.session,
+                request=f"{self.number} {self.plan.request}",
             )
             if reply.message is not None:
                 self.draws[-1].release(reply.message)

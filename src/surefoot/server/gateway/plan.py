@@ -149,6 +149,8 @@ class Plan:
     """Whether to ask the policy for the log-probabilities of its tokens."""
     session: str | None = None
     """The client's name of the conversation; with one, the tokens of whole messages are recorded."""
+    request: str = ""
+    """Digest of the request, which is the same when a client sends it again."""
     aggregation: TraceRule = "min"
     abstain_below: float | None = None
     meter: UsageMeter = field(default_factory=UsageMeter)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Annotated, Literal, get_args
+from datetime import datetime, timedelta
+from typing import Annotated, Final, Literal, get_args
 
 from sqlalchemy import Column, Index, Text, delete, func, insert, select, update
 
+from surefoot.concurrency import in_share
 from surefoot.errors import ConflictError, NotFoundError
 from surefoot.guard import Review
 from surefoot.server.records import HeldCall
@@ -17,7 +18,8 @@ from surefoot.server.store.schema import Mark, UserId, as_data, checked_text, pa
 
 HeldState = Literal["waiting", "approved", "delivered", "denied", "abandoned"]
 """delivered: approved, and the client has the call, which no request gets a second time; abandoned: the
-client disconnected before a decision."""
+client disconnected before a decision, or nobody decided within a day."""
+_LONGEST_WAIT: Final = timedelta(days=1)
 _DECIDED: tuple[HeldState, ...] = ("approved", "delivered", "denied")
 
 
@@ -50,9 +52,14 @@ class HeldCalls(Repository):
     """Repository of held calls."""
 
     def hold(self, held: HeldCall, *, most: int) -> int | None:
-        """Add a call and return its number; ``None`` where ``most`` calls wait already."""
-        h = held_calls.c
-        waiting = select(func.count()).select_from(held_calls).where(h.state == "waiting")
+        """Add a call and return its number; ``None`` where ``most`` calls wait already, unless its key has
+        less than an equal share of them (:class:`surefoot.concurrency.Shares`).
+
+        A call on which nobody decided within a day leaves the queue first: its client has gone.
+        """
+        h, now = held_calls.c, self._connections.clock()
+        waiting = select(h.key_id, func.count()).where(h.state == "waiting").group_by(h.key_id)
+        late = update(held_calls).where(h.state == "waiting", h.created < now - _LONGEST_WAIT)
         row = {
             "created": held.created,
             "key_id": held.key_id,
@@ -61,7 +68,10 @@ class HeldCalls(Repository):
             "payload": payload_of(held),
         }
         with self._connections.write() as connection:
-            if (connection.scalar(waiting) or 0) >= most:
+            connection.execute(late.values(state="abandoned", decided=now))
+            by_key = {row[0]: int(row[1]) for row in connection.execute(waiting)}
+            own, owners = by_key.get(held.key_id, 0), by_key.keys() | {held.key_id}
+            if not in_share(most, 1, sum(by_key.values()), own, len(owners)):
                 return None
             return int(connection.execute(insert(held_calls).values(row).returning(h.id)).scalar_one())
 
