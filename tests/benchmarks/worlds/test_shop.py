@@ -15,7 +15,7 @@ from benchmarks.worlds.shop import FAMILIES, Shop, ShopAgent, ShopVerifier, gene
 from benchmarks.worlds.shop.tasks import TOOL_POLICY, ShopTask
 from surefoot.errors import RecordError
 from surefoot.labelling import CallResult, gold_calls
-from surefoot.labelling.verifiers.tool_policy import judge_call
+from surefoot.labelling.verifiers.tool_policy import CallHistory, judge_call
 from surefoot.policies import sample_runs
 from surefoot.protocols import Policy, ProblemTrace, RestorableEnvironment, SampleRequest, StepVerifier
 from surefoot.records import Message, Problem, ToolCall, Trace
@@ -469,7 +469,7 @@ def test_the_seven_rules_of_the_shop() -> None:
 
     def allowed(name: str, *earlier: CallResult) -> bool:
         call = ToolCall(name=name, arguments='{"order_id": "A"}')
-        outcomes = [one.outcome for one in judge_call(TOOL_POLICY, call, earlier, ("Hello",))]
+        outcomes = [one.outcome for one in judge_call(TOOL_POLICY, call, CallHistory(earlier), ("Hello",))]
         return not TOOL_POLICY.forbids(name) and all(one == "satisfied" for one in outcomes)
 
     assert allowed("refund", delivered, receipt)

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from call_events import event
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from surefoot.errors import LabelError
 from surefoot.labelling import CallResult, PolicyRule, ToolPolicy
-from surefoot.labelling.verifiers.tool_policy import judge_call
+from surefoot.labelling.verifiers.tool_policy import CallHistory, judge_call
 from surefoot.messages import canonical_arguments
 from surefoot.records import Tool, ToolCall
 
@@ -23,7 +25,7 @@ AIRLINE = Path(__file__).parents[3] / "examples" / "policies" / "airline.json"
 def outcome(require: str, *earlier: CallResult, user: tuple[str, ...] = ("Hello",), **arguments: Any) -> str:
     policy = ToolPolicy(rules=(PolicyRule(tools=("act",), require=require),))
     call = ToolCall(name="act", arguments=json.dumps(arguments))
-    (found,) = judge_call(policy, call, earlier, user)
+    (found,) = judge_call(policy, call, CallHistory(earlier), user)
     return found.outcome
 
 
@@ -240,7 +242,7 @@ def test_the_airline_policy() -> None:
 
     def reasons(name: str, *earlier: CallResult, said: str = "Yes, please.", **arguments: Any) -> list[str]:
         call = ToolCall(name=name, arguments=json.dumps(arguments))
-        outcomes = judge_call(policy, call, earlier, (said,))
+        outcomes = judge_call(policy, call, CallHistory(earlier), (said,))
         return [policy.rules[one.rule].reason for one in outcomes if one.outcome != "satisfied"]
 
     assert reasons("update_reservation_baggages", seen, reservation_id="R", total_baggages=3) == []
@@ -265,3 +267,56 @@ def test_the_airline_policy() -> None:
         "update_reservation_baggages", seen, said="Hm?", reservation_id="R", total_baggages=3
     )
     assert unconfirmed == ["list the details and obtain the user's explicit confirmation"]
+
+
+NUMBERS = st.sampled_from([1, 2.5, 0.1, -3, 10**400, "5", None, True, [1]])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["pay", "Pay", "look"]), NUMBERS), max_size=6))
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ("size(attempts('pay')) < 2", "size(attempts('pay', {})) < 2"),
+        (
+            "attempts('pay').size() + size(attempts(\"look\")) < 3",
+            "size(attempts('pay', {})) + size(attempts('look', {})) < 3",
+        ),
+        (
+            "sum(attempts('pay').map(c, c.args.amount)) + args.amount <= 5.0",
+            "sum(attempts('pay', {}).map(c, c.args.amount)) + args.amount <= 5.0",
+        ),
+        ("'size(attempts(\\'pay\\'))' == args.note", "args.note == \"size(attempts('pay'))\""),
+    ],
+)
+def test_totals_that_are_kept_say_what_reading_the_run_says(
+    short: str, long: str, attempts: list[tuple[str, Any]]
+) -> None:
+    calls = [
+        CallResult(
+            message=at,
+            number=0,
+            call=ToolCall(name=name, arguments=json.dumps({"amount": value})),
+            result=None,
+        )
+        for at, (name, value) in enumerate(attempts)
+    ]
+    call = ToolCall(name="pay", arguments=json.dumps({"amount": 1, "note": "size(attempts('pay'))"}))
+    history = CallHistory(calls[3:], base=CallHistory(calls[:3]))
+    [kept], [read] = (
+        list(
+            judge_call(
+                ToolPolicy(rules=(PolicyRule(tools=("pay",), require=rule, reason="no"),)), call, history, ()
+            )
+        )
+        for rule in (short, long)
+    )
+    assert (kept.outcome, kept.reason) == (read.outcome, read.reason)
+
+
+def test_lists_that_an_expression_copies_are_bounded_by_the_work() -> None:
+    policy = ToolPolicy(rules=(PolicyRule(tools=("pay",), require="size(args.items.map(i, i)) > 0"),))
+    for length, outcome in ((1000, "satisfied"), (100_000, "undecidable")):
+        call = ToolCall(name="pay", arguments=json.dumps({"items": [1] * length}))
+        [verdict] = judge_call(policy, call, CallHistory(), ())
+        assert verdict.outcome == outcome

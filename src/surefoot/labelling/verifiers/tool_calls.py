@@ -180,7 +180,7 @@ class CallJudge:
         self, rules: Sequence[ToolRule], policy: ToolPolicy, *, base: CallJudge | None = None
     ) -> None:
         self._rules, self._policy = rules, policy
-        self._history: CallHistory = CallHistory(base._history if base is not None else None)
+        self._history: CallHistory = CallHistory(base=base._history if base is not None else None)
         self._repeats: _Repeats = _Repeats(policy, base._repeats if base is not None else None)
 
     def fork(self) -> CallJudge:
@@ -202,7 +202,7 @@ class CallJudge:
         A message is judged before it has results: its earlier calls count as attempts without one. ``user``
         has the texts of the user's messages.
         """
-        earlier, limit = CallHistory(self._history), ReadLimit()
+        earlier, limit = CallHistory(base=self._history), ReadLimit()
         for result in results:
             call, outcomes = result.call, list[RuleOutcome]()
             if "schema" in self._rules and (wrong := _schema_error(tools, call)):

@@ -139,12 +139,14 @@ def runs_commands(call: ToolCall) -> bool:
 class CallHistory:
     """Calls in order, and by tool. One with a ``base`` goes on from there and leaves the base as it is."""
 
-    def __init__(self, base: CallHistory | None = None) -> None:
+    def __init__(self, calls: Iterable[CallResult] = (), *, base: CallHistory | None = None) -> None:
         self._base = base
         self._calls: list[CallResult] = []
         self._by_name: dict[str, list[CallResult]] = {}
         self._totals: dict[tuple[str, str], tuple[int, Decimal | None]] = {}
         """By tool and argument: how many calls are in the sum, and the sum."""
+        for call in calls:
+            self.add(call)
 
     def add(self, call: CallResult) -> None:
         """Add the next call."""
