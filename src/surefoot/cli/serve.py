@@ -25,11 +25,11 @@ from surefoot.segment import visible_part
 from surefoot.server.gateway.settings import (
     GatewaySettings,
     MonitorSettings,
+    PageSettings,
     ServerSettings,
     ToolGuard,
     is_loopback,
 )
-from surefoot.server.pages.settings import PageSettings
 from surefoot.server.permissions import KeyScope, Role
 
 DatabaseName = Annotated[

@@ -15,11 +15,11 @@ from .gateway.sessions import turn_reward as turn_reward
 from .gateway.settings import FlagSettings as FlagSettings
 from .gateway.settings import GatewaySettings as GatewaySettings
 from .gateway.settings import MonitorSettings as MonitorSettings
+from .gateway.settings import PageSettings as PageSettings
 from .gateway.settings import ServerLimits as ServerLimits
 from .gateway.settings import ServerSettings as ServerSettings
 from .gateway.settings import ToolGuard as ToolGuard
 from .pages.session import personal_link as personal_link
-from .pages.settings import PageSettings as PageSettings
 from .process import GracefulServer as GracefulServer
 from .process import make_server as make_server
 from .records import GatewayCandidate as GatewayCandidate
@@ -35,8 +35,6 @@ from .store.accounts import Protocol as Protocol
 from .store.accounts import User as User
 from .store.database import Database as Database
 from .store.database import open_database as open_database
-from .store.keys import KeyLimits as KeyLimits
-from .store.keys import expiry_of as expiry_of
 from .store.labelling import Adjudication as Adjudication
 from .store.labelling import AnnotatorItem as AnnotatorItem
 from .store.labelling import Assignment as Assignment
@@ -49,6 +47,8 @@ from .store.labelling import LabelInput as LabelInput
 from .store.labelling import NewItem as NewItem
 from .store.labelling import Progress as Progress
 from .store.labelling import StoredLabel as StoredLabel
+from .store.people import KeyLimits as KeyLimits
+from .store.people import expiry_of as expiry_of
 from .store.reviews import Ratings as Ratings
 from .store.transfer import import_files as import_files
 from .store.transfer import kind_of as kind_of

@@ -38,7 +38,7 @@ from surefoot.server.gateway.errors import (
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.monitor import Monitor
 from surefoot.server.gateway.schemas import ChatResponse, CompletionResponse, HeldResponse
-from surefoot.server.gateway.settings import ServerSettings
+from surefoot.server.gateway.settings import PageSettings, ServerSettings
 from surefoot.server.pages import (
     adjudicate,
     agreement,
@@ -53,13 +53,12 @@ from surefoot.server.pages import (
     session,
 )
 from surefoot.server.pages.page import ERROR_HANDLERS, Pages, StaticFiles, page_endpoint
-from surefoot.server.pages.settings import PageSettings
 from surefoot.server.permissions import Action
 from surefoot.server.routing import Route, openapi_document
 
 if TYPE_CHECKING:
     from surefoot.server.store.database import Database
-    from surefoot.server.store.keys import Keys
+    from surefoot.server.store.people import Keys
 
 
 class ModelResponse(ResponseModel):

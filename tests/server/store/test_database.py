@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, inspect, text
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.server import Database, Protocol, open_database
-from surefoot.server.store.users import token_hash
+from surefoot.server.store.people import token_hash
 
 HOSTILE = "'; DROP TABLE users; --<script>alert(1)</script>\"\\ % _ {x} \u202e naïve 漢字 🙂\r\n\t"
 HOSTILE_NAME = "'; DROP TABLE users; --<script>alert(1)</script>\"\\ % _ {x} naïve 漢字 🙂"

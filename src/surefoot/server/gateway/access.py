@@ -30,7 +30,7 @@ from surefoot.server.routing import Route
 if TYPE_CHECKING:
     from surefoot.server.gateway.gateway import Gateway
     from surefoot.server.store.accounts import ApiKey
-    from surefoot.server.store.keys import Keys
+    from surefoot.server.store.people import Keys
 
 _BUCKETS = 100_000
 """Keys whose rate is tracked; more than a server has."""

@@ -43,8 +43,8 @@ def work_page(page: Page) -> Response:
 
 
 def _work(page: Page, why: str | None) -> Response:
-    progress, protocol = page.db.assignments.progress(page.id, users=()), page.project.protocol
-    user_id = page.actor.user_id
+    user_id, protocol = page.actor.user_id, page.project.protocol
+    progress = page.db.assignments.progress(page.id, users=() if user_id is None else (user_id,))
     data = {
         "why": why,
         "item": None,
@@ -55,8 +55,7 @@ def _work(page: Page, why: str | None) -> Response:
         "until": protocol.until,
         "show_answer": protocol.show_answer,
     }
-    own_progress = user_id and page.db.assignments.progress_of_user(page.id, user_id)
-    return page.show("label.html", data, own=own_progress)
+    return page.show("label.html", data, own=next(iter(progress.annotators), None))
 
 
 def item_page(page: Page, item_id: int) -> Response:

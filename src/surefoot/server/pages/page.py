@@ -31,15 +31,15 @@ from surefoot.errors import (
 )
 from surefoot.server.gateway.access import PEER, TokenBucket, address_in, client_address
 from surefoot.server.gateway.monitor import Monitor
+from surefoot.server.gateway.settings import PageSettings
 from surefoot.server.pages.forms import Form, read_form
 from surefoot.server.pages.mathematics import page_budget
 from surefoot.server.pages.render import FOLDER, HEADERS, templates
-from surefoot.server.pages.settings import PageSettings
 from surefoot.server.permissions import Action, Actor, Role, allowed, role_in
 from surefoot.server.routing import Route
 from surefoot.server.store.accounts import Project
 from surefoot.server.store.database import Database
-from surefoot.server.store.users import folded_name
+from surefoot.server.store.people import folded_name
 
 SESSION: Final = "surefoot_session"
 """The token of a session, which is random, and stored as a hash."""

@@ -228,7 +228,7 @@ def choose_policy(page: Page) -> Response:
 
 
 def _candidates(db: Database, project_id: int) -> Iterator[QueueCandidate]:
-    items = db.items.all(project_id, role="normal")
+    items = iter(db.items.list(project_id, role="normal"))
     while part := list(islice(items, _BATCH)):
         names = [item.trace_id for item in part]
         outcomes, scores = db.traces.outcomes_of(project_id, names), db.traces.scores_of(project_id, names)

@@ -80,12 +80,6 @@ class Assignments(Repository):
             project = project_in(connection, project_id)
             return progress_of(connection, project, self._connections.clock(), users)
 
-    def progress_of_user(self, project_id: int, user_id: int) -> AnnotatorProgress | None:
-        """What one annotator did; ``None`` if nothing was assigned to them yet. Raises ``NotFoundError``."""
-        with self._connections.read() as connection:
-            project_in(connection, project_id)
-            return next(iter(_annotators(connection, project_id, [user_id])), None)
-
 
 def choose(
     connection: Connection, project: Project, user_id: int, rng: random.Random, at: datetime

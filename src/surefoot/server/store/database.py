@@ -14,14 +14,13 @@ from surefoot.server.store.gateway_log import RequestLog
 from surefoot.server.store.gold import GoldSamples
 from surefoot.server.store.held_calls import HeldCalls
 from surefoot.server.store.items import Items
-from surefoot.server.store.keys import Keys
 from surefoot.server.store.labels import Labels
+from surefoot.server.store.people import Keys, Users
 from surefoot.server.store.projects import Projects
 from surefoot.server.store.reviews import Comments, Reviews
 from surefoot.server.store.schema import METADATA
 from surefoot.server.store.traces import Traces, create_search
 from surefoot.server.store.transfer import ExportRepository
-from surefoot.server.store.users import Users
 
 VERSION: Final = 3
 """Version of the tables; raise it with each change of a table after a release."""

@@ -56,9 +56,6 @@ class Connections:
         self._one_writer = threading.Lock() if self.sqlite else nullcontext()
         self._peeking: sqlite3.Connection | None = None
         self._peek_lock = threading.Lock()
-        self._rows: dict[tuple[str, str], tuple[Any, ...] | None] = {}
-        """What was peeked at in this version of the database."""
-        self._rows_version: tuple[int] | None = None
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -82,7 +79,6 @@ class Connections:
     def peek(self, query: str, value: str) -> tuple[Any, ...] | None:
         """The first row of a query as SQLite stores it, read on a separate connection within microseconds.
 
-        Between two changes of the database it is read only once.
         ``None`` without a row, if another process holds a lock, and for PostgreSQL.
         """
         if not self.sqlite:
@@ -90,22 +86,13 @@ class Connections:
         with self._peek_lock:
             try:
                 if self._peeking is None:
+                    file = str(self.engine.url.database)
                     self._peeking = sqlite3.connect(
-                        str(self.engine.url.database),
-                        timeout=0,
-                        isolation_level=None,
-                        check_same_thread=False,
+                        file, timeout=0, isolation_level=None, check_same_thread=False
                     )
-                version = self._peeking.execute("PRAGMA data_version").fetchone()
-                if version != self._rows_version:
-                    self._rows, self._rows_version = {}, version
-                elif (query, value) in self._rows:
-                    return self._rows[query, value]
                 row: tuple[Any, ...] | None = self._peeking.execute(query, (value,)).fetchone()
             except sqlite3.Error:
                 return None
-            if row is not None:  # invalid keys would fill the memory
-                self._rows[query, value] = row
         return row
 
     def close(self) -> None:

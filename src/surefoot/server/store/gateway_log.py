@@ -186,28 +186,16 @@ class RequestLog(Repository):
             for request_id, payload in payloads.items()
         ]
 
-    def sessions(
-        self, *, since: datetime | None = None, until: datetime | None = None
-    ) -> list[tuple[str, int | None]]:
-        """Names and keys of the sessions that have a turn in that time, by their first."""
+    def sessions(self) -> list[tuple[str, int | None]]:
+        """Names and keys of the sessions, by their first turn."""
         g = gateway_requests.c
         query = select(g.session, g.key_id).where(g.session.is_not(None))
-        if since is not None:
-            query = query.where(g.created >= since)
-        if until is not None:
-            query = query.where(g.created < until)
         query = query.group_by(g.session, g.key_id).order_by(func.min(g.created), g.session, g.key_id)
         with self._connections.read() as connection:
             return [(row.session, row.key_id) for row in connection.execute(query)]
 
     def find(
-        self,
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        before: str | None = None,
-        limit: int = 100,
-        **equal: str | int | None,
+        self, *, before: str | None = None, limit: int = 100, **equal: str | int | None
     ) -> list[GatewayRow]:
         """Requests, newest first, those that follow the request ``before``.
 
@@ -216,10 +204,6 @@ class RequestLog(Repository):
         """
         g = gateway_requests.c
         conditions = matching(gateway_requests, **equal)
-        if since is not None:
-            conditions.append(g.created >= since)
-        if until is not None:
-            conditions.append(g.created < until)
         if before is not None:
             created = select(g.created).where(g.id == before).scalar_subquery()
             conditions.append((g.created < created) | ((g.created == created) & (g.id < before)))

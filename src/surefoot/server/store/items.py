@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import get_args
 
@@ -60,27 +60,12 @@ class Items(Repository):
         with self._connections.read() as connection:
             return {item.id: item for item in rows_of(connection, Item, query)}
 
-    def list(
-        self,
-        project_id: int,
-        *,
-        role: ItemRole | None = None,
-        after: int = 0,
-        limit: int = 100,
-    ) -> list[Item]:
-        """Items in the order they were added, starting after ``after``. Not for annotators."""
-        conditions = matching(t.items, project_id=project_id, role=role)
-        query = select(t.items).where(t.items.c.id > after, *conditions).order_by(t.items.c.id).limit(limit)
+    def list(self, project_id: int, *, role: ItemRole | None = None) -> list[Item]:
+        """Items in the order they were added. Not for annotators."""
+        query = select(t.items).where(*matching(t.items, project_id=project_id, role=role))
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            return rows_of(connection, Item, query)
-
-    def all(self, project_id: int, *, role: ItemRole | None = None) -> Iterator[Item]:
-        """Every item, in the order they were added. Not for annotators."""
-        last_id = 0
-        while page := self.list(project_id, role=role, after=last_id, limit=500):
-            yield from page
-            last_id = page[-1].id
+            return rows_of(connection, Item, query.order_by(t.items.c.id))
 
     def set_priorities(self, project_id: int, values: Mapping[int, float]) -> None:
         """Replace the priorities: the highest comes first, items without one last.

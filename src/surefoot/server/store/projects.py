@@ -13,8 +13,8 @@ from surefoot.server.store import accounts as t
 from surefoot.server.store.accounts import AuditEntry, Member, Project, Protocol
 from surefoot.server.store.engine import Repository
 from surefoot.server.store.labelling import assignments
+from surefoot.server.store.people import checked_role
 from surefoot.server.store.schema import checked_name, checked_text, inserted, one_of, rows_of
-from surefoot.server.store.users import checked_role
 
 
 class Projects(Repository):
