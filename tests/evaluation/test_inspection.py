@@ -13,6 +13,7 @@ from surefoot.evaluation.inspection import BLAMING, CHECKS, Inspection, inspect_
 from surefoot.formats import ImportedTrace
 from surefoot.io import write_records
 from surefoot.labelling import GoldCallVerifier
+from surefoot.labelling.verifiers.gold_calls import compare_gold_calls
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, StepLabel, StepScores, Tool, ToolCall, Trace
 from surefoot.segment import cut_trace
@@ -144,6 +145,30 @@ def test_calls_are_compared_with_the_gold_calls_by_argument(change):
     trace = run(*call("refund", **arguments), text("Done."), meta={"gold_actions": [gold("refund", **GOLD)]})
     [verdicts] = GoldCallVerifier().verify([ProblemTrace(problem=PROBLEM, trace=trace)])
     assert [verdict.value for verdict in verdicts] == CHANGED[change]
+
+
+@pytest.mark.parametrize(
+    ("made", "outcome", "value"),
+    [
+        ({"order": "R1", "old": ["2", "1"], "new": ["9", "8"]}, None, 1),
+        ({"order": "R1", "old": ["2", "1"], "new": ["9", "8"]}, True, 1),
+        ({"order": "R1", "old": ["2", "1"], "new": ["9", "8"]}, False, None),
+        ({"order": "R1", "old": ["1", "2"], "new": ["9", "8"]}, None, -1),
+        ({"order": "R1", "old": ["1", "1"], "new": ["8", "9"]}, None, -1),
+        ({"order": "R2", "old": ["1", "2"], "new": ["8", "9"]}, True, None),
+        ({"order": "R2", "old": ["1", "2"], "new": ["8", "9"]}, False, -1),
+    ],
+)
+def test_lists_of_ids_are_sets_of_pairs_and_a_run_that_reached_its_goal_is_not_blamed(made, outcome, value):
+    meta = {
+        "gold_actions": [gold("exchange", order="R1", old=["1", "2"], new=["8", "9"]), gold("pay", of="R1")]
+    }
+    item = ProblemTrace(problem=PROBLEM, trace=run(*call("exchange", **made), meta=meta, outcome=outcome))
+    [[verdict]] = GoldCallVerifier().verify([item])
+    assert verdict.value == value
+    comparison = compare_gold_calls(item)
+    assert comparison is not None
+    assert [missing.name for missing in comparison.missing] == ([] if outcome else ["pay"])
 
 
 def gold(name: str, **arguments: Any) -> dict[str, Any]:

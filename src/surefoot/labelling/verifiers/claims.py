@@ -37,7 +37,9 @@ _UNREAL: Final = re.compile(
 _ADVERBS: Final = r"(?:(?:now|just|also|already|all|both|then|successfully|been) )*"
 _PARTICIPLE: Final = r"([a-z]{2,}ed|done|sent|made|set|paid|bought|sold|written|frozen|put|taken|given|built)"
 _BY_AGENT: Final = re.compile(rf"\b(?:i|we)(?:'ve| have)? {_ADVERBS}{_PARTICIPLE}\b")
-_PASSIVE: Final = re.compile(rf"\b(?:has|have|was|were|is|are|'s) {_ADVERBS}{_PARTICIPLE}\b|^{_PARTICIPLE} ")
+_PASSIVE: Final = re.compile(
+    rf"(?<!i )(?<!we )\b(?:has|have|was|were|is|are|'s) {_ADVERBS}{_PARTICIPLE}\b|^{_PARTICIPLE} "
+)
 _IRREGULAR: Final = {
     "sent": "send", "made": "make", "paid": "pay", "bought": "buy", "sold": "sell", "written": "write",
     "frozen": "freeze", "taken": "take", "given": "give", "built": "build",

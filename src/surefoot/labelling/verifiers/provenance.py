@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import permutations
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from surefoot.labelling.verifiers.claims import stems_of_name
 
 _PART: Final = re.compile(r"[^\W_]+")
+_TOKEN: Final = re.compile(r"[\w-]*\d{3}[\w-]*", re.ASCII)
 _DIGITS: Final = re.compile(r"\d+", re.ASCII)
 _SPACED: Final = re.compile(r"\d[\d ().-]{5,20}\d", re.ASCII)
 """Digits in groups, as of telephone numbers, cards and accounts."""
@@ -32,6 +33,7 @@ _AMOUNT: Final = re.compile(r"(?:^|_)(?:amount|price|total|sum|cost|fee|payment|
 _PATH: Final = re.compile(r"(?:^|_)(?:path|file|filename|directory|folder|source|src)$")
 _DESTROYS: Final = {"delet", "remov", "rm", "mov", "renam", "rmdir", "unlink"}
 _FACTORS: Final = (1, 2, 3, 4, 12, 1 / 2, 1 / 3, 1 / 4, 1 / 12)
+_CENT: Final = 0.006
 _SMALL, _SHORT, _MOST = 20, 1000, 40
 """Amounts up to here may be counted, integers below here may be places in a list; numbers that arithmetic
 combines."""
@@ -46,24 +48,46 @@ class Provenance:
     numbers: dict[float, None] = field(default_factory=dict)
     words: list[str] = field(default_factory=list)
     """Texts of people, in lower case."""
+    forms: set[str] = field(default_factory=set)
+    """Forms of the identifiers in results."""
+    scrambled: set[str] = field(default_factory=set)
+    """Digits of identifiers and numbers, in order of size."""
 
-    def add(self, text: str, *, by_person: bool = False) -> None:
-        """Take in a text of a message, a schema or the arguments of a successful call."""
+    def add(self, text: str, by: Literal["person", "tool", "call"] = "call") -> None:
+        """Take in the text of a message, or the arguments or the schema of a call."""
         lower = text.lower()
         self.parts.update(_PART.findall(lower))
         self.digits.update(run.lstrip("0") for run in _DIGITS.findall(text))
         self.digits.update("".join(_DIGITS.findall(group)).lstrip("0") for group in _SPACED.findall(text))
         self.numbers.update(dict.fromkeys(map(_number, _NUMBER.findall(text))))
-        if by_person:
+        self.scrambled.update("".join(sorted(run)) for run in _DIGITS.findall(text) if len(run) > 3)
+        if by == "person":
             self.words.append(lower)
+        elif by == "tool":
+            self.forms.update(map(_form, _TOKEN.findall(text)))
 
-    def unknown(self, tool: str, arguments: Mapping[str, Any]) -> Iterator[str]:
-        """``name value`` of each argument of a call that nothing has shown."""
+    def unknown(self, tool: str, arguments: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+        """``name value`` of each argument of a call that nothing has shown, and whether that is a fault.
+
+        It is one if results have shown identifiers of the same form, if the digits are those of a known one
+        in another order, if an amount is ten times or a tenth of a known one, or if a path is deleted. What
+        is left may be known from elsewhere, or computed.
+        """
         for name, value in _leaves("", arguments):
             if isinstance(value, bool) or _OWN.search(name):
                 continue
             if self._is_unknown(tool, name, value):
-                yield f"{name} {str(value)[:80]}"
+                yield f"{name} {str(value)[:80]}", self._is_fault(name, str(value))
+
+    def _is_fault(self, name: str, value: str) -> bool:
+        if _DATE.fullmatch(value):
+            return False
+        if _AMOUNT.search(name):
+            amount = abs(float(value))
+            return any(abs(factor * amount - known) < _CENT for known in self.numbers for factor in (10, 0.1))
+        if _PATH.search(name) or _form(value) in self.forms:
+            return True
+        return any("".join(sorted(run)) in self.scrambled for run in _DIGITS.findall(value) if len(run) > 3)
 
     def _is_unknown(self, tool: str, name: str, value: object) -> bool:
         if isinstance(value, str) and (date := _DATE.fullmatch(value)):
@@ -105,7 +129,7 @@ class Provenance:
             return True
 
         def equal(*values: float) -> bool:
-            return any(abs(value - amount) < 0.006 for value in values)
+            return any(abs(value - amount) < _CENT for value in values)
 
         return (
             any(equal(*(factor * a for factor in _FACTORS)) for a in self.numbers)
@@ -119,6 +143,11 @@ class Provenance:
                 for a, b in permutations(self.numbers, 2)
             )
         )
+
+
+def _form(text: str) -> str:
+    """Letters and digits of an identifier by kind: ``CD-7718`` becomes ``aa-0000``."""
+    return re.sub(r"[A-Za-z]", "a", re.sub(r"\d", "0", text))
 
 
 def _number(text: str) -> float:

@@ -46,6 +46,7 @@ unsupported-claim: identifiers in the answer occur in earlier messages; call-in-
 text, which calls nothing; policy: the rules of a :class:`ToolPolicy`."""
 
 TOOL_RULES: Final[tuple[ToolRule, ...]] = get_args(ToolRule)
+_UNRELIABLE: Final = ("schema", "repeated-call", "unsupported-argument")
 ADVICE: Final = "advice: "
 """Beginning of the reason of a verdict without a value, if a rule speaks that is unreliable there."""
 
@@ -61,8 +62,9 @@ class ToolCallVerifier:
     - *repeated-call*: the same tool and arguments as an earlier successful call, with nothing between them
       that could change the result (only calls of ``read_only`` tools), and the same result or none yet. After
       errors, the third such call.
-    - *unsupported-argument*: an id or an amount, a date, or the path of a deletion occurs in no text of a
-      person, tool or schema, and follows from no two numbers there. Calls that fail have been answered.
+    - *unsupported-argument*: an id, an amount, a date, or the path of a deletion occurs in no text of a
+      person, tool or schema, and follows from no two numbers there. It is advice unless it looks like a
+      confusion (:meth:`Provenance.unknown`). Calls that fail have been answered.
     - *ignored-error*: since the user's last message a call that changes something failed, no later one
       repaired it, and the answer neither admits it nor repeats words of the error. If other changes
       succeeded, the answer must claim what the failed call was for. English only, as the next.
@@ -107,8 +109,8 @@ class ToolCallVerifier:
         judged = zip(results, self._outcomes(trace.messages, trace.tools, policy, results), strict=True)
         by_call = {(result.message, result.number): outcomes for result, outcomes in judged}
         if "unsupported-argument" in self.rules:
-            for result, reason in _unsupported_arguments(trace, results):
-                by_call[result.message, result.number].append(RuleOutcome(outcome="violated", reason=reason))
+            for result, unsupported in _unsupported_arguments(trace, results):
+                by_call[result.message, result.number].append(unsupported)
         verdicts = []
         for number, step in enumerate(trace.steps):
             outcomes: list[RuleOutcome] = []
@@ -123,7 +125,7 @@ class ToolCallVerifier:
                 outcomes += self._broken_by_text(trace, message, trace.step_text(number))
             outcome, reason = overall(outcomes)
             value: Literal[-1] | None = -1 if outcome == "violated" else None
-            advice = ADVICE if outcome == "undecidable" and reason.startswith(TOOL_RULES) else ""
+            advice = ADVICE if outcome == "undecidable" and reason.startswith(_UNRELIABLE) else ""
             verdicts.append(Verdict(value=value, reason=advice + reason or "breaks no rule"))
         return verdicts
 
@@ -294,7 +296,9 @@ def call_text(call: ToolCall) -> str:
     return f"{call.name} {call.arguments if parsed is None else json_text(parsed)}"
 
 
-def _unsupported_arguments(trace: Trace, results: Sequence[CallResult]) -> Iterator[tuple[CallResult, str]]:
+def _unsupported_arguments(
+    trace: Trace, results: Sequence[CallResult]
+) -> Iterator[tuple[CallResult, RuleOutcome]]:
     """Calls with arguments that nothing before them shows. A run that does not show what the user said, or
     has pictures, says nothing of that."""
     seen, said = Provenance(), 0
@@ -307,21 +311,21 @@ def _unsupported_arguments(trace: Trace, results: Sequence[CallResult]) -> Itera
         if message.attachments or (message.role == "assistant" and not number):
             return
         if message.role != "assistant":
-            seen.add(message.content or "", by_person=message.role != "tool")
+            seen.add(message.content or "", "tool" if message.role == "tool" else "person")
         if message.role == "user":  # who has read what the agent said before
             for earlier in trace.messages[said:number]:
                 if earlier.role == "assistant":
-                    seen.add(earlier.content or "", by_person=True)
+                    seen.add(earlier.content or "", "person")
             said = number
         for result in by_message.get(number, ()):
             failed = result.result is not None and not result.succeeded
             if not failed and not runs_commands(result.call):
                 unknown = list(seen.unknown(result.call.name, call_arguments(result.call) or {}))
+                faults = [what for what, is_fault in unknown if is_fault]
                 if unknown:
-                    yield (
-                        result,
-                        f"unsupported-argument: {', '.join(unknown[:3])} occurs in no earlier message",
-                    )
+                    names = ", ".join((faults or [what for what, _ in unknown])[:3])
+                    reason = f"unsupported-argument: {names} occurs in no earlier message"
+                    yield result, _outcome(reason, advice=not faults)
             if result.succeeded and not only_reads(result.call.name):
                 seen.add(result.call.arguments)
 
