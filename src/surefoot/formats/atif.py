@@ -27,7 +27,7 @@ from surefoot.formats.imports import (
 )
 from surefoot.formats.rows import raw_rows
 from surefoot.formats.verdicts import verdict_of, with_verdict
-from surefoot.records import reported_count
+from surefoot.records import as_json, reported_count
 
 _ROLES: Final = {"system": "system", "user": "user", "agent": "assistant"}
 
@@ -125,7 +125,8 @@ def _turn_message(number: int, turn: Mapping[str, Any]) -> dict[str, Any]:
         {
             "id": call.get("tool_call_id") or f"{turn.get('step_id', number)}.{index}",
             "name": call.get("function_name") or call.get("tool_name"),
-            "arguments": call.get("arguments"),
+            # as text, so that the message has the record's shape and needs no reading in parts
+            "arguments": as_json(call.get("arguments") or {}),
         }
         for index, call in enumerate(turn.get("tool_calls") or ())
     ]
@@ -153,8 +154,9 @@ def _add_results(chat: Conversation, calls: Sequence[Mapping[str, Any]], turn: M
         if call_id is None and calls:
             chat.say("user", content)
         else:
-            flag = fields_failed({name: extra[name] for name in FLAG_NAMES & extra.keys()})
-            chat.result(call_id, content, _return_code_failed(content) if flag is None else flag)
+            flags = {name: extra[name] for name in FLAG_NAMES & extra.keys()}
+            failed = fields_failed(flags) if flags else None
+            chat.result(call_id, content, _return_code_failed(content) if failed is None else failed)
 
 
 def _return_code_failed(content: Any) -> bool | None:
@@ -165,4 +167,5 @@ def _return_code_failed(content: Any) -> bool | None:
         value = from_json(content)
     except ValueError:
         return None
-    return fields_failed({"returncode": value.get("returncode")})
+    code = value.get("returncode")
+    return code != 0 if isinstance(code, int) else None
