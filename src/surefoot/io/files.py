@@ -88,6 +88,7 @@ class ReadReport:
         self.good += other.good
         self.bad_count += other.bad_count
         self.left_out += other.left_out
+        self.fields += other.fields
         self.bad += [(line, f"{file}: {reason}") for line, reason in other.bad][: self.keep - len(self.bad)]
 
     def require_some(self, needs: str) -> None:
