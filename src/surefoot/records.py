@@ -24,6 +24,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    ValidationInfo,
     model_validator,
 )
 from pydantic_core import from_json, to_json
@@ -436,6 +437,10 @@ class ToolCall(FrozenModel):
 _Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
+ALREADY_READ: Final = object()
+"""Context of the validation of messages whose fields :func:`surefoot.messages.read_messages` made."""
+
+
 class Message(FrozenModel):
     """One chat message; OpenAI's shape is accepted, too (:mod:`surefoot.messages`)."""
 
@@ -453,8 +458,8 @@ class Message(FrozenModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_any_shape(cls, row: object) -> object:
-        return message_fields(row) if isinstance(row, dict) else row
+    def _of_any_shape(cls, row: object, info: ValidationInfo) -> object:
+        return message_fields(row) if isinstance(row, dict) and info.context is not ALREADY_READ else row
 
     @classmethod
     def of_text(cls, role: _Role, content: str) -> Self:

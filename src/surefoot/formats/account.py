@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic_core import from_json
@@ -22,10 +23,12 @@ _UNREAD: Final = frozenset({"steps", "created", "usage"})
 _MAX_NAMES: Final = 1_000
 _SHOWN: Final = 24
 """Names that are counted, and at most shown."""
-_SEARCHED, _ALWAYS = 50, 10**9
+_SEARCHED, _ALWAYS = 10, 10**9
 """Texts of one path of a row that are looked for before one is found, and afterwards."""
 _EMBEDDED: Final = 100
 """Characters from which a text may be an embedded attachment."""
+_SAME_IN_JSON: Final = re.compile(r"[\w .:+-]*", re.ASCII)
+"""Texts that every writer of JSON writes as they are, so that they need not be looked for in its values."""
 _HOLDING: Final = {str, list, dict}
 """Types of JSON values that hold texts."""
 
@@ -94,12 +97,13 @@ class _Texts:
     """The texts of records."""
 
     def __init__(self, items: Sequence[Any]) -> None:
-        texts = list[str]()
-        _add_texts(items, texts)
+        texts, self._arguments = list[str](), list[str]()
+        _add_texts(items, texts, self._arguments)
         self._texts = dict.fromkeys(texts)
         self.exact = self._texts.keys()
+        self._in_arguments: set[str] | None = None
         self._inner: set[str] | None = None
-        """Texts inside JSON texts, such as the arguments of calls."""
+        """Texts inside JSON texts; first those inside the arguments of calls, which are fewer."""
         self._joined = ""
         self._at = 0
         """Where the latest text was: a row's texts have the order of the record's."""
@@ -110,21 +114,24 @@ class _Texts:
 
         Where the first texts of a path are no part of any, further ones are not looked for.
         """
-        if self._inner is None:
-            inner = list[tuple[str, str]]()
-            for each in self.exact:
-                _add_leaves(_parsed(each), "", inner)
-            self._inner = {each for _, each in inner}
+        if self._in_arguments is None:
+            self._in_arguments = _texts_inside(self._arguments)
             self._joined = "\0".join(self._texts)
-        if text in self.exact or text in self._inner or text.isspace():
+        if text in self.exact or text in self._in_arguments or text.isspace():
             return True
-        if self._misses[path] < _SEARCHED and text not in self._missing:
+        if text in self._missing:
+            return False
+        if self._misses[path] < _SEARCHED:
             if self._finds(text) or self._finds(json.dumps(text, ensure_ascii=False)[1:-1]):
                 self._misses[path] = -_ALWAYS
                 return True
             self._misses[path] += 1
-            self._missing.add(text)
-        return len(text) > _EMBEDDED and embedded_hash(text) in self.exact
+            if len(text) <= _EMBEDDED and _SAME_IN_JSON.fullmatch(text):
+                self._missing.add(text)
+                return False
+        if self._inner is None:
+            self._inner = _texts_inside(self.exact)
+        return text in self._inner or (len(text) > _EMBEDDED and embedded_hash(text) in self.exact)
 
     def _finds(self, text: str) -> bool:
         at = self._joined.find(text, self._at)
@@ -133,17 +140,30 @@ class _Texts:
         return at >= 0
 
 
-def _add_texts(value: Any, texts: list[str]) -> None:
-    """Add the texts of records, of any depth."""
-    if value.__class__ is str:
+def _texts_inside(texts: Iterable[str]) -> set[str]:
+    """The texts in the JSON texts among these."""
+    inner = list[tuple[str, str]]()
+    for text in texts:
+        _add_leaves(_parsed(text), "", inner)
+    return {text for _, text in inner}
+
+
+def _add_texts(value: Any, texts: list[str], arguments: list[str]) -> None:
+    """Add the texts of records, of any depth; those of the arguments of calls also to ``arguments``."""
+    kind = value.__class__
+    if kind is str:
         texts.append(value)
-    elif isinstance(value, list | tuple):
+    elif kind is tuple or kind is list:
         for item in value:
-            _add_texts(item, texts)
-    elif value.__class__ is dict:
+            _add_texts(item, texts, arguments)
+    elif kind is dict:
         for item in value.values():
-            _add_texts(item, texts)
+            _add_texts(item, texts, arguments)
     elif hasattr(value, "__dict__"):  # a record, or an object of records
         for name, item in vars(value).items():
-            if item and name not in _UNREAD:
-                _add_texts(item, texts)
+            if item.__class__ is str:
+                texts.append(item)
+                if name == "arguments":
+                    arguments.append(item)
+            elif item and name not in _UNREAD:
+                _add_texts(item, texts, arguments)

@@ -27,6 +27,7 @@ from surefoot.formats.imports import (
     TraceResults,
     check_assistant,
     check_origin,
+    origin_hash,
     record_tools,
     reported_usage,
     task_of,
@@ -35,7 +36,7 @@ from surefoot.formats.rows import Row
 from surefoot.io.atomic import atomic_file, write_json
 from surefoot.io.files import ReadReport, readable, shortened
 from surefoot.io.limits import FileLimits, RowSize, open_bounded, read_whole
-from surefoot.records import Problem, Trace, content_id
+from surefoot.records import Problem, Trace
 
 _ZSTANDARD = 93
 """Compression method of Inspect's archives, which Python's zipfile supports only from 3.14 on."""
@@ -219,7 +220,7 @@ def _trace(sample: Any, context: ImportContext) -> ImportedTrace:
     score: Mapping[str, Any] = next(iter((sample.get("scores") or {}).values()), {})
     outcome = _outcome(score.get("value"))
     has_answer = any(message.role == "assistant" for message in messages)
-    note = {"format": "inspect", "sample": _place(sample), "hash": content_id(sample["messages"])}
+    note = {"format": "inspect", "sample": _place(sample), "hash": origin_hash(sample["messages"])}
     trace = Trace(
         problem_id=problem.id,
         messages=messages,
