@@ -488,6 +488,10 @@ def test_no_alarm_on_gsm8k_annotations(verifier):
         ([r"\[ (a + b)^2 = 4ab \] \[ a^2 + b^2 = 4ab \]"], "the other side is the same"),
         (["$x^2 - 2x - 7 = 0$\n$(x - 7)(x + 5) = 0$"], "it has other solutions"),
         (["So $3(x + 2) = 5x$.", "Expanding: $3x + 2 = 5x$."], "the other side is the same"),
+        (["So $3(x + 2) + 1 = 5x$.", "Rearranging, we get $2x = 5$."], "it has other solutions"),
+        (["We know $-a + b + 10 = 0$.", "Rearranging gives $b = a + 10$."], "changed sides without its sign"),
+        ([r"\[ x^2 - 25x^2/4 = 36 \implies -9x^2/4 = 36 \]"], "it has other solutions"),
+        (["It is $y - 8 = 1(x - 8)$, which simplifies to $y = x - 7$."], "it has other solutions"),
     ],
 )
 def test_wrong_rewritings(verifier, steps, reason):
@@ -514,6 +518,10 @@ def test_wrong_rewritings(verifier, steps, reason):
         r"\[ (5 - a) = \sqrt{9.3} \] \[ (5 - a) = 3.05 \]",
         r"\[ x^3 - x = 0 \] \[ x^2 - 1 = 0 \]",  # a factor is divided out
         "So $d^2 = (h - 3)^2 + k^2 = (h - 5)^2 + k^2$.",
+        "We have $a + b = 7$. Simplifying, $2a + 2b = 14$.",
+        "\\[ x^2 + x = (x + 1)x \\]\n\\[ (x + 1)x = 3x + 5 \\]",  # a chain goes on
+        "So we have $10^n = 10^{33}$.",
+        "$n! = 31!$",
     ],
 )
 def test_what_is_no_rewriting_raises_no_alarm(verifier, step):

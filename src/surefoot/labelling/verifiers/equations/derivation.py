@@ -132,9 +132,13 @@ def is_impossible(relation: Relation, work: Work) -> bool:
     sides = [pair for number in range(_POINTS) if (pair := relation.values(number, work)) is not None]
     if len(sides) < _POINTS - 2:
         return False
-    left = np.array([_floating(x) for x, _ in sides])
-    differences = np.array([_floating(x - y) for x, y in sides])
-    return bool(_spread(differences) <= _TOLERANCE * min(abs(differences[0]), _spread(left)))
+    differences = [x - y for x, y in sides]
+    left = _spread(np.array([_floating(x) for x, _ in sides]))
+    if all(isinstance(difference, Fraction) for difference in differences):
+        return len(set(differences)) == 1 and differences[0] != 0 and left > 0
+    size = abs(_floating(differences[0]))  # next to a huge difference, the rest would be lost
+    spread = _spread(np.array([_floating(difference) for difference in differences]))
+    return size < left / _TOLERANCE**0.5 and spread <= _TOLERANCE * min(size, left)
 
 
 def _spread(values: Residual) -> float:
@@ -195,19 +199,23 @@ _RELATED = 8
 """Earlier equations that are tried, the latest."""
 
 
-def wrong_rewriting(relation: Relation, previous: Relation, work: Work) -> str | None:
+def wrong_rewriting(relation: Relation, previous: Relation, work: Work, *, named: bool) -> str | None:
     """Why ``relation`` cannot be ``previous`` in another form, as its place says; ``None`` = it may be.
 
-    An equation with other unknowns may be a substitution.
+    ``named``: a word such as "expanding" says that it is. An equation with other unknowns may be a
+    substitution, one whose left side is the right side before continues a chain, and one with several
+    unknowns may be the next of a system unless it is ``named``.
     """
     if relation.unknowns != previous.unknowns or relation.written == previous.written:
         return None
+    if relation.left.parts and str(relation.left) == str(previous.right):
+        return None
     if _one_side_changes(relation, previous, work):
         reason = "the other side is the same"
-    elif _solutions_change(relation, previous, work):
-        reason = "it has other solutions"
     elif _sign_is_lost(relation, previous, work):
         reason = "a term changed sides without its sign"
+    elif (named or len(relation.unknowns) == 1) and _solutions_change(relation, previous, work):
+        reason = "it has other solutions"
     else:
         return None
     return f"not what {previous.quote!r} becomes: {reason}"
@@ -231,21 +239,21 @@ def _one_side_changes(relation: Relation, previous: Relation, work: Work) -> boo
 
 
 def _solutions_change(relation: Relation, previous: Relation, work: Work) -> bool:
-    """Whether two equations with one unknown are of the same degree without being proportional.
+    """Whether two equations are of the same degree without being proportional.
 
     Values, and factors that are set to 0 one after the other, are no rewritings.
     """
     factors = _is_zero(relation.right) and _is_zero(previous.right) and relation.left.kind != "*"
-    if len(relation.unknowns) != 1 or previous.left.kind == "s" or factors:
+    rounded = relation.has_decimals or previous.has_decimals
+    if previous.left.kind == "s" or factors or rounded:
         return False
     residuals = relation.residual(work), previous.residual(work)
-    rounded = relation.has_decimals or previous.has_decimals
-    if rounded or np.isnan(residuals).any() or is_combination(residuals[0], residuals[1:]):
+    if np.isnan(residuals).any() or is_combination(residuals[0], residuals[1:]):
         return False
-    [name] = relation.unknowns
     ratios = []
-    for x in (Fraction(10**6), Fraction(10**9)):
-        values = [other.values(0, work, {name: x}) for other in (relation, previous)]
+    for size in (10**6, 10**9):
+        far = {name: size * _value_at(name, 0) for name in relation.unknowns}
+        values = [other.values(0, work, far) for other in (relation, previous)]
         top, bottom = (None if pair is None else pair[0] - pair[1] for pair in values)
         if not (isinstance(top, Fraction) and isinstance(bottom, Fraction) and top and bottom):
             return False

@@ -243,7 +243,7 @@ class _StepChecker:
         derived, self.derived = self.derived, None
         if self.last is None:
             if self.before.relations and _EXPANDS.fullmatch(equation.before):
-                return wrong_rewriting(relation, self.before.relations[-1], self.work)
+                return wrong_rewriting(relation, self.before.relations[-1], self.work, named=True)
             return None
         last, previous = self.last
         if equation.start < last.end:  # a chain says that all its sides are equal
@@ -252,8 +252,10 @@ class _StepChecker:
         if len(gap) > _GAP:
             return None
         if relation.left.kind != "s" or unknowns((relation.right,), relation.notation):
-            rewrites = _is_next_line(gap) or _EXPANDS.fullmatch(gap)
-            return wrong_rewriting(relation, previous, self.work) if rewrites else None
+            named = _EXPANDS.fullmatch(gap) is not None
+            if named or _is_next_line(gap) or _ARROW.fullmatch(gap):
+                return wrong_rewriting(relation, previous, self.work, named=named)
+            return None
         name = relation.left.name
         if derived is not None and derived[0] == name and _ALTERNATIVE.fullmatch(gap):
             previous = derived[1]
@@ -328,7 +330,8 @@ _SO = re.compile(
 _ALTERNATIVE = re.compile(rf"{_MARK}(?:\\text\s?)?{_MARK}(?:or|and){_MARK}", re.IGNORECASE)
 _ARROW = re.compile(rf"{_MARK}(?:\\(?:implies|(?:Long)?[Rr]ightarrow|to)\b|⇒|→|=>|->){_MARK}")
 _EXPANDS = re.compile(
-    rf"{_MARK}(?:(?:expand|simplify|distribut)ing|expand|simplify|distribute)\b[^.=]{{0,40}}?{_MARK}",
+    rf"{_MARK}(?:(?:expand|simplify|distribut|rearrang|factor)ing|expand|simplify|distribute|rearrange|factor|"
+    rf"combin(?:e|ing) like terms|which (?:simplifies to|becomes|is equivalent to))\b[^.=]{{0,40}}?{_MARK}",
     re.IGNORECASE,
 )
 _COMPLEX = re.compile(
