@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, get_type_hints
 
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.convertors import Convertor, register_url_convertor
 
 from surefoot import __version__
@@ -79,6 +79,8 @@ MEANINGS: Final = {
     504: "No answer in time.",
 }
 _TAGS = {"chat": "generate", "score": "score"}
+_IN: Final[JsonSchemaMode] = "validation"
+_OUT: Final[JsonSchemaMode] = "serialization"
 
 
 def openapi_document(
@@ -86,79 +88,57 @@ def openapi_document(
 ) -> dict[str, Any]:
     """The OpenAPI document; ``error_of`` gives the type of a path's errors."""
     routes = [route for route in routes if route.method != "*" and route.path != "/openapi.json"]
-    models = {
+    models = dict.fromkeys(
         (model, mode)
         for route in routes
-        for model, mode in (
-            (route.body, "validation"),
-            (route.answer, "serialization"),
-            (error_of(route.path), "serialization"),
-        )
+        for model, mode in ((route.body, _IN), (route.answer, _OUT), (error_of(route.path), _OUT))
         if model is not None
-    }
-    ordered = sorted(models, key=lambda pair: (pair[0].__name__, pair[1]))
-    schemas, definitions = models_json_schema(
-        ordered,  # type: ignore[arg-type]
-        ref_template="#/components/schemas/{model}",
     )
+    template = "#/components/schemas/{model}"
+    schemas, definitions = models_json_schema(list(models), ref_template=template)
 
-    def content(kind: type[BaseModel] | None, mode: Any = "serialization") -> dict[str, Any]:
+    def content(kind: type[BaseModel] | None, mode: JsonSchemaMode = _OUT) -> dict[str, Any]:
         if kind is None:
             return {"text/plain": {"schema": {"type": "string"}}}
         return {"application/json": {"schema": schemas[kind, mode]}}
 
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        body, streams = route.body, route.body is not None and "stream" in route.body.model_fields
-        statuses = {401, 403, 429, *route.errors} if body is None else set(MEANINGS)
-        good: dict[str, Any] = {"description": "The answer.", "content": content(route.answer)}
-        if streams:
-            good["description"] = "The answer; with `stream`, server-sent events."
-            good["content"] = {**good["content"], "text/event-stream": {}}
+        name, body, answer = route.function.__name__, route.body, content(route.answer)
+        statuses, meaning = (401, 403, 429, *route.errors), "The answer."
         operation: dict[str, Any] = {
             "tags": [_TAGS.get(route.action or "", "status")],
-            "summary": route.function.__name__.replace("_", " ").capitalize(),
+            "summary": name.replace("_", " ").capitalize(),
             "description": " ".join((route.function.__doc__ or "").split()),
-            "responses": {
-                "200": good,
-                **{
-                    str(status): {
-                        "description": MEANINGS[status],
-                        "content": content(error_of(route.path)),
-                    }
-                    for status in sorted(statuses)
-                },
-            },
         }
+        if parameters := [_parameter(*found) for found in _PARAMETER.findall(route.path)]:
+            operation["parameters"] = parameters
         if body is not None:
-            operation["requestBody"] = {"required": True, "content": content(body, "validation")}
-        parameters: list[tuple[str, str]] = _PARAMETER.findall(route.path)
-        if parameters:
-            operation["parameters"] = [
-                {
-                    "name": name,
-                    "in": "path",
-                    "required": True,
-                    "schema": {"type": _TYPES.get(kind, "string")},
-                }
-                for name, kind in parameters
-            ]
-        for path in route.paths:
-            name = f"{route.function.__name__}{'_json' if path != route.path else ''}"
+            statuses = tuple(MEANINGS)
+            operation["requestBody"] = {"required": True, "content": content(body, _IN)}
+            if "stream" in body.model_fields:
+                meaning = "The answer; with `stream`, server-sent events."
+                answer["text/event-stream"] = {}
+        error = content(error_of(route.path))
+        operation["responses"] = {
+            "200": {"description": meaning, "content": answer},
+            **{str(code): {"description": MEANINGS[code], "content": error} for code in sorted(statuses)},
+        }
+        for path, suffix in zip(route.paths, ("", "_json"), strict=False):
             known = paths.setdefault(_PARAMETER.sub(r"{\1}", path), {})
-            known[route.method.lower()] = {**operation, "operationId": name}
+            known[route.method.lower()] = {**operation, "operationId": name + suffix}
+    about = "An OpenAI-compatible gateway that verifies as it generates."
     components: dict[str, Any] = {"schemas": definitions.get("$defs", {})}
-    document: dict[str, Any] = {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "surefoot",
-            "version": __version__,
-            "description": "An OpenAI-compatible gateway that verifies as it generates.",
-        },
-        "paths": paths,
-        "components": components,
-    }
     if with_keys:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        document["security"] = [{"key": []}]
-    return document
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "surefoot", "version": __version__, "description": about},
+        "paths": paths,
+        "components": components,
+        **({"security": [{"key": []}]} if with_keys else {}),
+    }
+
+
+def _parameter(name: str, kind: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": _TYPES.get(kind, "string")}}

@@ -289,55 +289,39 @@ def page_endpoint(route: Route, pages: Pages) -> Callable[[Request], Awaitable[R
 def visitor_of(request: Request) -> Actor | None:
     """The visitor, by API key or cookie; ``None`` = unknown."""
     pages: Pages = request.app.state.pages
-    key = bearer_key(request)
-    if key is not None:
-        return _by_key(pages, key)
-    signed_in = pages.db.users.session(request.cookies.get(pages.cookie_name(SESSION), ""))
-    if signed_in is None:
-        return None
-    user, session = signed_in
-    if pages.settings.trusted_user_header is not None:
-        name = proxied_user(request, pages.settings)
-        if name is None or folded_name(name) != folded_name(user.name):
+    db, sent = pages.db, bearer_key(request)
+    user, session, key = None, None, None
+    if sent is not None:
+        key = db.keys.authenticate(sent)
+        if key is None or key.role == "client":
             return None
-    return Actor(
-        name=user.name,
-        role=user.role,
-        user_id=user.id,
-        csrf=session.csrf,
-        member_role=_member_role(pages.db, user.id),
-    )
+        with suppress(UnavailableError):  # the page works without it
+            db.keys.note_use(key)
+        user = None if key.user_id is None else db.users.get(key.user_id)
+    elif (signed_in := db.users.session(request.cookies.get(pages.cookie_name(SESSION), ""))) is not None:
+        user, session = signed_in
+        if pages.settings.trusted_user_header is not None:
+            name = proxied_user(request, pages.settings)
+            if name is None or folded_name(name) != folded_name(user.name):
+                return None
 
-
-def _by_key(pages: Pages, key: str) -> Actor | None:
-    api_key = pages.db.keys.authenticate(key)
-    if api_key is None or api_key.role == "client":
-        return None
-    with suppress(UnavailableError):  # the page works without it
-        pages.db.keys.note_use(api_key)
-    role: Role = api_key.role
-    if api_key.user_id is not None:
-        user = pages.db.users.get(api_key.user_id)
-        if not user.active:
-            return None
-        role = user.role
-    return Actor(
-        name=api_key.name,
-        role=role,
-        user_id=api_key.user_id,
-        key_role=api_key.role,
-        only_project=api_key.project_id,
-        scopes=api_key.scopes,
-        member_role=_member_role(pages.db, api_key.user_id),
-    )
-
-
-def _member_role(db: Database, user_id: int | None) -> Callable[[int], Role | None]:
-    def role(project_id: int) -> Role | None:
-        member = None if user_id is None else db.projects.member(project_id, user_id)
+    def member_role(project_id: int) -> Role | None:
+        member = None if user is None else db.projects.member(project_id, user.id)
         return member.role if member else None
 
-    return role
+    owner = user or key
+    if owner is None:
+        return None
+    return Actor(
+        name=key.name if key else owner.name,
+        role=owner.role,
+        user_id=user.id if user else None,
+        csrf=session.csrf if session else None,
+        key_role=key.role if key else None,
+        only_project=key.project_id if key else None,
+        scopes=key.scopes if key else None,
+        member_role=member_role,
+    )
 
 
 def bearer_key(request: Request) -> str | None:
