@@ -6,6 +6,7 @@ from toy_search import HashScorer, ScriptedPolicy, Watched, problems, random_sol
 
 from surefoot.batching import Batcher
 from surefoot.errors import PolicyError, ScoreError
+from surefoot.policies import IN_PROCESS
 from surefoot.protocols import SampleRequest, SampleResult
 from surefoot.records import Usage
 from surefoot.search import BeamSearch, BestOfNSearch, MajoritySearch
@@ -16,6 +17,9 @@ class Failing:
 
     def __init__(self, after=0):
         self.left = after
+
+    def capabilities(self):
+        return IN_PROCESS
 
     async def sample(self, requests):
         self.left -= 1
@@ -121,6 +125,9 @@ def test_a_wrong_number_of_answers_is_an_error(wrong):
         searched(BeamSearch(), problems(2), ScriptedPolicy(random_solver()), Miscounting())
 
     class Silent(Failing):
+        def capabilities(self):
+            return IN_PROCESS
+
         async def sample(self, requests):
             return []
 
@@ -156,6 +163,9 @@ def test_overlap_scores_while_others_are_written():
     class Server:
         name = "server"
 
+        def capabilities(self):
+            return IN_PROCESS
+
         async def sample(self, requests):
             await asyncio.sleep(0.05 if requests[0].prompt == "problem 0\n" else 0.001)
             order.append(requests[0].prompt)
@@ -188,6 +198,9 @@ def test_a_batch_that_nobody_waits_for_is_cancelled_and_the_next_goes_on():
     class Slow:
         name = "slow"
 
+        def capabilities(self):
+            return IN_PROCESS
+
         async def sample(self, requests):
             try:
                 await asyncio.sleep(0.05 if requests[0].prompt == "quick" else 30)
@@ -216,6 +229,9 @@ def test_a_policy_that_answers_too_little_is_an_error(overlap):
     class Short:
         name = "short"
 
+        def capabilities(self):
+            return IN_PROCESS
+
         async def sample(self, requests):
             return []
 
@@ -226,6 +242,9 @@ def test_a_policy_that_answers_too_little_is_an_error(overlap):
 
 def test_an_isolated_error_fails_only_the_request_that_causes_it():
     class Picky(ScriptedPolicy):
+        def capabilities(self):
+            return IN_PROCESS
+
         async def sample(self, requests):
             if any(one.prompt == "bad" for one in requests):
                 raise PolicyError("no")
@@ -252,6 +271,9 @@ def test_a_batch_that_waits_for_another_kind_goes_out_when_that_has_ended():
             return super().score_traces(items)
 
     class Logging(ScriptedPolicy):
+        def capabilities(self):
+            return IN_PROCESS
+
         async def sample(self, requests):
             log.append("sampled")
             return await super().sample(requests)

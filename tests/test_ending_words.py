@@ -12,6 +12,7 @@ from surefoot.formats import ImportContext, ImportSettings, import_traces
 from surefoot.io import ReadReport
 from surefoot.labelling.judge import JudgeLabeller
 from surefoot.models.kinds.generative import VerifierOutput
+from surefoot.policies import IN_PROCESS
 from surefoot.policies.episodes import build_traces
 from surefoot.protocols import STOP_UNKNOWN, Completion, ProblemTrace, SampleRequest, SampleResult
 from surefoot.records import Problem, Trace, Usage, ending_of
@@ -87,6 +88,9 @@ def test_a_cut_off_reply_is_no_verdict(word: str) -> None:
 
     class CutOff:
         name, overlaps = "cut", True
+
+        def capabilities(self):
+            return IN_PROCESS
 
         async def sample(self, requests: list[SampleRequest]) -> list[SampleResult]:
             return [SampleResult(completions=(completion,), usage=Usage()) for _ in requests]

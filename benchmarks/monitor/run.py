@@ -14,6 +14,7 @@ import numpy as np
 from benchmarks.common.figures import Figures, arguments, figure, over_draws, show, write
 from surefoot.lab import Difficulty, ExactLabeller, NoisySolver, generate_problems
 from surefoot.models import load_prm
+from surefoot.policies import IN_PROCESS, Capabilities
 from surefoot.protocols import ProblemTrace, SampleRequest, SampleResult
 from surefoot.records import Problem
 from surefoot.server import (
@@ -42,6 +43,9 @@ class Rewriting:
     tokens: float = 1.0
     longest: int | None = None
     name: str = "policy"
+
+    def capabilities(self) -> Capabilities:
+        return IN_PROCESS
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         if self.longest:

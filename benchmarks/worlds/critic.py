@@ -20,6 +20,7 @@ from surefoot.errors import RecordError
 from surefoot.lab.solver import sample_rng
 from surefoot.lab.world import SolutionState, apply, parse_problem
 from surefoot.models import VerifierFormat
+from surefoot.policies import IN_PROCESS, Capabilities
 from surefoot.protocols import Completion, SampleRequest, SampleResult
 from surefoot.records import Usage
 
@@ -61,6 +62,9 @@ class NoisyCritic:
     error_rate: float = 0.0
     omit_rate: float = 0.0
     name: str = "noisy-critic"
+
+    def capabilities(self) -> Capabilities:
+        return IN_PROCESS
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         """Answer all requests, in their order; a prompt of another world is an error of that request."""

@@ -203,6 +203,8 @@ class Batcher:
     async def _send_samples(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         if self._on_batch:
             self._on_batch(_count(requests))
+        if not hasattr(self.policy, "capabilities") and any(request.prefix for request in requests):
+            raise PolicyError(_UNPROBED.format(self.policy.name))
         results = await self.policy.sample(requests)
         if len(results) != len(requests):
             raise PolicyError(_MISCOUNT.format("policy", len(results), len(requests)))
@@ -222,6 +224,10 @@ class Batcher:
         return records
 
 
+_UNPROBED = (
+    "policy {!r} does not say whether it can continue the beginning of an answer: give it a method "
+    "'capabilities' that returns surefoot.policies.IN_PROCESS if it can"
+)
 _MISCOUNT = "the {} gave {} results for {} requests; it must give one for each, in order"
 
 

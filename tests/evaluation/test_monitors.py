@@ -26,6 +26,7 @@ from surefoot.evaluation.monitors import (
 from surefoot.io import write_records
 from surefoot.lab.world import ExactLabeller, generate_problems, parse_problem, worked_solution
 from surefoot.models import LabelScorer
+from surefoot.policies import IN_PROCESS
 from surefoot.protocols import Completion, ProblemTrace, SampleResult, Verdict
 from surefoot.records import Message, Problem, Reasoning, ToolCall, Trace, Usage
 from surefoot.segment import Line, cut_trace, segment_trace
@@ -186,6 +187,9 @@ class ScriptedJudge:
 
     def __init__(self):
         self.seen = []
+
+    def capabilities(self):
+        return IN_PROCESS
 
     async def sample(self, requests):
         texts = [request.prompt[0].content for request in requests]

@@ -27,6 +27,7 @@ from surefoot.labelling.judge import (
     structured_output,
 )
 from surefoot.labels import AFTER_FIRST_ERROR
+from surefoot.policies import IN_PROCESS
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, Labeller, ProblemTrace, SampleResult, Sampling
@@ -530,6 +531,9 @@ class Fixed:
 
     def __init__(self, *results):
         self.results = results
+
+    def capabilities(self):
+        return IN_PROCESS
 
     async def sample(self, requests):
         return list(self.results[: len(requests)])

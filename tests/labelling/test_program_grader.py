@@ -10,6 +10,7 @@ from surefoot import Problem, Trace, Usage
 from surefoot.errors import LabelError, SandboxError
 from surefoot.labelling import MonteCarloLabeller, MonteCarloSettings
 from surefoot.labelling.verifiers.programs import ProgramGrader
+from surefoot.policies import IN_PROCESS
 from surefoot.protocols import Completion, ProblemTrace, SampleResult
 from surefoot.sandbox import open_sandbox
 from surefoot.segment import segment_trace, segmenter
@@ -27,6 +28,9 @@ class Finishes:
     """Writes what is right if ``b`` is ``2 * a``."""
 
     name = "finishes"
+
+    def capabilities(self):
+        return IN_PROCESS
 
     async def sample(self, requests):
         text = "    return b + 1\n"

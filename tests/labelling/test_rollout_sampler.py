@@ -18,6 +18,7 @@ from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling import MonteCarloLabeller, MonteCarloSettings, OmegaPRMLabeller, TreeSettings
 from surefoot.labelling.monte_carlo import independent_groups
 from surefoot.labelling.rollouts import prefixes_of
+from surefoot.policies import IN_PROCESS
 from surefoot.policies.episodes import sample_traces
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Step, Trace
@@ -77,6 +78,9 @@ class Server:
 
     def __init__(self, seed):
         self.random, self.name = random.Random(seed), SOLVER.name
+
+    def capabilities(self):
+        return IN_PROCESS
 
     async def sample(self, requests):
         return list(await asyncio.gather(*map(self._one, requests)))

@@ -10,6 +10,7 @@ import pytest
 from surefoot.answers import AnswerChecker, Grader, Solution
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import generate_problems
+from surefoot.policies import IN_PROCESS
 from surefoot.policies.episodes import sample_traces
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.scripted import ScriptedPolicy
@@ -107,6 +108,9 @@ class Fixed:
 
     def __init__(self, result):
         self.result = result
+
+    def capabilities(self):
+        return IN_PROCESS
 
     async def sample(self, requests):
         return [self.result for _ in requests]

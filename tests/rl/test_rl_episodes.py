@@ -16,6 +16,7 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
 from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.models.engine.causal import load_causal
+from surefoot.policies import IN_PROCESS
 from surefoot.policies.prompts import render_chat
 from surefoot.protocols import Completion, SampleRequest, SampleResult, Sampling
 from surefoot.records import Usage
@@ -51,6 +52,9 @@ class Written:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, *texts: str | None) -> None:
         self.tokenizer, self.texts = tokenizer, texts
+
+    def capabilities(self):
+        return IN_PROCESS
 
     async def sample(self, requests: list[SampleRequest]) -> list[SampleResult]:
         return [self._one(self.texts[request.first]) for request in requests]

@@ -22,6 +22,7 @@ from surefoot.lab.world import (
 )
 from surefoot.models.engine.causal import load_causal
 from surefoot.models.kinds.label_scorer import LabelScorer
+from surefoot.policies import IN_PROCESS
 from surefoot.policies.prompts import encode_prompt
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.transformers import TransformersPolicy
@@ -118,6 +119,9 @@ class Drawn:
     ratio: float
     silent: bool = False
     name: str = "drawn"
+
+    def capabilities(self):
+        return IN_PROCESS
 
     async def sample(self, requests):
         results = await self.policy.sample(requests)

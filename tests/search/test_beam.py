@@ -15,6 +15,7 @@ from toy_search import (
     searched,
 )
 
+from surefoot.policies import IN_PROCESS
 from surefoot.protocols import SampleRequest
 from surefoot.search import BeamSearch
 
@@ -196,6 +197,9 @@ def test_set_aside_draws_as_many_steps_each_round_however_few_beams_there_are():
 
         def __init__(self) -> None:
             self.policy, self.drawn = ScriptedPolicy(full_tree(depth=3, kinds=1)), []
+
+        def capabilities(self):
+            return IN_PROCESS
 
         async def sample(self, requests):
             self.drawn.append([request.n for request in requests])

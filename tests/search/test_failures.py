@@ -10,6 +10,7 @@ from toy_search import HashScorer, ScriptedPolicy, problems, random_solver, sear
 
 from surefoot.batching import Batcher
 from surefoot.errors import PolicyError
+from surefoot.policies import IN_PROCESS
 from surefoot.protocols import STOP_UNKNOWN, Completion, SampleResult
 from surefoot.records import Usage
 from surefoot.search import DVTS, BeamSearch, MajoritySearch
@@ -24,6 +25,9 @@ class Vague:
 
     def __init__(self, policy) -> None:
         self.policy = policy
+
+    def capabilities(self):
+        return IN_PROCESS
 
     async def sample(self, requests):
         return [
@@ -62,6 +66,9 @@ def test_solutions_that_have_ended_outlive_a_failure_of_their_tree():
         def __init__(self) -> None:
             self.calls = 0
 
+        def capabilities(self):
+            return IN_PROCESS
+
         async def sample(self, requests):
             self.calls += 1
             if self.calls > 1:
@@ -79,6 +86,9 @@ def test_a_cancelled_run_takes_its_batch_along():
     class Slow:
         name = "slow"
         cancelled = False
+
+        def capabilities(self):
+            return IN_PROCESS
 
         async def sample(self, requests):
             try:

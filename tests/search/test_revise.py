@@ -7,6 +7,7 @@ from toy_search import HashScorer, ScriptedPolicy, Watched, problems, searched
 from surefoot.errors import SandboxError
 from surefoot.labelling import VerifierLabeller, open_verifier
 from surefoot.models.kinds.label_scorer import LabelScorer
+from surefoot.policies import IN_PROCESS
 from surefoot.policies.prompts import PromptFormat
 from surefoot.records import Message, Problem
 from surefoot.search import Revise, Steps
@@ -30,6 +31,9 @@ class Reader:
         self.asked.append(request)
         whole = RIGHT if "is wrong" in told else WRONG
         return whole[len(request.prefix) :]
+
+    def capabilities(self):
+        return IN_PROCESS
 
     async def sample(self, requests):
         return await self.inner.sample(requests)

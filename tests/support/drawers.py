@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from surefoot.policies import IN_PROCESS
 from surefoot.protocols import Completion, Observation, SampleRequest, SampleResult
 from surefoot.records import Message, Problem, Tool, ToolCall, Usage
 
@@ -98,6 +99,9 @@ class TidyAgent:
 
     mistake: float = 0.3
     name: str = "tidy-agent"
+
+    def capabilities(self):
+        return IN_PROCESS
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         return [self._answer(request) for request in requests]

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from surefoot.guard import Guard, GuardSettings, checked_call, guarded_reply
 from surefoot.labelling import ToolCallVerifier, ToolPolicy
+from surefoot.policies import IN_PROCESS
 from surefoot.protocols import Completion, SampleResult
 from surefoot.records import Message, Tool, ToolCall, Usage
 from surefoot.server import Gateway, GatewaySettings, ToolGuard, create_app
@@ -42,6 +43,9 @@ class Upstream:
 
     def with_extra_body(self, extra_body: Any) -> Upstream:
         return self
+
+    def capabilities(self):
+        return IN_PROCESS
 
     async def sample(self, requests: Sequence[Any]) -> list[SampleResult]:
         done = Completion(text="", finish_reason="tool_calls", tokens=1, tool_calls=self.calls)

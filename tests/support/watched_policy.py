@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 
+from surefoot.policies import IN_PROCESS
 from surefoot.records import Usage
 
 
@@ -12,6 +13,9 @@ class Watched:
 
     def __init__(self, policy):
         self.policy, self.name, self.rounds, self.usage = policy, policy.name, [], Usage()
+
+    def capabilities(self):
+        return IN_PROCESS
 
     async def sample(self, requests):
         self.rounds.append(list(requests))

@@ -17,6 +17,7 @@ from surefoot.errors import RecordError
 from surefoot.lab.solver import sample_rng
 from surefoot.labelling.verifiers.tool_policy import CallResult, call_results
 from surefoot.messages import call_arguments
+from surefoot.policies import IN_PROCESS, Capabilities
 from surefoot.protocols import Completion, SampleRequest, SampleResult
 from surefoot.records import Message, ToolCall, Usage
 
@@ -56,6 +57,9 @@ class ShopAgent:
         rates = (self.mistake, self.loophole, self.recover)
         if any(not 0 <= rate <= 1 for rate in rates) or self.mistake + self.loophole > 1:
             raise ValueError(f"mistake, loophole and recover are chances, got {rates}")
+
+    def capabilities(self) -> Capabilities:
+        return IN_PROCESS
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         """One call, or one answer, for each sample. Messages of another world are an error of that

@@ -18,6 +18,7 @@ from surefoot.answers import Solution, final_answer
 from surefoot.errors import RecordError
 from surefoot.lab.checkpoints import PIECES
 from surefoot.lab.world import SYMBOLS, ArithmeticChain, SolutionState, apply, is_line, parse_problem
+from surefoot.policies.probe import IN_PROCESS, Capabilities
 from surefoot.protocols import Completion, SampleRequest, SampleResult, Sampling
 from surefoot.records import Problem, Usage
 
@@ -52,6 +53,10 @@ class NoisySolver:
         rates = {symbol: self._rate(symbol) for symbol in SYMBOLS}
         if not all(0.0 <= rate <= 1.0 for rate in rates.values()):
             raise ValueError(f"error_rate must lie in [0, 1], got {rates}")
+
+    def capabilities(self) -> Capabilities:
+        """All."""
+        return IN_PROCESS
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         """Answer all requests, in their order."""

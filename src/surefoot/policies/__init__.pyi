@@ -8,6 +8,7 @@ from .episodes import sample_traces as sample_traces
 from .loading import load_environment as load_environment
 from .loading import load_policy as load_policy
 from .openai import OpenAIPolicy as OpenAIPolicy
+from .probe import IN_PROCESS as IN_PROCESS
 from .probe import Capabilities as Capabilities
 from .probe import Capability as Capability
 from .probe import capabilities_of as capabilities_of

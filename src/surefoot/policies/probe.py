@@ -76,15 +76,19 @@ class Capabilities(FrozenModel):
 IN_PROCESS = Capabilities.model_validate(
     {name: {"status": "yes", "evidence": "the model is in this process"} for name in MEANINGS}
 )
+"""Of a policy that keeps to the whole protocol."""
+_UNKNOWN = Capabilities.model_validate(
+    {name: {"status": "unknown", "evidence": "it has no method 'capabilities'"} for name in MEANINGS}
+)
 
 
 def capabilities_of(policy: Policy) -> Capabilities:
-    """What ``policy`` can do: a server is probed once, a policy of this process keeps to the protocol.
+    """What ``policy`` can do: a server is probed once. Unknown for a policy without ``capabilities``.
 
     Blocks for some seconds at a server's first call; in an event loop call it in a thread.
     """
     probe = getattr(policy, "capabilities", None)
-    return IN_PROCESS if probe is None else probe()
+    return _UNKNOWN if probe is None else probe()
 
 
 class ServedModel(BaseModel):

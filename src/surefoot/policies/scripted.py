@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from surefoot.policies.probe import IN_PROCESS, Capabilities
 from surefoot.protocols import Completion, SampleRequest, SampleResult, Sampling
 from surefoot.records import Usage
 
@@ -36,6 +37,10 @@ class ScriptedPolicy:
     tokens: Callable[[str], int] = count_words
     latency_s: float = 0.0
     fail: Callable[[SampleRequest], str | None] | None = None
+
+    def capabilities(self) -> Capabilities:
+        """All."""
+        return IN_PROCESS
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         """Answer all requests, in their order. What ``answer`` raises is the caller's own and is raised."""

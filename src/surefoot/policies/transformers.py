@@ -23,6 +23,7 @@ from surefoot.errors import CheckpointError, PolicyError
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prefix_cache import PrefixCache
 from surefoot.policies.pretrained import context_length, load_pretrained
+from surefoot.policies.probe import IN_PROCESS, Capabilities
 from surefoot.policies.prompts import encode_prompt, unknown_tokens
 from surefoot.protocols import Completion, SampleRequest, SampleResult, Sampling
 from surefoot.records import Usage
@@ -86,6 +87,10 @@ class TransformersPolicy:
     def name(self) -> str:
         """Name recorded in traces."""
         return self._name
+
+    def capabilities(self) -> Capabilities:
+        """All."""
+        return IN_PROCESS
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         """Draw all samples of all requests; runs in a thread, so that the event loop stays free.

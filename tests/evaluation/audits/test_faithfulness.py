@@ -27,6 +27,7 @@ from surefoot.evaluation.frame import Origin
 from surefoot.evaluation.report import first_screen_of
 from surefoot.lab.notes import note_problems
 from surefoot.lab.world import RESULT, parse_problem
+from surefoot.policies import IN_PROCESS
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Completion, SampleResult, Sampling
 from surefoot.records import Problem, Usage
@@ -43,6 +44,9 @@ class Planned:
 
     def __init__(self, cause: str, *, says: bool = False, fails: bool = False) -> None:
         self.cause, self.says, self.fails = cause, says, fails
+
+    def capabilities(self):
+        return IN_PROCESS
 
     async def sample(self, requests):
         return [self._result(request) for request in requests]

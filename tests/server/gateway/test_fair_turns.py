@@ -11,6 +11,7 @@ import pytest
 from gateway_server import LineScorer, ask, served
 
 from surefoot.concurrency import CALLER, FairQueue
+from surefoot.policies import IN_PROCESS
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Problem, Step, StepScores, Trace
@@ -120,6 +121,9 @@ def test_calls_of_the_policy_take_turns_by_their_tokens():
 
         class Policy(ScriptedPolicy):
             concurrency, overlaps = 1, True
+
+            def capabilities(self):
+                return IN_PROCESS
 
             async def sample(self, requests):
                 order.append(requests[0].prompt)

@@ -17,6 +17,7 @@ from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.labelling import VerifierLabeller, open_verifier
 from surefoot.models.kinds.label_scorer import LabelScorer
+from surefoot.policies import IN_PROCESS
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, SampleResult, Sampling
 from surefoot.records import Problem, Reasoning, ToolCall, Usage
@@ -354,6 +355,9 @@ class ToolPolicy:
         made = ToolPolicy(extra_body)
         made.asked = self.asked
         return made
+
+    def capabilities(self):
+        return IN_PROCESS
 
     async def sample(self, requests):
         self.asked += requests

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from gateway_server import LineScorer, ask, lines, served, wait_until
 
+from surefoot.policies import IN_PROCESS
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.server import open_database
 from surefoot.server.gateway.settings import ServerLimits
@@ -40,6 +41,9 @@ class Gated:
 
     def __init__(self):
         self.policy, self.gate = ScriptedPolicy(lines), threading.Event()
+
+    def capabilities(self):
+        return IN_PROCESS
 
     async def sample(self, requests):
         assert await asyncio.to_thread(self.gate.wait, 20)

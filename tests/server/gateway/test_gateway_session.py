@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from surefoot.batching import Batcher
 from surefoot.errors import PolicyError
+from surefoot.policies import IN_PROCESS
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import SampleRequest, Sampling, StreamsText
 from surefoot.records import Usage
@@ -29,6 +30,9 @@ class Writing:
     name: str = "writing"
     fault: Exception | None = None
     asked: list[SampleRequest] = field(default_factory=list)
+
+    def capabilities(self):
+        return IN_PROCESS
 
     async def sample(self, requests):
         whole = ScriptedPolicy(lambda request, sample: "".join(self.parts))

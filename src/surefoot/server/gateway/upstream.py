@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from surefoot.batching import Batcher
 from surefoot.concurrency import FairQueue
 from surefoot.errors import PolicyError
+from surefoot.policies.probe import Capabilities, capabilities_of
 from surefoot.printable import quoted
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, StepScorer, StreamsText
 from surefoot.records import StepScores
@@ -59,6 +60,10 @@ class UpstreamPolicy:
     def name(self) -> str:
         """Name of the policy."""
         return self.policy.name
+
+    def capabilities(self) -> Capabilities:
+        """Those of the policy."""
+        return capabilities_of(self.policy)
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         """Results in order."""
