@@ -9,7 +9,7 @@ import pytest
 from watched_policy import spent
 
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.errors import LabelError
+from surefoot.errors import LabelError, PolicyError
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.labelling.monte_carlo import MonteCarloLabeller, MonteCarloSettings
@@ -223,6 +223,19 @@ def test_an_answer_already_in_the_prefix_counts():
 def test_a_trace_without_steps_has_no_labels():
     assert labels(replies("3"), item("", error="server: down")) == [[]]
     assert labels(replies("3")) == []
+
+
+def test_a_policy_that_may_begin_anew_is_refused():
+    """Its rollouts would call a wrong first step as good as the problem."""
+
+    class Vendor:
+        name = "vendor"
+
+        async def sample(self, requests):
+            raise AssertionError(requests)
+
+    with pytest.raises(PolicyError, match="'vendor' does not say whether it can continue"):
+        labels(Vendor(), item("2 * 3 = 7.\nThe answer is 7."))
 
 
 def test_what_cannot_be_labelled_is_an_error():

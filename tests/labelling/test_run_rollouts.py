@@ -87,6 +87,19 @@ def test_a_false_record_is_not_rolled_out(items):
     assert "differs from the environment's" in labels[0].reason
 
 
+def test_results_are_paired_by_id_and_compared_as_json(items):
+    """A record that was written again, with other white space, is rolled out like the first."""
+    trace = items[0].trace
+    again = tuple(
+        m.model_copy(update={"content": f" {m.content}\n"}) if m.role == "tool" and m.content else m
+        for m in trace.messages
+    )
+    written = segment_trace(trace.model_copy(update={"messages": again}))
+    [labels] = labelled([ProblemTrace(problem=items[0].problem, trace=written)])
+    assert None not in {label.value for label in labels}
+    assert "{" in next(m.content for m in trace.messages if m.role == "tool")
+
+
 def test_an_environment_that_cannot_be_put_back_is_refused(items):
     class Sealed:
         name, tools = "sealed", ()

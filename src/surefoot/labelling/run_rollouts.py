@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from surefoot.labelling.verifiers.state_replay import OTHER_RESULT, restorable
+from surefoot.labelling.verifiers.state_replay import OTHER_RESULT, restorable, same_result
+from surefoot.labelling.verifiers.tool_policy import call_results
 from surefoot.policies.episodes import Episode, play
 from surefoot.protocols import RUN_CHANNELS, Environment, Policy, ProblemTrace, Sampling
 from surefoot.records import Evidence, Message, StepLabel, Usage, content_id
@@ -59,18 +60,19 @@ class RunMonteCarloLabeller:
         environment = restorable(self.environment(), "restored")
         environment.reset(item.problem, item.trace.seed or 0)
         messages, keys = item.trace.messages, dict[int, str]()
+        recorded = {(result.message, result.number): result.result for result in call_results(messages)}
         done = differs = False
         for number, message in enumerate(messages):
             if message.role != "assistant":
                 continue
             observations = [environment.step(call) for call in message.tool_calls]
-            results = messages[number + 1 : number + 1 + len(observations)]
-            recorded = [message.content or "" for message in results]
-            differs |= [observation.text for observation in observations] != recorded
+            for at, observation in enumerate(observations):
+                result = recorded[number, at]
+                differs |= result is None or not same_result(result.content or "", observation.text)
             if not observations:
                 observations = [environment.step(message.content or "")]
             done |= any(observation.done for observation in observations)
-            end = number + 1 + len(message.tool_calls)
+            end = number + 1
             while end < len(messages) and messages[end].role != "assistant":
                 end += 1
             if differs:

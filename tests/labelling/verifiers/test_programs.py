@@ -132,6 +132,26 @@ def test_the_first_line_that_parts_from_the_reference(sandbox, wrong, expected):
     assert values(ExecutionTraceVerifier(sandbox), wrong) == expected
 
 
+@pytest.mark.parametrize("blank", ["", "\n", "\n\n\n"])
+@pytest.mark.parametrize(
+    ("before", "line", "after"),
+    [
+        (REFERENCE, "import nosuchmodule\n", ""),
+        (REFERENCE + "\nz = 1\n", "print(z + missing)\n", ""),
+        ("", "import nowhere\n", "\ndef total(numbers, least):\n    x = 0\n\n    return x\n"),
+    ],
+)
+def test_the_line_that_keeps_the_program_from_loading_is_blamed(sandbox, before, blank, line, after):
+    """The text that runs has no empty lines, so its lines have other numbers than the trace's."""
+    text = before + (blank if before else "") + line + blank + after
+    checked = item(text)
+    [verdicts] = ExecutionTraceVerifier(sandbox).verify([checked])
+    [wrong] = [number for number, verdict in enumerate(verdicts) if verdict.value == -1]
+    assert checked.trace.step_text(wrong).strip() == line.strip()
+    source = TraceProgram.of(checked.trace, CodeTask.of(PROBLEM)).text.split("\n")
+    assert source[verdicts[wrong].execution.line - 1] == line.strip()
+
+
 def test_the_blamed_step_has_both_runs_side_by_side(sandbox):
     [verdicts] = ExecutionTraceVerifier(sandbox).verify([item(REFERENCE.replace("+=", "-="))])
     assert [step for step, verdict in enumerate(verdicts) if verdict.execution] == [3]

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, NewType, Self
 
 from pydantic import BaseModel, BeforeValidator
 
@@ -18,6 +18,7 @@ from surefoot.labelling.verifiers import tracer
 from surefoot.labelling.verifiers.programs import (
     NO_TESTS,
     SandboxedVerifier,
+    SourceLine,
     TraceProgram,
     gradable_task,
     grade_traces,
@@ -35,6 +36,8 @@ REFERENCES, REPAIRS = 4, 24
 """Most passing programs that one is compared with, and most repairs of it that are tested."""
 _LINES, _CHARACTERS = 300, 20_000
 """Longer programs are not aligned."""
+RunLine = NewType("RunLine", int)
+"""A line of the text that runs, from 1: a program with one statement a line, if it can be aligned."""
 _NO_SUCH_NAME = ("NameError", "ImportError", "ModuleNotFoundError")
 
 
@@ -182,9 +185,9 @@ class _Suspect:
         passing: list[Repair | Alignment] = [*self.repairs, *self.alignments]
         return [self.text, *(program.text for program in passing[:1])]
 
-    def source_line(self, line: int) -> int:
-        """Line of the trace's program for a line that was run, both from 1."""
-        return line if self.statements is None else self.statements.source_line(line - 1)
+    def source_line(self, line: RunLine) -> SourceLine:
+        """Line of the trace's program for a line that was run."""
+        return SourceLine(line if self.statements is None else self.statements.source_line(line - 1))
 
     def verdicts(
         self, count: int, recording: ProgramRun, run: ProgramRun, passing: ProgramRun | None = None
@@ -198,7 +201,7 @@ class _Suspect:
         if repair is None:
             wrong, reason = self._without_repair(recording, run)
         else:
-            line = self.source_line(repair.line + 1)
+            line = self.source_line(RunLine(repair.line + 1))
             wrong, reason = self.program.step(line), f"line {line}: {repair.reason}"
         execution = self._execution(recording, run, passing)
         if wrong is None:
@@ -216,7 +219,8 @@ class _Suspect:
     def _without_repair(self, recording: ProgramRun, run: ProgramRun) -> tuple[int | None, str]:
         """The step that must be wrong whatever is right, and why."""
         if run.load:
-            return self.program.step(run.load.line), f"line {run.load.line}: {run.load}"
+            where = None if run.load.line is None else self.source_line(run.load.line)
+            return self.program.step(where), f"line {where}: {run.load}"
         outcomes = dict(enumerate(test.outcome for test in self.verdict.tests))
         for expected, call in zip(recording.calls, run.calls, strict=False):
             if outcomes.get(expected.test) is TestOutcome.PASSED or not call.differs(expected):
@@ -271,7 +275,7 @@ class LineEvent(NamedTuple):
     """A line that is about to run, as recorded by :mod:`surefoot.labelling.verifiers.tracer`."""
 
     kind: Literal["line"]
-    line: int
+    line: RunLine
     depth: int
     state: str
     """Digest of the local variables before the line."""
@@ -282,7 +286,7 @@ class EndEvent(NamedTuple):
     """A return or an exception."""
 
     kind: Literal["return", "exception"]
-    line: int
+    line: RunLine
     depth: int
     state: str
     """Digest of the returned value, or of the exception's type."""
@@ -297,7 +301,7 @@ class Raised(NamedTuple):
 
     kind: Text
     text: Text
-    line: int | None
+    line: RunLine | None
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}" if self.text else self.kind
@@ -338,7 +342,7 @@ class ProgramRun(BaseModel):
                 pass
         return cls()
 
-    def lines(self) -> set[int]:
+    def lines(self) -> set[RunLine]:
         """The lines that ran."""
         return {event.line for call in self.calls for event in call.events}
 
@@ -376,7 +380,7 @@ def compare_executions(
     companion: Companion,
     run: ProgramRun,
     made_by: Sequence[int],
-    source_line: Callable[[int], int],
+    source_line: Callable[[RunLine], SourceLine],
 ) -> Execution | None:
     """The first calls whose results differ, else the first calls, for display; ``None`` without any.
 
@@ -384,7 +388,8 @@ def compare_executions(
     line that ran.
     """
     if run.load:
-        return Execution(raised=_short(run.load), line=run.load.line)
+        line = None if run.load.line is None else source_line(run.load.line)
+        return Execution(raised=_short(run.load), line=line)
     triples = list(zip(made_by, companion.run.calls, run.calls, strict=False))
     chosen = [triple for triple in triples if triple[2].differs(triple[1])] or triples
     tests = task.that_are("hidden")
@@ -402,7 +407,7 @@ def _compare_calls(
     expected: Call,
     call: Call,
     companion: Companion,
-    source_line: Callable[[int], int],
+    source_line: Callable[[RunLine], SourceLine],
 ) -> ComparedCall:
     events, lines = call.events, companion.partners
     first = _first_difference(companion, expected, call)
@@ -426,7 +431,8 @@ def _compare_calls(
         reference_result=expected.display,
         reference_raised=None if expected.raised is None else _short(expected.raised),
         rows=tuple(
-            (_display(event, budget, source_line), _display(other, budget, int)) for event, other in rows
+            (_display(event, budget, source_line), _display(other, budget, SourceLine))
+            for event, other in rows
         ),
         first=next(row_of_first, None),
         before=start,
@@ -459,7 +465,7 @@ def _align(
 
 
 def _display(
-    event: Event | None, budget: list[int], source_line: Callable[[int], int]
+    event: Event | None, budget: list[int], source_line: Callable[[RunLine], SourceLine]
 ) -> ExecutedLine | None:
     if event is None:
         return None

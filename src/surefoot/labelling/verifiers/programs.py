@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Self
+from typing import NewType, Self
 
 from surefoot.answers import Grade, Solution
 from surefoot.errors import LabelError
@@ -22,6 +22,9 @@ from surefoot.segment.code import ProseAndCode, code_spans, parse
 
 LIMITS = Limits(wall_s=5, cpu_s=5, output_bytes=8 << 20)
 """Default limits of one run."""
+
+SourceLine = NewType("SourceLine", int)
+"""A line of the program in a trace, from 1. What runs may have other lines."""
 
 NO_TESTS = "the problem lacks a program's tests in meta['code']"
 
@@ -103,8 +106,8 @@ class TraceProgram:
                 at += len(line)
         return cls(text="".join(pieces), steps=tuple(steps))
 
-    def step(self, line: int | None) -> int | None:
-        """The step of line ``line``, counted from 1."""
+    def step(self, line: SourceLine | None) -> int | None:
+        """The step of a line."""
         return self.steps[line - 1] if line is not None and 0 < line <= len(self.steps) else None
 
 
@@ -155,7 +158,8 @@ class CompileVerifier:
         try:
             compile(parse(program.text), "solution.py", "exec", dont_inherit=True)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            wrong = program.step(getattr(error, "lineno", None))
+            line = getattr(error, "lineno", None)
+            wrong = program.step(None if line is None else SourceLine(line))
             # an error after the last line, or in the prompt's last line, belongs to the last step
             wrong = count - 1 if wrong is None else wrong
             return first_error(count, wrong, f"{getattr(error, 'msg', error)}", "parses") if count else []

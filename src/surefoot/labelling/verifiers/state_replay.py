@@ -243,7 +243,7 @@ class _Replay:
         match = next((at for at, gold in enumerate(self.gold) if _equal(gold.call, result.call)), None)
         too_early = self._too_early(match) if match is not None and self.order == "gold" else ""
         observation = self.environment.step(result.call)
-        recorded = result.result is None or _same_text(result.result.content or "", observation.text)
+        recorded = result.result is None or same_result(result.result.content or "", observation.text)
         previous, self.now = self.now, _leaves(self.environment.state())
         effect = _effect(previous, self.now)
         if not effect and observation.error:
@@ -362,7 +362,8 @@ def _leaves(state: JsonValue) -> State:
     return leaves
 
 
-def _same_text(recorded: str, text: str) -> bool:
+def same_result(recorded: str, text: str) -> bool:
+    """Whether two results of a call say the same: equal texts, or equal as JSON."""
     if recorded == text:
         return True
     try:

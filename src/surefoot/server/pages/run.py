@@ -18,7 +18,7 @@ from starlette.responses import Response
 from surefoot.errors import LabelError, StoreError
 from surefoot.failures import result_failed
 from surefoot.labelling.verifiers.gold_calls import compare_gold_calls
-from surefoot.labelling.verifiers.programs import TraceProgram, reference_program
+from surefoot.labelling.verifiers.programs import SourceLine, TraceProgram, reference_program
 from surefoot.labelling.verifiers.state_replay import gold_calls
 from surefoot.labels import LabelRule
 from surefoot.messages import call_arguments
@@ -450,7 +450,7 @@ def _program_lines(
     first = call.first if call else None
     lines, seen = [], set[int]()
     for number, text in enumerate(program.text.removesuffix("\n").split("\n"), start=1):
-        step = program.step(number)
+        step = program.step(SourceLine(number))
         times = runs[number]
         time = next((item for item in times if item[0] == first), times[-1] if times else None)
         line, opposite = time[1:] if time else (None, None)
