@@ -688,58 +688,26 @@ def _identity(message: Message) -> dict[str, Any]:
 EventKind = Literal["line", "return", "exception"]
 
 
-class ExecutedLine(FrozenModel):
-    """One event of a program's run: a line, a return, or an exception."""
-
-    event: EventKind = "line"
-    line: int = Field(ge=0)
-    """Line number in its program, from 1."""
-    changed: tuple[tuple[ShortText, ShortText], ...] = Field(default=(), max_length=100)
-    """Local variables that the line changed, with their new values; long values are cut."""
-    said: ShortText = ""
-    """The value returned, or the type of the exception."""
-
-
-class ComparedCall(FrozenModel):
-    """One call of a program's function, compared with the same call of the reference."""
-
-    test: ShortText
-    """Name of the test that made the call."""
-    visibility: TestVisibility
-    """Visibility of the call."""
-    call: ShortText
-    result: ShortText | None
-    """``None`` if the call raised or was cut off."""
-    raised: ShortText | None = None
-    """The exception, with its text."""
-    reference_result: ShortText | None
-    reference_raised: ShortText | None = None
-    rows: tuple[tuple[ExecutedLine | None, ExecutedLine | None], ...] = Field(default=(), max_length=200)
-    """The aligned runs of program and reference; ``None`` if only the other has such a line. Without common
-    lines the reference's side is empty."""
-    first: int | None = None
-    """Index of the row at which they diverge; ``None`` if they do not, or cannot be compared."""
-    before: int = Field(default=0, ge=0)
-    """Events of the program left out before the first row."""
-    after: int = Field(default=0, ge=0)
-    """Events left out after the last row."""
-
-
 class Execution(FrozenModel):
-    """A program's run compared with the reference's: the evidence of a label by ``execution-trace``.
+    """Why a program fails: the evidence of a label by ``execution-trace``.
 
-    Lines refer to :class:`surefoot.labelling.verifiers.programs.TraceProgram`. The program controls this
-    output and could have forged it, so treat it as untrusted text.
+    The program controls this output and could have forged it, so treat it as untrusted text.
     """
 
-    calls: tuple[ComparedCall, ...] = Field(default=(), max_length=20)
+    repair: Annotated[str, Field(max_length=4_000)] | None = None
+    """The change with which all tests pass, as lines of a unified diff."""
+    test: ShortText | None = None
+    """Name of the hidden test whose call is shown."""
+    call: ShortText | None = None
+    """The first call whose result differs from the reference's."""
+    result: ShortText | None = None
+    """``None`` if the call raised or was cut off."""
+    expected: ShortText | None = None
+    """The reference's result."""
     raised: ShortText | None = None
-    """Why the program could not be loaded."""
+    """The exception of the call, or why the program could not be loaded."""
     line: int | None = None
-    """Line that raised it."""
-    reference: Annotated[str, Field(max_length=30_000)] | None = None
-    """The passing program that it is compared with, if that is not the task's reference solution: often the
-    program itself with one statement repaired."""
+    """The line that kept it from loading, of :class:`surefoot.labelling.verifiers.programs.TraceProgram`."""
 
 
 ExecutionField = Annotated[

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
+from difflib import unified_diff
 from functools import cached_property, partial
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, NewType, Self
+from typing import Annotated, Any, NamedTuple, NewType, Self
 
 from pydantic import BaseModel, BeforeValidator
 
@@ -29,7 +29,7 @@ from surefoot.labelling.verifiers.programs import (
 from surefoot.labelling.verifiers.repairs import Alignment, Repair, StatementLines, align, similarity
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.protocols import ProblemTrace, Verdict
-from surefoot.records import CodeTask, ComparedCall, ExecutedLine, Execution, TestVisibility
+from surefoot.records import CodeTask, Execution, TestVisibility
 from surefoot.sandbox import Ending, Program, ProgramResult, TaskVerdict, TestOutcome, grade_python
 
 REFERENCES, REPAIRS = 4, 24
@@ -74,21 +74,20 @@ class ExecutionTraceVerifier(SandboxedVerifier):
         recordings = self._run([_recording_plan(group) for group in by_problem.values()])
         recorded = dict(zip(by_problem, recordings, strict=True))
         plans = {
-            (problem, text): {
-                "program": text,
+            (problem, suspect.text): {
+                "program": suspect.text,
                 "entry_point": suspect.task.entry_point,
                 "calls": [call.arguments for call in recorded[problem].calls],
             }
             for problem, group in by_problem.items()
             for suspect in group
-            for text in suspect.texts()
         }
         runs = dict(zip(plans, self._run(list(plans.values())), strict=True))
         for problem, group in by_problem.items():
             for suspect in group:
-                own_runs = [runs[problem, text] for text in suspect.texts()]
                 steps = len(items[suspect.number].trace.steps)
-                rows[suspect.number] = suspect.verdicts(steps, recorded[problem], *own_runs)
+                run = runs[problem, suspect.text]
+                rows[suspect.number] = suspect.verdicts(steps, recorded[problem], run)
         return rows
 
     def _confirm(self, suspects: Sequence[_Suspect]) -> None:
@@ -180,19 +179,12 @@ class _Suspect:
         repairs = (repair for alignment in self.alignments for repair in alignment.repairs())
         return list(islice({repair.text: repair for repair in repairs}.values(), REPAIRS))
 
-    def texts(self) -> list[str]:
-        """The program, and the passing program to compare it with, if there is one."""
-        passing: list[Repair | Alignment] = [*self.repairs, *self.alignments]
-        return [self.text, *(program.text for program in passing[:1])]
-
     def source_line(self, line: RunLine) -> SourceLine:
         """Line of the trace's program for a line that was run."""
         return SourceLine(line if self.statements is None else self.statements.source_line(line - 1))
 
-    def verdicts(
-        self, count: int, recording: ProgramRun, run: ProgramRun, passing: ProgramRun | None = None
-    ) -> list[Verdict]:
-        """One verdict for each of ``count`` steps, from runs of the reference solution and :meth:`texts`."""
+    def verdicts(self, count: int, recording: ProgramRun, run: ProgramRun) -> list[Verdict]:
+        """One verdict for each of ``count`` steps, from runs of the reference solution and of the program."""
         executed = {self.program.step(self.source_line(line)) for line in run.lines()}
         if self.verdict.passed:
             ran = Verdict(value=1, reason="it ran, and all tests pass")
@@ -203,7 +195,7 @@ class _Suspect:
         else:
             line = self.source_line(RunLine(repair.line + 1))
             wrong, reason = self.program.step(line), f"line {line}: {repair.reason}"
-        execution = self._execution(recording, run, passing)
+        execution = self._execution(recording, run)
         if wrong is None:
             reason = f"the program fails ({self.verdict.reason}), and no line of it could be blamed"
             last = Verdict(value=None, reason=reason, execution=execution)
@@ -228,72 +220,50 @@ class _Suspect:
             if call.raised and call.raised.line and call.raised.kind in _NO_SUCH_NAME:
                 line = self.source_line(call.raised.line)
                 return self.program.step(line), f"line {line}: {call.raised}"
-            steps = {self.program.step(self.source_line(event.line)) for event in call.events}
+            steps = {self.program.step(self.source_line(line)) for line in call.lines}
             if len(steps) == 1 and (call.raised or self._returns(call)):
                 return steps.pop(), "no other step ran in a call that fails a test"
         return None, ""
 
     def _returns(self, call: Call) -> bool:
         """Whether a call ended with a statement that returns, and not after the last one."""
-        last = call.events[-1].line - 1
+        last = (call.last or 0) - 1
         kinds = self.statements.kinds if self.statements else []
         return 0 <= last < len(kinds) and kinds[last] == "Return"
 
-    def _execution(
-        self, recording: ProgramRun, run: ProgramRun, passing: ProgramRun | None
-    ) -> Execution | None:
-        """The run next to the repaired program's, or else the most similar passing program's."""
-        companion = Companion(text=None, run=recording, partners=None)
-        if self.repairs and passing:
-            repair = self.repairs[0]
-            companion = Companion(
-                text=repair.text, run=passing, partners=repair.partners, wrong=repair.line + 1
-            )
-        elif self.alignments and passing:
-            nearest = self.alignments[0]
-            companion = Companion(text=nearest.text, run=passing, partners=nearest.partners)
-        return compare_executions(
-            self.task, companion, run, [call.test for call in recording.calls], self.source_line
-        )
+    def _execution(self, recording: ProgramRun, run: ProgramRun) -> Execution | None:
+        """The repair, and the first call whose result differs."""
+        repair = None
+        if self.repairs:
+            lines = unified_diff(self.text.splitlines(), self.repairs[0].text.splitlines(), n=3, lineterm="")
+            repair = _short("\n".join(list(lines)[3:]), _DIFF)
+        if run.load:
+            line = None if run.load.line is None else self.source_line(run.load.line)
+            return Execution(repair=repair, raised=_short(run.load), line=line)
+        tests = self.task.that_are("hidden")
+        for expected, call in zip(recording.calls, run.calls, strict=False):
+            if call.differs(expected) and 0 <= expected.test < len(tests):
+                return Execution(
+                    repair=repair,
+                    test=_short(tests[expected.test].name),
+                    call=_short(_as_python(self.task.entry_point, expected.arguments)),
+                    result=call.display,
+                    raised=None if call.raised is None else _short(call.raised),
+                    expected=expected.display,
+                )
+        return None if repair is None else Execution(repair=repair)
 
 
-_CALLS, _CONTEXT, _ROWS, _NAMES, _TEXT, _TEXTS = 4, 30, 60, 20, 400, 32_000
-"""Limits for display: calls, events before the first difference, events in all, variables of a line,
-characters of one text, and characters of all values of a call."""
+_TEXT, _DIFF = 400, 4_000
+"""Characters of one text, and of a repair."""
 
 
-def _short(text: Any) -> str:
+def _short(text: Any, most: int = _TEXT) -> str:
     """Short text that a record accepts: without halves of surrogate pairs."""
-    return str(text)[:_TEXT].encode("utf-8", "replace").decode()
+    return str(text)[:most].encode("utf-8", "replace").decode()
 
 
 Text = Annotated[str, BeforeValidator(_short)]
-Changes = Annotated[tuple[tuple[Text, Text], ...], BeforeValidator(lambda pairs: pairs[:_NAMES])]
-
-
-class LineEvent(NamedTuple):
-    """A line that is about to run, as recorded by :mod:`surefoot.labelling.verifiers.tracer`."""
-
-    kind: Literal["line"]
-    line: RunLine
-    depth: int
-    state: str
-    """Digest of the local variables before the line."""
-    changed: Changes
-
-
-class EndEvent(NamedTuple):
-    """A return or an exception."""
-
-    kind: Literal["return", "exception"]
-    line: RunLine
-    depth: int
-    state: str
-    """Digest of the returned value, or of the exception's type."""
-    text: Text
-
-
-Event = LineEvent | EndEvent
 
 
 class Raised(NamedTuple):
@@ -313,7 +283,10 @@ class Call(BaseModel):
     test: int
     arguments: str
     """``repr((args, kwargs))``."""
-    events: tuple[Event, ...]
+    lines: tuple[RunLine, ...]
+    """Those that ran."""
+    last: RunLine | None
+    """The one that ran last."""
     result: str | None
     """Digest of the returned value."""
     display: Text | None
@@ -344,100 +317,7 @@ class ProgramRun(BaseModel):
 
     def lines(self) -> set[RunLine]:
         """The lines that ran."""
-        return {event.line for call in self.calls for event in call.events}
-
-
-def _first_difference(companion: Companion, expected: Call, call: Call) -> int | None:
-    """Number of the event to mark: of the wrong line before the runs first differ, or of the line before."""
-    if companion.partners is None:
-        return None
-    for at, event in enumerate(call.events):
-        partner = expected.events[at] if at < len(expected.events) else None
-        if partner is None or (event.kind, event.line, event.depth, event.state) != (
-            partner.kind, companion.partners.get(partner.line), partner.depth, partner.state,
-        ):  # fmt: skip
-            events_back = range(at, -1, -1)
-            wrong = (number for number in events_back if call.events[number].line == companion.wrong)
-            return next(wrong, max(at - 1, 0))
-    return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Companion:
-    """A passing program next to a failing one, with its run."""
-
-    text: str | None
-    """``None``: the task's reference solution."""
-    run: ProgramRun
-    partners: Mapping[int, int] | None
-    """Line of the failing program for each line of this one, from 1; ``None``: too few are alike."""
-    wrong: int | None = None
-    """The line in which the failing program differs, if that is known."""
-
-
-def compare_executions(
-    task: CodeTask,
-    companion: Companion,
-    run: ProgramRun,
-    made_by: Sequence[int],
-    source_line: Callable[[RunLine], SourceLine],
-) -> Execution | None:
-    """The first calls whose results differ, else the first calls, for display; ``None`` without any.
-
-    ``made_by``: number of the test that makes each call. ``source_line``: line of the trace's program for a
-    line that ran.
-    """
-    if run.load:
-        line = None if run.load.line is None else source_line(run.load.line)
-        return Execution(raised=_short(run.load), line=line)
-    triples = list(zip(made_by, companion.run.calls, run.calls, strict=False))
-    chosen = [triple for triple in triples if triple[2].differs(triple[1])] or triples
-    tests = task.that_are("hidden")
-    calls = tuple(
-        _compare_calls(task.entry_point, tests[number].name, expected, call, companion, source_line)
-        for number, expected, call in chosen[:_CALLS]
-        if 0 <= number < len(tests)
-    )
-    return Execution(calls=calls, reference=companion.text) if calls else None
-
-
-def _compare_calls(
-    function: str,
-    test: str,
-    expected: Call,
-    call: Call,
-    companion: Companion,
-    source_line: Callable[[RunLine], SourceLine],
-) -> ComparedCall:
-    events, lines = call.events, companion.partners
-    first = _first_difference(companion, expected, call)
-    if first is None and call.raised:
-        numbers = (number for number, event in enumerate(events) if event.line == call.raised.line)
-        first = max((number for number in numbers if events[number].kind == "line"), default=None)
-    start = max(0, (first or 0) - _CONTEXT)
-    window = events[start : start + _ROWS]
-    reference = expected.events[start : start + _ROWS] if lines is not None else ()
-    rows = _align(window, reference, lines or {})
-    row_of_first = (
-        number for number, (event, _) in enumerate(rows) if first is not None and event is events[first]
-    )
-    budget = [_TEXTS]
-    return ComparedCall(
-        test=_short(test),
-        visibility="hidden",
-        call=_short(_as_python(function, expected.arguments)),
-        result=call.display,
-        raised=None if call.raised is None else _short(call.raised),
-        reference_result=expected.display,
-        reference_raised=None if expected.raised is None else _short(expected.raised),
-        rows=tuple(
-            (_display(event, budget, source_line), _display(other, budget, SourceLine))
-            for event, other in rows
-        ),
-        first=next(row_of_first, None),
-        before=start,
-        after=max(0, len(events) - start - _ROWS),
-    )
+        return {line for call in self.calls for line in call.lines}
 
 
 def _as_python(function: str, arguments: str) -> str:
@@ -446,31 +326,3 @@ def _as_python(function: str, arguments: str) -> str:
         return f"{function}: arguments and keywords {arguments}"
     arguments = arguments.removesuffix(", {})")[1:]
     return f"{function}{arguments.removesuffix(',)')}{')' * arguments.endswith(',)')}"
-
-
-def _align(
-    events: Sequence[Event], reference: Sequence[Event], lines: Mapping[int, int]
-) -> list[tuple[Event | None, Event | None]]:
-    """Pair events of equal kind, depth and line; the others stay single."""
-    keys = [(event.kind, event.line, event.depth) for event in events]
-    reference_keys = [(event.kind, lines.get(event.line, -event.line), event.depth) for event in reference]
-    rows: list[tuple[Event | None, Event | None]] = []
-    for tag, a, b, c, d in SequenceMatcher(None, keys, reference_keys, autojunk=False).get_opcodes():
-        if tag == "equal":
-            rows += zip(events[a:b], reference[c:d], strict=True)
-        else:
-            rows += [(event, None) for event in events[a:b]]
-            rows += [(None, event) for event in reference[c:d]]
-    return rows
-
-
-def _display(
-    event: Event | None, budget: list[int], source_line: Callable[[RunLine], SourceLine]
-) -> ExecutedLine | None:
-    if event is None:
-        return None
-    line = max(source_line(event.line), 0)
-    if isinstance(event, EndEvent):
-        return ExecutedLine(event=event.kind, line=line, said=event.text)
-    budget[0] -= sum(len(name) + len(value) for name, value in event.changed)
-    return ExecutedLine(event=event.kind, line=line, changed=event.changed if budget[0] >= 0 else ())

@@ -169,12 +169,6 @@ class Repair:
     """Whether a line is added, and none is replaced."""
 
     @property
-    def partners(self) -> dict[int, int]:
-        """Line of the failing program for each line of this one, from 1."""
-        lines = range(1, self.text.count("\n") + 1)
-        return {line + (self.adds and line > self.line): line for line in lines}
-
-    @property
     def reason(self) -> str:
         """What the repair changes, in words."""
         return f"all tests pass with {self.new[:200]!r} {'before it' if self.adds else 'instead'}"
@@ -191,22 +185,6 @@ class Alignment:
     pairs: tuple[Pair, ...]
     distance: float
     """0 for equal programs; about 1 for each line without a partner."""
-
-    @property
-    def text(self) -> str:
-        """The passing program."""
-        return "\n".join(self.reference) + "\n"
-
-    @property
-    def partners(self) -> dict[int, int] | None:
-        """Line of the failing program for each line of the passing one, from 1.
-
-        ``None`` if less than half of the passing program's lines are in both.
-        """
-        if 2 * sum(self._equal(*pair) for pair in self.pairs) < len(self.reference):
-            return None
-        pairs = ((line, partner) for line, partner in self.pairs if line is not None and partner is not None)
-        return {partner + 1: line + 1 for line, partner in pairs}
 
     def _equal(self, line: int | None, partner: int | None) -> bool:
         return (

@@ -1,4 +1,4 @@
-"""Runs inside the sandbox: a program's function on given calls, with the state at each line.
+"""Runs inside the sandbox: a program's function on given calls, with the lines that run.
 
 This file is sent into the sandbox as text, so it imports the standard library only. It shares the process
 with the untrusted program, which can forge its output.
@@ -17,8 +17,8 @@ from typing import Any
 
 EVENTS, CALLS, PARTS = 20_000, 200, 2_000
 """Limits: all events, calls, and parts of one value."""
-TEXT, NAMES, TEXTS, ALL_TEXTS = 200, 20, 16_000, 400_000
-"""Limits for display: characters of one value, variables of one line, characters of one call and of all."""
+TEXT = 200
+"""Characters of a value for display."""
 FILE = "solution.py"
 _PLAIN = (int, float, complex, bool, str, bytes, type(None))
 
@@ -56,16 +56,12 @@ class EnoughError(BaseException):
 
 
 class LineRecorder:
-    """The calls of one function: test, arguments, events, result.
-
-    An event is kind, line, depth, digest of the state before it, and a part for display: the variables that a
-    line changed, the value of a return, the type of an exception.
-    """
+    """The calls of one function: test, arguments, lines that ran, result."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.calls: list[dict[str, Any]] = []
-        self.events_left, self.text_left = EVENTS, ALL_TEXTS
+        self.events_left = EVENTS
         self.test = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -76,18 +72,21 @@ class LineRecorder:
             literal = False
         if not literal or len(self.calls) >= CALLS or self.events_left <= 0:
             return self.function(*args, **kwargs)
-        call: dict[str, Any] = {"test": self.test, "arguments": arguments, "events": [], "result": None}
-        call |= {"display": None, "raised": None}
+        call: dict[str, Any] = {"test": self.test, "arguments": arguments, "lines": [], "last": None}
+        call |= {"result": None, "display": None, "raised": None}
         self.calls.append(call)
-        base, events, texts = _depth(sys._getframe()), call["events"], [min(TEXTS, self.text_left)]
-        self.text_left -= texts[0]
+        lines: dict[int, None] = {}
 
-        def trace(frame: FrameType, *_: Any) -> Any:
+        def trace(frame: FrameType, kind: str, _: Any) -> Any:
             if frame.f_code.co_filename != FILE:
                 return None
             if self.events_left <= 0:
                 raise EnoughError
-            return self._local(frame, events, base, texts)
+            if kind in ("line", "return", "exception"):
+                self.events_left -= 1
+                lines[frame.f_lineno] = None
+                call["last"] = frame.f_lineno
+            return trace
 
         sys.settrace(trace)
         try:
@@ -98,41 +97,10 @@ class LineRecorder:
             raise
         finally:
             sys.settrace(None)
-            self.text_left += max(texts[0], 0)
+            call["lines"] = list(lines)
         text = shown(result)
         call |= {"result": digest(text), "display": text[:TEXT]}
         return result
-
-    def _local(self, frame: FrameType, events: list[Any], base: int, texts: list[int]) -> Callable[..., Any]:
-        """The trace function of one frame; it remembers the variables and the latest line."""
-        previous, latest, depth = _variables(frame), None, _depth(frame) - base
-
-        def trace(frame: FrameType, kind: str, value: Any) -> Any:
-            nonlocal previous, latest
-            if self.events_left <= 0:
-                raise EnoughError
-            if kind in ("line", "return", "exception"):
-                self.events_left -= 1
-                names = _variables(frame)
-                changed = [[name, text[:TEXT]] for name, text in names.items() if previous.get(name) != text]
-                if latest is not None and texts[0] > 0:
-                    latest[4] = changed[:NAMES]
-                    texts[0] -= sum(len(name) + len(text) for name, text in latest[4])
-                previous = names
-                if kind == "line":
-                    state: Any = ";".join(f"{name}={text}" for name, text in names.items())
-                else:
-                    state = shown(value) if kind == "return" else value[0].__name__
-                event = [kind, frame.f_lineno, depth, digest(state), [] if kind == "line" else state[:TEXT]]
-                latest = event if kind == "line" else None
-                events.append(event)
-            return trace
-
-        return trace
-
-
-def _variables(frame: FrameType) -> dict[str, str]:
-    return {name: shown(value) for name, value in sorted(frame.f_locals.items())}
 
 
 def raised(error: BaseException) -> list[Any]:
@@ -145,13 +113,6 @@ def raised(error: BaseException) -> list[Any]:
     if line is None and isinstance(error, SyntaxError):
         line = error.lineno
     return [type(error).__name__, str(error)[:200], line]
-
-
-def _depth(frame: FrameType | None) -> int:
-    depth = 0
-    while frame is not None:
-        depth, frame = depth + 1, frame.f_back
-    return depth
 
 
 def main() -> None:

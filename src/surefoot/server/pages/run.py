@@ -18,23 +18,13 @@ from starlette.responses import Response
 from surefoot.errors import LabelError, StoreError
 from surefoot.failures import result_failed
 from surefoot.labelling.verifiers.gold_calls import compare_gold_calls
-from surefoot.labelling.verifiers.programs import SourceLine, TraceProgram, reference_program
+from surefoot.labelling.verifiers.programs import SourceLine, TraceProgram
 from surefoot.labelling.verifiers.state_replay import gold_calls
 from surefoot.labels import LabelRule
 from surefoot.messages import call_arguments
 from surefoot.printable import printable
 from surefoot.protocols import ProblemTrace
-from surefoot.records import (
-    CodeTask,
-    ComparedCall,
-    ExecutedLine,
-    Execution,
-    Problem,
-    StepLabel,
-    StepScores,
-    ToolCall,
-    Trace,
-)
+from surefoot.records import CodeTask, Problem, StepLabel, StepScores, ToolCall, Trace
 from surefoot.segment import trace_blocks
 from surefoot.server.pages.forms import Form
 from surefoot.server.pages.page import Page
@@ -87,7 +77,7 @@ def run_page(page: Page) -> Response:
             page, (comment for item in items for comment in db.comments.list(page.id, item_id=item))
         ),
         "gold_calls": gold_view(problem, trace),
-        "program": program_view(problem, trace, labels, fields.natural("call")),
+        "program": program_view(problem, trace, labels),
     }
     program, disputed, following = data["program"], list[int](), None
     if blind:
@@ -408,14 +398,9 @@ def _bucket(share: float) -> int:
     return min(BUCKETS - 1, max(0, int(share * BUCKETS)))
 
 
-def program_view(
-    problem: Problem, trace: Trace, labels: Sequence[StoredLabel], number: int
-) -> dict[str, Any] | None:
-    """The program, line by line, with the values of one call; ``number``: the call chosen, from 1.
-
-    0 chooses the first call that differs from the reference. ``None`` if the trace is not a program, or is
-    too long.
-    """
+def program_view(problem: Problem, trace: Trace, labels: Sequence[StoredLabel]) -> dict[str, Any] | None:
+    """The program, line by line with its steps, and why it fails. ``None`` if the trace is not a program, or
+    is too long."""
     try:
         task = CodeTask.of(problem)
     except ValueError:
@@ -425,91 +410,16 @@ def program_view(
     program = TraceProgram.of(trace, task)
     label = next((label for label in reversed(labels) if label.record.evidence.execution), None)
     execution = label.record.evidence.execution if label else None
-    call = _chosen(execution, number)
-    reference = (execution and execution.reference) or reference_program(task) or ""
-    expected = [line.strip() for line in reference.split("\n")]
-    return {
-        "source": label.record.source if label else None,
-        "raised": printable(execution.raised) if execution and execution.raised else None,
-        "calls": [_summary(item, at) for at, item in enumerate(execution.calls, start=1)]
-        if execution
-        else [],
-        "call": call and _summary(call, execution.calls.index(call) + 1 if execution else 0),
-        "lines": _program_lines(program, call, expected),
-    }
-
-
-def _program_lines(
-    program: TraceProgram, call: ComparedCall | None, expected: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Each line once, with its step and the values after it: at the first difference, or the last time."""
-    runs = defaultdict[int, list[tuple[int, ExecutedLine, ExecutedLine | None]]](list)
-    for at, (line, opposite) in enumerate(call.rows if call else ()):
-        if line is not None:
-            runs[line.line].append((at, line, opposite))
-    first = call.first if call else None
-    lines, seen = [], set[int]()
+    lines, seen = [], set[int | None]([None])
     for number, text in enumerate(program.text.removesuffix("\n").split("\n"), start=1):
         step = program.step(SourceLine(number))
-        times = runs[number]
-        time = next((item for item in times if item[0] == first), times[-1] if times else None)
-        line, opposite = time[1:] if time else (None, None)
-        lines.append(
-            {
-                "number": number,
-                "text": printable(text),
-                "step": step,
-                "begins": step is not None and step not in seen,
-                "times": len(times),
-                "first": time is not None and time[0] == first,
-                "own": line and _side(line, opposite),
-                "reference": opposite
-                and {
-                    **_side(opposite, line),
-                    "code": expected[opposite.line - 1] if opposite.line <= len(expected) else "",
-                },
-            }
-        )
-        seen |= set() if step is None else {step}
-    return lines
-
-
-def _side(line: ExecutedLine, opposite: ExecutedLine | None) -> dict[str, Any]:
-    opposite_values = dict((opposite or line).changed)
+        lines.append({"number": number, "text": printable(text), "step": step, "begins": step not in seen})
+        seen.add(step)
     return {
-        "event": line.event,
-        "value": printable(line.said),
-        "changed": [
-            {
-                "name": printable(name),
-                "value": printable(value),
-                "differs": opposite_values.get(name) != value,
-            }
-            for name, value in line.changed
-        ],
+        "source": label.record.source if label else None,
+        "why": {
+            name: printable(value) if isinstance(value, str) else value
+            for name, value in (execution or Execution()).model_dump().items()
+        },
+        "lines": lines,
     }
-
-
-def _chosen(execution: Execution | None, number: int) -> ComparedCall | None:
-    if execution is None or not execution.calls:
-        return None
-    if 0 < number <= len(execution.calls):
-        return execution.calls[number - 1]
-    return next((call for call in execution.calls if call.first is not None), execution.calls[0])
-
-
-def _summary(call: ComparedCall, number: int) -> dict[str, Any]:
-    return {
-        "number": number,
-        "test": printable(call.test),
-        "visibility": call.visibility,
-        "call": printable(call.call),
-        "result": _said(call.result, call.raised),
-        "reference": _said(call.reference_result, call.reference_raised),
-    }
-
-
-def _said(result: str | None, raised: str | None) -> str:
-    if raised is not None:
-        return f"raised {printable(raised)}"
-    return "cut off" if result is None else f"returned {printable(result)}"
