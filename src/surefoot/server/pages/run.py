@@ -24,7 +24,7 @@ from surefoot.labels import LabelRule
 from surefoot.messages import call_arguments
 from surefoot.printable import printable
 from surefoot.protocols import ProblemTrace
-from surefoot.records import CodeTask, Problem, StepLabel, StepScores, ToolCall, Trace
+from surefoot.records import CodeTask, Execution, Problem, StepLabel, StepScores, ToolCall, Trace
 from surefoot.segment import trace_blocks
 from surefoot.server.pages.forms import Form
 from surefoot.server.pages.page import Page
