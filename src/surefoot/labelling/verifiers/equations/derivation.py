@@ -128,14 +128,14 @@ def is_identity(residual: Residual) -> bool:
 
 
 def is_impossible(relation: Relation, work: Work) -> bool:
-    """Whether the sides change with the unknowns, but always differ by the same number."""
+    """Whether the sides differ by the same number, whatever the unknowns are."""
     sides = [pair for number in range(_POINTS) if (pair := relation.values(number, work)) is not None]
     if len(sides) < _POINTS - 2:
         return False
     differences = [x - y for x, y in sides]
-    left = _spread(np.array([_floating(x) for x, _ in sides]))
     if all(isinstance(difference, Fraction) for difference in differences):
-        return len(set(differences)) == 1 and differences[0] != 0 and left > 0
+        return len(set(differences)) == 1 and differences[0] != 0
+    left = _spread(np.array([_floating(x) for x, _ in sides]))
     size = abs(_floating(differences[0]))  # next to a huge difference, the rest would be lost
     spread = _spread(np.array([_floating(difference) for difference in differences]))
     return size < left / _TOLERANCE**0.5 and spread <= _TOLERANCE * min(size, left)
@@ -273,17 +273,17 @@ def _sign_is_lost(relation: Relation, previous: Relation, work: Work) -> bool:
 
 
 def _terms(relation: Relation, work: Work) -> tuple[list[Fraction], list[Fraction]] | None:
-    """Values at the first point of the terms of both sides, with their signs.
+    """Values at the first point of the terms of both sides, with their signs and without 0.
 
-    ``None`` for fewer than three terms, or if a term is 0 or no fraction there.
+    ``None`` for fewer than three terms, or if one is no fraction there.
     """
     sides: tuple[list[Fraction], list[Fraction]] = ([], [])
-    for side, terms in zip((relation.left, relation.right), sides, strict=True):
+    for side, terms in zip(relation.sides, sides, strict=True):
         for sign, term in _addends(side):
             pair = replace(relation, left=term, right=term).values(0, work)
-            if pair is None or not isinstance(pair[0], Fraction) or not pair[0]:
+            if pair is None or not isinstance(pair[0], Fraction):
                 return None
-            terms.append(sign * pair[0])
+            terms += [sign * pair[0]] if pair[0] else []
     return sides if len(sides[0]) + len(sides[1]) >= 3 else None
 
 
