@@ -32,6 +32,7 @@ SMOLLM2 = ROOT / "smollm2"
 """Where ``python -m benchmarks.common.smollm2 smollm2`` writes the model."""
 BENCHMARKS = {
     "agents": Quick("agents.run", ("--data", str(DATA / "agent"))),
+    "answers": Quick("answers.run"),
     "attacks": Quick("fair_turns.attacks"),
     "code": Quick("code.run", needs=DATA / "code"),
     "equations": Quick("equations.run", ("--data", str(DATA), "--show", "0"), DATA / "prm800k"),

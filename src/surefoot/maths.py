@@ -230,7 +230,7 @@ def normalise(answer: str) -> str:
     for opening, closing in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
         inner = text[len(opening) : len(text) - len(closing)]
         wrapped = text.startswith(opening) and text.endswith(closing) and len(text) > len(opening + closing)
-        if wrapped and "$" not in inner:
+        if wrapped and "$" not in inner.replace("\\$", ""):
             text = inner.strip().rstrip(".").rstrip()
             break
     text = without_emphasis(text)

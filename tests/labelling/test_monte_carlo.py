@@ -197,11 +197,11 @@ class Undecided(AnswerChecker):
         return [None if "?" in pair[0] else pair[0] == pair[1] for pair in pairs]
 
 
-def test_answers_that_cannot_be_compared_are_no_trials():
+def test_answers_that_cannot_be_compared_are_no_better_than_wrong_ones():
     grader = Grader(checker=Undecided("exact"), styles=("phrase",))
     policy, rule = replies("3", "?", "1", "?"), MonteCarloSettings(rollouts=4)
     ((first, last),) = labels(policy, item("Hm.\nAnswer: ?\n"), rule=rule, grader=grader)
-    assert (first.value, first.evidence.successes, first.evidence.trials) == (0.5, 1, 2)
+    assert (first.value, first.evidence.successes, first.evidence.trials) == (0.25, 1, 4)
     assert (last.value, last.reason) == (None, "the trace's own answer could not be compared")
     ((first, _),) = labels(replies("?"), item("Hm.\nAnswer: 3\n"), rule=ONE, grader=grader)
     assert (first.value, first.reason) == (None, "no rollout's answer could be compared")

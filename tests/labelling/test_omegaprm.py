@@ -645,8 +645,8 @@ def test_answers_that_cannot_be_compared_end_the_search(estimate):
     search = labeller(policy, settings=TreeSettings(rollouts=3), grader=grader, estimate=estimate)
     tree = grow(search)
     assert len(policy.requests) == 2
-    assert tree.tree.root.data.value == 0.5
-    assert tree.solutions[nodes_by_prefix(tree)["Answer: ?\n"]] is None
+    assert tree.tree.root.data.value == pytest.approx(1 / 3)
+    assert tree.solutions[nodes_by_prefix(tree)["Answer: ?\n"]] is False
     nothing = Watched(ScriptedPolicy(lambda r, sample: "Answer: ?"))
     tree = grow(labeller(nothing, grader=grader))
     assert tree.reason == "no rollout's answer could be compared"

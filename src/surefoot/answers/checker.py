@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -29,8 +29,6 @@ from surefoot.maths import (
 )
 
 T = TypeVar("T")
-K = TypeVar("K")
-V = TypeVar("V")
 _MEMO_PAIRS = 20_000
 _MOST_THREADS = 256
 _NO_ALGEBRA = "no_algebra"
@@ -80,18 +78,15 @@ class AnswerChecker:
         self._algebra = installed("mpmath")
         self._tolerance = Fraction(str(rel_tol))
         self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="surefoot-answers")
-        self._memo: dict[tuple[str, str], tuple[bool | None, str]] = {}
-        self._fingerprints: dict[str, tuple[str | None, str]] = {}
         self._lock = threading.Lock()
+        self._compared = lru_cache(_MEMO_PAIRS)(self._compare)
+        self._fingerprinted = lru_cache(_MEMO_PAIRS)(self._compute_fingerprint)
 
     def equal(self, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """One verdict per ``(answer, reference)``; ``None`` = cannot be compared, counted in ``failures``."""
         verdicts: list[bool | None] = []
         for pair in pairs:
-            remembered = self._memo.get(pair)
-            verdict, failure = remembered or self._compare(*pair)
-            if remembered is None:
-                self._remember(self._memo, pair, (verdict, failure))
+            verdict, failure = self._compared(*pair)
             if verdict is None:
                 self._count(failure)
             verdicts.append(verdict)
@@ -109,8 +104,9 @@ class AnswerChecker:
         ]
 
     def _broken_by_answer(self, answer: str, reference: str) -> bool:
-        failure = self._memo.get((answer, reference), (None, UNREADABLE))[1]
-        return failure in (TOO_LARGE, "too_long") and bool(self.fingerprint(reference))
+        return self._compared(answer, reference)[1] in (TOO_LARGE, "too_long") and bool(
+            self.fingerprint(reference)
+        )
 
     def fingerprint(self, answer: str) -> str | None:
         """A text that equal values have in common, by which answers are sorted before they are compared.
@@ -118,10 +114,7 @@ class AnswerChecker:
         For the ``math`` method; it says nothing of units. ``None`` = it could not be computed within the
         limits, counted in ``failures``.
         """
-        remembered = self._fingerprints.get(answer)
-        text, failure = remembered or self._compute_fingerprint(answer)
-        if remembered is None:
-            self._remember(self._fingerprints, answer, (text, failure))
+        text, failure = self._fingerprinted(answer)
         if text is None:
             self._count(failure)
         return text
@@ -191,7 +184,7 @@ class AnswerChecker:
         quantity = read_quantity(answer)
         if quantity is not None:
             return quantity.fingerprint, ""
-        words = plain_words(answer)
+        words = _choice(answer) or plain_words(answer)
         if words is not None:
             return f"words {words}", ""
         if len(answer) > MAX_CHARS:
@@ -206,12 +199,6 @@ class AnswerChecker:
             return f"text {normalise(answer)}", ""
         except (TooLargeError, RecursionError):
             return None, TOO_LARGE
-
-    def _remember(self, memo: dict[K, tuple[V, str]], key: K, result: tuple[V, str]) -> None:
-        with self._lock:
-            if len(memo) >= _MEMO_PAIRS:
-                memo.clear()
-            memo[key] = result
 
     def _count(self, failure: str) -> None:
         with self._lock:

@@ -85,7 +85,7 @@ _FONT = re.compile(r"\\(text[a-z]*|mbox|operatorname|math[a-z]+|boldsymbol|bm|bo
 _MATRIX = re.compile(r"\\(begin|end)\s*\{\s*(?:[pbB]?matrix|array)\s*\}(?:\{[lcr|]*\})?")
 _TOKEN = re.compile(
     r"(?P<space>\s+)"
-    rf"|(?P<number>(?:{DIGITS}|[0-9]+\.(?=\\))(?:(?<=[.0-9])\\(?:overline|bar)\s*(?:\{{[0-9]+\}}|[0-9]))?"
+    rf"|(?P<number>(?:[0-9]+\.(?=\\overline|\\bar)|{DIGITS})(?:(?<=[.0-9])\\(?:overline|bar)\s*(?:\{{[0-9]+\}}|[0-9]))?"
     r"(?:[eE][+-]?[0-9]{1,3}(?![a-zA-Z0-9]))?)"
     r"|\\(?P<command>[a-zA-Z]+|.)|(?P<word>[a-zA-Z]+)|(?P<mark>\*\*|<=|>=|!=|==|\.\.\.|.)",
     re.DOTALL,
@@ -246,9 +246,8 @@ class _Parser:
         named = self.peek.kind == "name" and at > 1 and self.look(at).text == ")"
         if not named or self.look(at + 1).text != "=":
             return None
-        name = self.peek.text
-        self.at += at + 1
-        return Node("name", text=f"{name}()")
+        name = "".join(self.take().text for _ in range(at + 1))
+        return Node("name", text=name)
 
     def union(self) -> Node:
         node = self.sum()
@@ -262,7 +261,8 @@ class _Parser:
             self.refuse()
         parts: list[Node] = []
         while (sign := self.accept("+", "-", "±", "∓")) or not parts:
-            term = self.term()
+            inner = self.accept("+", "-") if parts else ""  # "14 + -1.0i"
+            term = Node("neg", (self.term(),)) if inner == "-" else self.term()
             parts.append(Node("neg" if sign == "-" else sign, (term,)) if sign not in ("", "+") else term)
         self.depth -= 1
         return parts[0] if len(parts) == 1 else Node("+", tuple(parts))
@@ -289,7 +289,7 @@ class _Parser:
     def begins(self) -> bool:
         """Whether a factor begins here, with no sign of multiplication before it."""
         if self.peek.kind == "number":
-            self.refuse()
+            return self.tokens[self.at - 1].kind != "number" or self.refuse()
         opened = self.peek.kind == "mark" and self.peek.text in _OPENING and self.look(1).text != "mod"
         return self.peek.kind in ("name", "function") or opened or (self.peek.text == "|" and not self.bars)
 

@@ -33,12 +33,11 @@ _ROUNDED = Fraction(1, 10**6)
 """Relative difference of constants of which one has decimals inside an expression."""
 _HUGE = 1e300
 _FLIPPED = str.maketrans("<>≤≥", "><≥≤")
-_LISTS = ("list", "set", "tuple")
 _NESTED = ("list", "set")
 _VECTORS = ("()", "⟨⟩")
 _ABSURD = Node("absurd")
 """An equation of numbers that does not hold ("0 = 18"): equal to nothing."""
-_PLURAL = frozenset({*_LISTS, "matrix", "relation", "mod", "base", "∪", "∩", "∖", "absurd"})
+_PLURAL = frozenset({*_NESTED, "tuple", "matrix", "relation", "mod", "base", "∪", "∩", "∖", "absurd"})
 _I = Node("name", text="i")
 _CONSTANTS = ("e", "pi", "i", "°", "∞", "∅", "…")
 
@@ -56,20 +55,27 @@ class TooLargeError(ValueError):
 
 def same_formulas(answer: str, reference: str) -> bool:
     """Whether two formulas are equal. Raises ``UnreadableError``, ``TooLargeError``."""
-    x, y = read_formula(answer), read_formula(reference)
+    x, y = _read(answer), _read(reference)
     with _LOCK:
         question = _Question()
         if question.same(x, y):
             return True
         # "(1,234)" may be a number or a pair
-        x2 = read_formula(answer, lists=True) if y.kind in _LISTS else x
-        y2 = read_formula(reference, lists=True) if x.kind in _LISTS else y
+        x2 = _read(answer, lists=True) if y.kind in _PLURAL else x
+        y2 = _read(reference, lists=True) if x.kind in _PLURAL else y
         return (x2, y2) != (x, y) and question.same(x2, y2)
+
+
+def _read(text: str, *, lists: bool = False) -> Node:
+    try:
+        return read_formula(text, lists=lists)
+    except UnreadableError:
+        return read_formula(text, lists=True)
 
 
 def fingerprint(text: str) -> str:
     """A text that equal formulas have in common. Raises ``UnreadableError``, ``TooLargeError``."""
-    tree = read_formula(text)
+    tree = _read(text)
     with _LOCK:
         return _Question().fingerprint(tree)
 
@@ -401,7 +407,7 @@ class _Question:
         renamed = bool(name and other_name and name != other_name)
         if renamed or "relation" in (x.kind, y.kind):
             equations = [equation or x, other_equation or y]
-            if all(node.kind == "relation" and len(node.parts) == 2 for node in equations):
+            if all(node.kind == "relation" and _is_equation(node) for node in equations):
                 return self.same_equation(*equations)
             flipped = Node("relation", x.parts[::-1], x.text[::-1].translate(_FLIPPED))
             if renamed or x.kind != y.kind:
@@ -446,6 +452,10 @@ class _Question:
         if isinstance(value, Fraction) or abs(imaginary) < _MP.mpf(10) ** -20:
             return _print(value)
         return f"{_print(_MP.re(value))} + {_print(imaginary)} i"
+
+
+def _is_equation(relation: Node) -> bool:
+    return len(relation.parts) == 2 and not any(part.kind in _PLURAL for part in relation.parts)
 
 
 def _is_variable(tree: Node) -> bool:

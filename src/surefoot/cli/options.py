@@ -291,8 +291,13 @@ class GradingSettings(SettingsGroup):
         """The grader; at the end it says what could not be compared."""
         with answers.AnswerChecker(self.equality) as checker:
             yield answers.Grader(checker=checker, styles=self.extract)
-            for reason, count in checker.failures.items():
-                note(f"{count} answers could not be compared: {reason}")
+            note_failures(checker)
+
+
+def note_failures(checker: answers.AnswerChecker) -> None:
+    """Say on standard error how many answers could not be compared, and why."""
+    for reason, count in checker.failures.items():
+        note(f"{count} answers could not be compared: {reason}")
 
 
 class JudgeSettings(SettingsGroup):

@@ -299,8 +299,8 @@ class SearchSummary:
             self._counts.update(result.counts.model_dump())
             if result.error:
                 self._errors[result.error] += 1
-            if result.outcome is not None:
-                self._outcomes.append(float(result.outcome))
+            if result.outcome is not None or any(trace.outcome is not None for trace in result.candidates):
+                self._outcomes.append(float(result.outcome is True))  # unknown is no better than wrong
                 self._solvable.append(float(any(trace.outcome for trace in result.candidates)))
 
     def show(self, title: str) -> None:

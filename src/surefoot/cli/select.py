@@ -86,8 +86,8 @@ class Select(Command):
                     first = _records(group, among)
                     gate = [trace_score(record.scores, how_among) if record else None for record in first]
                 chosen.append(group[select_among(selector, pool, gate)].id)
-                if all(trace.outcome is not None for trace in group):
-                    correct = np.array([trace.outcome for trace in group], dtype=bool)
+                if any(trace.outcome is not None for trace in group):
+                    correct = np.array([trace.outcome is True for trace in group], dtype=bool)
                     graded.append(
                         search.Pool(
                             answers=answers,
@@ -98,6 +98,7 @@ class Select(Command):
                     )
         if scores is not None and not scored:
             raise ScoreError(_no_score(self.scores or "-", scores[0], traces[0]))
+        o.note_failures(compare)
         if self.rule != "best_of_n" and not answered:
             raise ScoreError(
                 f"{self.traces}: no trace has an 'answer', so there is nothing to vote on; sample and import "
@@ -145,9 +146,9 @@ def _no_score(path: str, first: StepScores, trace: Trace) -> str:
 
 
 def _table(graded: Sequence[search.Pool], rule: str) -> None:
-    """Accuracy against N, over the problems whose traces all have an outcome."""
+    """Accuracy against N, over the problems with outcomes; a trace of unknown outcome counts as wrong."""
     if not graded:
-        note("no problem has outcomes for all its traces: no accuracy to report")
+        note("no trace has an outcome: no accuracy to report")
         return
     sizes = sizes_up_to(min(len(pool.correct) for pool in graded))
     methods: list[search.Method] = ["pass", "majority", cast("search.Method", rule)]

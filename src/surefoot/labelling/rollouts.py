@@ -152,7 +152,7 @@ correcting it.
 
 @dataclass(frozen=True, kw_only=True)
 class GradedCompletion:
-    """One completion of a prefix and its outcome; ``None`` = its answer could not be compared."""
+    """One completion of a prefix and its outcome; ``None`` = no answer of its round could be compared."""
 
     completion: Completion
     outcome: bool | None
@@ -267,8 +267,11 @@ class RolloutSampler:
                     for tally, completion in completions
                 ],
             )
+            comparable = any(grade.outcome is not None for grade in grades)
             for (tally, completion), grade in zip(completions, grades, strict=True):
-                outcome = None if self._starts_again(tally, completion) else grade.outcome
+                # where others can be compared, an answer that cannot is no better than a wrong one
+                outcome = grade.outcome is True if comparable else None
+                outcome = None if self._starts_again(tally, completion) else outcome
                 tally.rollouts.append(GradedCompletion(completion=completion, outcome=outcome))
                 self._lend(tally, tally.prefix + completion.text, outcome, rule.borrowed)
 
