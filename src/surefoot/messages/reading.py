@@ -23,6 +23,7 @@ _ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool"})
 _NATIVE: Final = frozenset(
     {"role", "content", "tool_calls", "tool_call_id", "name", "reasoning", "attachments", "error"}
 )
+_TEXT, _FLAG = (str, type(None)), (bool, type(None))
 _NATIVE_CALL: Final = frozenset({"id", "name", "arguments"})
 _FLAGS: Final = frozenset({*FLAG_NAMES, "extra", "type"})
 """Fields of a result that can say whether its call failed."""
@@ -35,6 +36,10 @@ _JOINED_LATE: Final = frozenset((*d.CALLS, *d.REASONING, *d.REASONING_PARTS))
 """Fields with which a message does not join the items before it."""
 
 
+class _Fields(dict[str, Any]):
+    """Fields that were read, so that the record need not look at their shape again."""
+
+
 def message_fields(row: Mapping[str, Any], store: StoreAttachment | None = None) -> Mapping[str, Any]:
     """The fields of a ``Message`` for one message in any dialect.
 
@@ -42,7 +47,7 @@ def message_fields(row: Mapping[str, Any], store: StoreAttachment | None = None)
     rejects them by name. Raises ``ValueError`` for a part of an unknown type, and for a message that is
     several, such as one with the results of two calls.
     """
-    if _is_native(row):
+    if type(row) is _Fields or _is_native(row):
         return row
     reader = _Reader(store, None)
     with _named_errors(""):
@@ -136,14 +141,15 @@ def _embedded_bytes(text: str) -> bytes:
 
 def _is_native(row: Mapping[str, Any]) -> bool:
     """Whether a message has the record's own shape, as almost all have that are read again."""
-    if not row.keys() <= _NATIVE or not isinstance(row.get("content"), str | None):
+    get = row.get
+    if not row.keys() <= _NATIVE or type(get("content")) not in _TEXT or type(get("error")) not in _FLAG:
         return False
-    if not isinstance(row.get("error"), bool | None) or isinstance(row.get("reasoning"), str):
+    role = get("role")
+    if type(role) is not str or role not in _ROLES or isinstance(get("reasoning"), str):
         return False
-    role, calls = row.get("role"), row.get("tool_calls", ())
-    if not isinstance(role, str) or role not in _ROLES or not isinstance(calls, list | tuple):
-        return False
-    return all(
+    if (calls := get("tool_calls")) is None:
+        return "tool_calls" not in row
+    return isinstance(calls, list | tuple) and all(
         not isinstance(call, Mapping)
         or (call.keys() <= _NATIVE_CALL and isinstance(call.get("arguments", ""), str))
         for call in calls
@@ -240,7 +246,8 @@ class _Reader:
 
     def finished(self) -> list[dict[str, Any]]:
         """All messages."""
-        return [each if isinstance(each, dict) else each.fields() for each in self._messages]
+        read = (each if isinstance(each, dict) else each.fields() for each in self._messages)
+        return [each if type(each) is _Fields else _Fields(each) for each in read]
 
     def add(self, row: Any) -> None:
         """Add a message, or an item of the Responses API."""
@@ -254,7 +261,7 @@ class _Reader:
         role = "assistant" if role is None and is_item else role
         previous, self._open = self._open, None
         if _is_native(row) and (previous is None or role != "assistant"):
-            self._messages.append(dict(row))
+            self._messages.append(_Fields(row))
             return
         content = _first(row, d.CONTENTS)
         if not isinstance(content, str | list | Mapping | None):
