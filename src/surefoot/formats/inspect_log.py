@@ -238,12 +238,8 @@ def _trace(sample: Any, context: ImportContext) -> ImportedTrace:
 
 
 def _message_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without Inspect's own fields; a tool message without an error did not fail."""
-    fields = {name: value for name, value in row.items() if name not in ("source", "metadata", "function")}
-    if row.get("role") == "tool":
-        fields["name"] = row.get("function")
-        fields["error"] = row.get("error") or False
-    return fields
+    """A message; a tool's message without an error did not fail."""
+    return {**row, "error": row.get("error") or False} if row.get("role") == "tool" else dict(row)
 
 
 def _resolved(value: Any, attachments: Mapping[str, str], unpacked: RowSize) -> Any:

@@ -232,11 +232,9 @@ class _Chat:
         call = event.get("tool_call") or {"id": call_id, "name": event.get("tool_name"), "arguments": action}
         self._add_call(event, call, thought or None, _reasoning(event), event.get("llm_response_id"))
 
-    def _add_message(self, role: str, content: Any, reasoning: dict[str, Any] | None = None) -> None:
-        message = {"role": role, "content": content}
-        if reasoning and role == "assistant":
-            message["reasoning"] = reasoning
-        self.messages.append(message)
+    def _add_message(self, role: str, content: Any, reasoning: Mapping[str, Any] | None = None) -> None:
+        more = reasoning if reasoning and role == "assistant" else {}
+        self.messages.append({"role": role, "content": content, **more})
         if role != "tool":
             self._response = None
 
@@ -245,7 +243,7 @@ class _Chat:
         event: Mapping[str, Any],
         call: Mapping[str, Any],
         content: Any,
-        reasoning: dict[str, Any] | None,
+        reasoning: Mapping[str, Any] | None,
         response: Any,
     ) -> None:
         if response is not None and response == self._response:
@@ -274,15 +272,11 @@ def _failed(result: Mapping[str, Any]) -> bool:
     return fields_failed({name: value for name, value in fields.items() if value != -1}) is True
 
 
-def _reasoning(message: Mapping[str, Any]) -> dict[str, Any] | None:
-    blocks = message.get("thinking_blocks") or ()
-    item = message.get("responses_reasoning_item") or {}
-    thoughts = filter(None, (block.get("thinking") for block in blocks))
-    if text := message.get("reasoning_content") or "\n".join(thoughts):
-        return {"text": text, "visibility": "visible"}
-    if summary := "\n".join(item.get("summary") or ()):
-        return {"text": summary, "visibility": "summarised"}
-    return {"visibility": "withheld"} if blocks or item else None
+def _reasoning(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a message's reasoning."""
+    item = message.get("responses_reasoning_item")
+    fields = {name: message.get(name) for name in ("reasoning_content", "thinking_blocks")}
+    return fields | {"reasoning_details": [item] if item else None}
 
 
 def _content(content: Any, extension: Any) -> Any:

@@ -143,11 +143,8 @@ def _turn_messages(number: int, turn: Mapping[str, Any], message: Mapping[str, A
         "role": "assistant",
         "content": turn.get("thought") or (None if calls else turn.get("response")),
         "tool_calls": calls or [],
+        "thinking_blocks": message.get("thinking_blocks"),
     }
-    if blocks := message.get("thinking_blocks"):
-        text = "\n".join(str(block.get("thinking") or "") for block in blocks)
-        visible = bool(text.strip())
-        answer["reasoning"] = {"text": text * visible, "visibility": "visible" if visible else "withheld"}
     if turn.get("observation") is None:
         return [answer]
     observation: dict[str, Any] = {"role": "user", "content": turn["observation"]}

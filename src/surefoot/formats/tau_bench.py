@@ -7,7 +7,6 @@ simulated user, which the agent never sees, is in the problem's ``meta["hidden"]
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,12 +16,13 @@ from surefoot.formats.imports import (
     IMPORT_KEY,
     ImportContext,
     ImportedTrace,
+    record_tools,
     reported_usage,
     row_note,
     task_of,
 )
 from surefoot.formats.rows import Row, raw_rows
-from surefoot.records import Message, Problem, Tool, Trace, content_id
+from surefoot.records import Message, Problem, Trace, content_id
 
 _TAU: Final = "tau-bench"
 _TAU2: Final = "tau2"
@@ -124,7 +124,7 @@ def _tau2_trace(context: ImportContext, row: Any, simulation: Any, note: dict[st
         id=str(simulation.get("id") or ""),
         problem_id=problem.id,
         messages=messages,
-        tools=tuple(_tool(name, tool) for name, tool in (world.get("tool_defs") or {}).items()),
+        tools=record_tools([{"name": name, **tool} for name, tool in (world.get("tool_defs") or {}).items()]),
         outcome=_outcome((simulation.get("reward_info") or {}).get("reward")),
         policy=(info.get("agent_info") or {}).get("llm"),
         seed=simulation.get("seed"),
@@ -175,15 +175,6 @@ def _script(task: Mapping[str, Any]) -> object:
     if isinstance(script, Mapping):
         script = "\n\n".join(str(script[name]) for name in _INSTRUCTIONS if script.get(name))
     return script or task.get("ticket")
-
-
-def _tool(name: str, signature: Mapping[str, Any]) -> Tool:
-    parameters = signature.get("params")
-    return Tool(
-        name=signature.get("name") or name,
-        description=signature.get("doc"),
-        parameters=None if parameters is None else json.dumps(parameters, ensure_ascii=False),
-    )
 
 
 def _outcome(reward: object) -> bool | None:

@@ -120,7 +120,7 @@ def tool_fields(tool: Mapping[str, Any]) -> dict[str, Any]:
         schema = schema["json"]
     return {
         "name": str(inner.get("name") or inner.get("type") or "tool"),
-        "description": inner.get("description"),
+        "description": _first(inner, ("description", "doc")),
         "parameters": None if schema is None else _as_text(schema),
     }
 
@@ -347,7 +347,7 @@ class _Reader:
         if isinstance(content, Mapping) and content.get("type") in d.OUTPUT_TYPES and "text" not in content:
             flags |= {"type": content["type"]}
             content = _first(content, ("value", "reason", "type"))
-        name = row.get("name") or row.get("toolName")
+        name = next((row[name] for name in d.NAMES if isinstance(row.get(name), str)), None)
         own = {**row, "name": name} if is_message else {"name": name}
         fields = _Draft("tool", own, self._store, self._leave_out).fields()
         fields = {k: v for k, v in fields.items() if k not in ("tool_calls", "reasoning", "content")}
