@@ -169,6 +169,38 @@ def test_a_column_says_how_many_values_it_has_and_which_cannot_be_read(tmp_path)
     ]
 
 
+def test_python_text_of_pandas_and_steps_with_labels_are_read(tmp_path):
+    rows = [
+        {"problem": "p", "steps": "['a, b', \"it's\"]", "step_labels": [1, -1]},
+        {"problem": "q", "steps": "['a' 'b']", "step_labels": [True, None]},
+        {"problem": "r", "steps": "['a', __import__('os')]"},
+    ]
+    context = ImportContext(settings=ImportSettings(), report=ReadReport())
+    found = list(import_traces(written(tmp_path, *rows), "rows", context))
+    assert [[item.trace.step_text(at).strip() for at in range(2)] for item in found] == [
+        ["a, b", "it's"],
+        ["a", "b"],
+    ]
+    assert [[label.value for label in item.labels] for item in found] == [[1, -1], [1, None]]
+    assert "1 not, such as" in next(line for line in context.account() if line.startswith("column steps"))
+    assert "steps are a list of texts, not \"['a', __import__" in context.report.bad[0][1]
+    nested = {
+        "image": "a.png",
+        "question": "q",
+        "response": {"steps": ["a", "b"], "process_correctness": [1, -1]},
+    }
+    [item] = assert_nothing_lost(written(tmp_path, nested), nested)
+    assert (len(item.trace.steps), [label.value for label in item.labels]) == (2, [1, -1])
+
+
+def test_a_prompts_system_text_is_read(tmp_path):
+    prompt = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
+    turns = [*prompt[1:], {"from": "gpt", "value": "4"}]
+    for row in ({"prompt": prompt, "completion": "4"}, {"conversations": turns, "system": "Be brief."}):
+        [item] = assert_nothing_lost(written(tmp_path, row), row)
+        assert [message.content for message in item.trace.messages] == ["Be brief.", "2+2?", "4"]
+
+
 @pytest.mark.parametrize("form", sorted(hostile.FORMATS))
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())

@@ -32,15 +32,16 @@ from surefoot.formats.imports import (
     task_of,
 )
 from surefoot.formats.python_text import python_value
-from surefoot.formats.rows import joined_trace, raw_rows, write_rows
+from surefoot.formats.rows import TraceBuilder, joined_trace, raw_rows, write_rows
 from surefoot.io.atomic import write_json
-from surefoot.records import Message, Problem, Trace, ending_of
+from surefoot.records import Message, Problem, StepLabel, Trace, ending_of
 
 _GUESSES: Mapping[str, tuple[str, ...]] = {
     "messages": (
         "messages", "conversation", "conversations", "chat", "dialogue", "trajectory", "turns", "history",
     ),
     "steps": ("steps", "solution_steps", "model_solution_steps"),
+    "labels": ("step_labels", "process_correctness", "step_correctness"),
     "text": (
         "text", "response", "responses", "solution", "solutions", "completion", "completions", "output",
         "outputs", "generation", "generations", "generated_text", "model_output", "model_response",
@@ -114,7 +115,7 @@ class _Columns:
     """The file's columns by content: named by the settings, or guessed from the first row that has them."""
 
     def __init__(self, context: ImportContext) -> None:
-        self._context = context
+        self._context, self._builder = context, TraceBuilder("\n\n")
         self._columns: dict[str, str] | None = None
         self._filled: set[str] = set()
         """Columns with a value in some row."""
@@ -144,9 +145,17 @@ class _Columns:
             if problem is None:
                 raise RecordError(f"steps without a problem: {self._advice(row, 'problem')}")
             trace = self._with_id(joined_trace(problem, steps, "\n\n", **fields), values)
-            yield ImportedTrace(problem=problem, trace=trace)
+            signs: Any = values.get("labels")
+            signs = signs if _are_signs(signs) and len(signs) == len(steps) else ()
+            labels = [self._label(trace.id, step, sign) for step, sign in enumerate(signs)]
+            yield ImportedTrace(problem=problem, trace=trace, labels=tuple(labels))
         else:
             yield from self._solutions(row, values, fields, note)
+
+    def _label(self, trace_id: str, step: int, sign: float | None) -> StepLabel:
+        """The label of a step; a boolean says whether it is correct."""
+        value = None if sign is None else float(2 * sign - 1 if isinstance(sign, bool) else sign)
+        return self._builder.label(trace_id, step, value, "file", reason="no label given")
 
     def _solutions(
         self, row: Mapping[str, Any], values: Mapping[str, Any], fields: dict[str, Any], note: dict[str, Any]
@@ -156,6 +165,8 @@ class _Columns:
         solutions = [self._solution(text) for text in (texts if isinstance(texts, list) else [texts])]
         problem = self._problem(values, None)
         prompt = self._context.messages(_messages(values.get("problem")) or ())
+        if values.get("steps") is not None and texts is None:
+            raise RecordError(f"steps are a list of texts, not {values['steps']!r:.60}")
         if problem and "text" not in (self._columns or {}):
             yield ImportedTrace(problem=problem, trace=None)
             return
@@ -316,6 +327,13 @@ def _corrected(columns: dict[str, str], row: Mapping[str, Any]) -> dict[str, str
     """A first guess without contradictions."""
     if "messages" not in columns and _messages(_plain(_lookup(row, columns.get("text", "")))) is not None:
         columns["messages"] = columns.pop("text")
+    text = columns.get("text", "")
+    if isinstance(inner := _plain(_lookup(row, text)), Mapping):
+        for content in ("steps", "labels"):
+            if name := next((name for name in _GUESSES[content] if name in inner), None):
+                columns[content] = f"{text}.{name}"
+        if columns.get("steps", "").startswith(f"{text}."):
+            del columns["text"]
     if "id" in columns and not {"problem_id", "text", "messages"} & columns.keys():
         columns["problem_id"] = columns.pop("id")
     if "messages" in columns:
@@ -380,6 +398,10 @@ def _known_ending(value: Any) -> bool:
     return isinstance(value, str) and ending_of(value) != "unknown"
 
 
+def _are_signs(value: Any) -> bool:
+    return isinstance(value, list) and all(sign is None or sign in (-1, 0, 1) for sign in value)
+
+
 def _only_one(value: Any) -> Any:
     """The element of a list of one."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
@@ -393,6 +415,7 @@ _LISTED: Final = {"text", "outcome", "finish_reason"}
 """Contents of which a row can have one for each of its solutions."""
 _READERS: Final[Mapping[str, Callable[[Any], object]]] = {
     "answer": lambda value: not isinstance(_only_one(value), Mapping | list),
+    "labels": _are_signs,
     "messages": _messages,
     "steps": _are_texts,
     "outcome": lambda value: _outcome(value) is not None,
