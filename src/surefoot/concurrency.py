@@ -39,7 +39,7 @@ def run_sync(coroutine: Coroutine[Any, Any, R]) -> R:
 
 class Shares:
     """A bounded total with owners: anybody may take while it has room, then only who has less than an equal
-    share, until it is twice as much. So nobody fills it for the others."""
+    share. So nobody fills it for others; ``n`` owners have at most ``most * (1 + 1/2 + … + 1/n)`` together."""
 
     def __init__(self, most: int) -> None:
         self.most, self.total = most, 0
@@ -61,9 +61,7 @@ class Shares:
 def in_share(most: int, amount: int, total: int, own: int, owners: int) -> bool:
     """The rule of :class:`Shares`: ``total`` is taken by now, ``own`` of it by the one of ``owners`` who asks
     for ``amount``."""
-    if total + amount <= most:
-        return True
-    return own + amount <= most // owners and total + amount <= 2 * most
+    return total + amount <= most or own + amount <= most // owners
 
 
 _GRANTED: Future[None] = Future()

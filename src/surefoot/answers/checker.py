@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import threading
@@ -15,6 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from surefoot.answers.formulas import UnreadableError, read_formula
+from surefoot.concurrency import FairQueue
 from surefoot.errors import AnswerError
 from surefoot.extras import installed, sentence
 from surefoot.maths import (
@@ -30,7 +30,9 @@ from surefoot.maths import (
 
 T = TypeVar("T")
 _MEMO_PAIRS = 20_000
-_MOST_THREADS = 256
+MOST_THREADS = 4
+_QUICK_S = 0.1
+"""Comparisons of a client that take longer on average leave half of the turns to others."""
 _NO_ALGEBRA = "no_algebra"
 UNREADABLE, TOO_LARGE = "unreadable", "too_large"
 _LOG = logging.getLogger("surefoot.answers")
@@ -77,7 +79,8 @@ class AnswerChecker:
         self._rel_tol = rel_tol
         self._algebra = installed("mpmath")
         self._tolerance = Fraction(str(rel_tol))
-        self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="surefoot-answers")
+        self._turns = FairQueue(MOST_THREADS, quick=MOST_THREADS // 2, quick_cost=_QUICK_S)
+        self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="surefoot-answers")
         self._lock = threading.Lock()
         self._compared = lru_cache(_MEMO_PAIRS)(self._compare)
         self._fingerprinted = lru_cache(_MEMO_PAIRS)(self._compute_fingerprint)
@@ -120,8 +123,8 @@ class AnswerChecker:
         return text
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns, which compares answers, in a thread of this checker's own."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        """What ``work`` returns, which compares answers, in a thread and in a fair turn of its client."""
+        return await self._turns.run(self._threads, work)
 
     def close(self) -> None:
         """End the threads of :meth:`run`. Can be repeated."""

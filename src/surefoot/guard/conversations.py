@@ -164,7 +164,7 @@ class Conversation:
         self.used = time.monotonic()
         self.last: Future[None] | None = None
         """The check that came last."""
-        self._log: dict[str, Record] = {}
+        self._log: OrderedDict[str, Record] = OrderedDict()
         """Released and held ones by decision, in the order in which they got their state."""
         self._answers: dict[str, Record] = {}
         """The released ones by request."""

@@ -53,7 +53,7 @@ _ON_SCORE: Final[dict[Protocol, Action]] = {
     "defer-to-resample": "resample",
     "hold": "hold",
 }
-_WORKERS: Final = 8
+WORKERS: Final = 8
 MOST_UNUSED: Final = 10_000
 """Decisions that are neither used nor rejected."""
 _STATES: Final[dict[Action, State]] = {"release": "released", "hold": "held"}
@@ -90,7 +90,7 @@ class Guard:
         self.scorer = scorer
         if self.settings.threshold is not None and scorer is None:
             raise GuardError("'threshold' needs a reward model; give 'scorer', or no threshold")
-        self._threads = ThreadPoolExecutor(_WORKERS, thread_name_prefix="surefoot-guard")
+        self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="surefoot-guard")
         self._call_verifiers = [one for one in self.verifiers if isinstance(one, ToolCallVerifier)]
         self._conversations = Conversations(self.settings.remember_s)
         self._unused: dict[str, Record] = {}

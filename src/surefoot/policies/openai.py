@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 from pydantic import ValidationError
 
-from surefoot.concurrency import run_sync
+from surefoot.concurrency import FairQueue, run_sync
 from surefoot.errors import PolicyError
 from surefoot.policies.http_client import MAX_RESPONSE_BYTES, CallError, HttpClient, NotStreamed, open_session
 from surefoot.policies.openai_requests import PATHS, Dialect, body_of, openai_message
@@ -35,6 +35,7 @@ from surefoot.records import Usage, content_id
 _SMALL_BYTES, _BYTES_PER_CHARACTER, _BYTES_PER_TOKEN = 1_000_000, 16, 2048
 """Largest response: for the frame, for each character of the prompt, whose tokens may be repeated, and for
 each new token with its log-probability."""
+CONCURRENCY = 16
 _SLICE_S = 0.002
 """Seconds of work on a stream after which it pauses for as long, so that others go on beside it."""
 
@@ -98,7 +99,7 @@ class OpenAIPolicy:
         api_key: str | None = None,
         mode: Mode = "chat",
         dialect: Dialect = "openai",
-        concurrency: int = 16,
+        concurrency: int = CONCURRENCY,
         max_retries: int = 5,
         timeout_s: float = 120.0,
         extra_body: Mapping[str, Any] | None = None,
@@ -269,8 +270,8 @@ class _Server:
     capabilities: Capabilities | None = None
     client: HttpClient = field(init=False)
     """While connected."""
-    window: asyncio.Semaphore = field(init=False)
-    """Bounds the calls that are in flight, while connected."""
+    window: FairQueue = field(init=False)
+    """Bounds the calls that are in flight, while connected, in fair turns of the clients."""
     session: aiohttp.ClientSession | None = None
     loop: asyncio.AbstractEventLoop | None = None
     users: int = 0
@@ -286,7 +287,7 @@ class _Server:
         loop = asyncio.get_running_loop()
         if self.session is None:
             self.session, self.loop = open_session(), loop
-            self.client, self.window = self.connect(self.session), asyncio.Semaphore(self.concurrency)
+            self.client, self.window = self.connect(self.session), FairQueue(self.concurrency)
         elif self.loop is not loop:
             raise PolicyError(
                 "an OpenAIPolicy serves one event loop at a time; make one policy for each loop"
@@ -352,7 +353,7 @@ class _Call:
         characters = len(prompt) if isinstance(prompt, str) else sum(len(row.content or "") for row in prompt)
         small = _SMALL_BYTES + _BYTES_PER_CHARACTER * characters
         max_bytes = min(MAX_RESPONSE_BYTES, small + _BYTES_PER_TOKEN * self._most_tokens)
-        async with self.server.window:
+        async with self.server.window.async_turn():
             while True:
                 self.attempts += 1
                 try:

@@ -36,9 +36,9 @@ Text = InstanceOf[str]
 
 _REASON_CHARACTERS = 100
 """Of a finish reason."""
-_TOKEN_CHARACTERS, _MORE_CHARACTERS = 128, 256
+TOKEN_CHARACTERS, _MORE_CHARACTERS = 128, 256
 """Characters of a token at most (runs of white space in GPT-4's vocabulary), and of an answer beyond them."""
-_TOKEN_EVENTS, _MORE_EVENTS = 4, 256
+TOKEN_EVENTS, _MORE_EVENTS = 4, 256
 """Events of a stream for each token at most, and beyond them."""
 _MOST_PARTS = 4096
 """Choices of an answer, and calls or pieces of reasoning of a message: each costs microseconds to read."""
@@ -239,9 +239,9 @@ def read(
 
 def _check_size(characters: int, events: int, tokens: int) -> None:
     """Raise :class:`ResponseError` for more than so many tokens can be: the work for an answer is bounded."""
-    if characters > _MORE_CHARACTERS + _TOKEN_CHARACTERS * tokens:
+    if characters > _MORE_CHARACTERS + TOKEN_CHARACTERS * tokens:
         raise ResponseError(f"the answer has more characters than {tokens} tokens can have")
-    if events > _MORE_EVENTS + _TOKEN_EVENTS * tokens:
+    if events > _MORE_EVENTS + TOKEN_EVENTS * tokens:
         raise ResponseError(f"the answer has more events than {tokens} tokens can have")
 
 

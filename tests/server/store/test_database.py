@@ -126,6 +126,20 @@ def test_a_link_ends_with_the_next_and_with_the_account(db: Database) -> None:
     assert db.users.by_link(theirs) == other
 
 
+def test_a_clock_that_jumps_lets_nobody_stay_longer_and_keeps_links(db: Database, clock) -> None:
+    user = db.users.create("ann")
+    link = db.users.new_link(user.id)
+    for jump in (timedelta(days=400), timedelta(days=-400)):
+        before, _ = db.users.open_session(user.id, lifetime=timedelta(hours=1))
+        clock.at += jump
+        assert db.users.session(before) is None
+        assert db.users.by_link(link) == user
+        meanwhile, _ = db.users.open_session(user.id, lifetime=timedelta(hours=1))
+        assert db.users.session(meanwhile) is not None
+        clock.at -= jump
+        assert db.users.session(meanwhile) is None
+
+
 def test_sessions_end(db: Database, url: str, clock) -> None:
     user = db.users.create("ann")
     token, session = db.users.open_session(user.id, lifetime=timedelta(hours=1))

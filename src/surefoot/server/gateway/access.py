@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from surefoot.server.store.accounts import ApiKey
     from surefoot.server.store.people import Keys
 
-_BUCKETS = 100_000
-"""Keys whose rate is tracked; more than a server has."""
+MOST_BUCKETS: Final = 100_000
+"""Owners whose rate is known."""
 KEY_PREFIX = "sf-"
 """What every key begins with."""
-_READERS = 4
+READERS, WRITERS = 4, 1
 _NOTED_EVERY_S = 60.0
 _LOOKUP_TIMEOUT_S = 10.0
 """Seconds for the lookup of a key."""
@@ -62,9 +63,9 @@ class KeyAuth:
     ) -> None:
         self.store, self.required, self.rate_per_minute = store, required, rate_per_minute
         self._on_refusal = on_refusal
-        self._buckets: dict[int, TokenBucket] = {}
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="surefoot-keys")
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="surefoot-key-use")
+        self._rates = Buckets()
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="surefoot-keys")
+        self._writer = ThreadPoolExecutor(WRITERS, thread_name_prefix="surefoot-key-use")
         self._noted: dict[int, float] = {}
         """When the use of each key was last noted."""
 
@@ -150,15 +151,27 @@ class KeyAuth:
         rate = key.rate_limit or self.rate_per_minute
         if rate is None:
             return
-        bucket = self._buckets.get(key.id)
-        if bucket is None or bucket.rate_per_minute != rate:
-            if len(self._buckets) >= _BUCKETS:
-                self._buckets.clear()
-            bucket = self._buckets[key.id] = TokenBucket(rate)
-        wait_s = bucket.take()
+        wait_s = self._rates.take(str(key.id), rate)
         if wait_s > 0:
             message = f"key {key.name!r} is allowed {rate:g} requests per minute"
             raise ApiError(429, message, code="rate_limit_exceeded", retry_after_s=wait_s)
+
+
+class Buckets:
+    """A :class:`TokenBucket` for each owner; that of the owner who has been away longest is forgotten."""
+
+    def __init__(self) -> None:
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+
+    def take(self, owner: str, rate_per_minute: float) -> float:
+        """Take a token of an owner; seconds until there is one, 0 = taken."""
+        bucket = self._buckets.pop(owner, None)
+        if bucket is None or bucket.rate_per_minute != rate_per_minute:
+            bucket = TokenBucket(rate_per_minute)
+        self._buckets[owner] = bucket  # the latest is the last
+        if len(self._buckets) > MOST_BUCKETS:
+            self._buckets.popitem(last=False)
+        return bucket.take()
 
 
 class TokenBucket:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SMALL_BYTES = 32_000
 """A body up to this size is cut into steps within some milliseconds, whatever its text."""
+GUARD_TURNS, TEXT_TURNS = 4, 2
 _QUICK_CHECK_S = 0.1
 """Checks of a client that take longer on average leave half of the turns to others."""
 _POLL_S = 0.25
@@ -99,10 +100,10 @@ class Gateway:
             fitted_on = f"nothing; {trust.threshold:.3g} was fitted on {fitted_on}"
         self.metrics.watch_itself(self.recorder, self.gold, self.settings.threshold, fitted_on)
         self.jobs = Jobs()
-        self._texts = FairQueue(2, quick=1)
+        self._texts = FairQueue(TEXT_TURNS, quick=TEXT_TURNS // 2)
         """Computations on clients' texts in threads, which slow the event loop down: two at a time, one of
         them only for small requests."""
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="surefoot-compute")
+        self._threads = ThreadPoolExecutor(TEXT_TURNS, thread_name_prefix="surefoot-compute")
         self._connections = AsyncExitStack()
         self.policy = UpstreamPolicy(policy)
         self.scorer = UpstreamScorer(scorer, on_failure=self.metrics.scorer_failures.inc) if scorer else None
@@ -307,7 +308,7 @@ class _FairGuard(Guard):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._turns = FairQueue(4, quick=2, quick_cost=_QUICK_CHECK_S)
+        self._turns = FairQueue(GUARD_TURNS, quick=GUARD_TURNS // 2, quick_cost=_QUICK_CHECK_S)
 
     async def check(self, *args: Any, **options: Any) -> GuardDecision:
         """See the base class."""

@@ -15,10 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 
+from surefoot.concurrency import Shares
 from surefoot.errors import UnavailableError
 from surefoot.records import Trace, Usage, trusted_copy
 from surefoot.server.gateway.errors import ApiError
@@ -107,10 +108,11 @@ def redacted(record: GatewayRecord, names: Sequence[str], patterns: Sequence[str
     return GatewayRecord.model_validate(masked(record.model_dump(mode="python")))
 
 
+WRITERS = 1
 _BATCH_SIZE = 256
 """Records of one transaction."""
-_MAX_WAITING = 1024
-"""Waiting records; beyond this number, records that no request waits for are dropped."""
+MOST_NOTED: Final = 1024
+"""Waiting records that no request waits for; more are dropped."""
 _CLOSE_TIMEOUT_S = 30.0
 _PROBE_TIMEOUT_S = 2.0
 _PROBE_EVERY_S = 1.0
@@ -132,10 +134,11 @@ class Recorder:
     def __init__(self, log: RequestLog | None, *, on_loss: Callable[[], None] = lambda: None) -> None:
         self._log, self._on_loss = log, on_loss
         self._waiting: deque[_Waiting] = deque()
+        self._noted = Shares(MOST_NOTED)
         self._writing: asyncio.Task[None] | None = None
         self._kept_at = self._refused_at = -math.inf
         self._probe: asyncio.Task[None] | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefoot-record")
+        self._thread = ThreadPoolExecutor(WRITERS, thread_name_prefix="surefoot-record")
 
     @property
     def waiting(self) -> int:
@@ -154,11 +157,18 @@ class Recorder:
         """Store ``record`` soon, if possible. For requests that are answered with an error anyway."""
         if self._log is None:
             return
-        if len(self._waiting) >= _MAX_WAITING:
+        owner = str(record.key_id)
+        if not self._noted.has_room(owner):
             self._on_loss()
-            _LOG.error("a failed request was not recorded: %d others wait", len(self._waiting))
-        else:
-            self._put(self._log, record).add_done_callback(self._noted)
+            _LOG.error("a failed request was not recorded: %d others wait", self._noted.total)
+            return
+        self._noted.add(owner)
+
+        def written(done: asyncio.Future[None]) -> None:
+            self._noted.add(owner, -1)
+            self._was_written(done)
+
+        self._put(self._log, record).add_done_callback(written)
 
     async def probe(self) -> None:
         """Return if records can be stored. Raises :class:`ApiError` 503.
@@ -233,7 +243,7 @@ class Recorder:
             raise
         self._kept_at = time.monotonic()
 
-    def _noted(self, done: asyncio.Future[None]) -> None:
+    def _was_written(self, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
             self._on_loss()
             _LOG.error("a failed request could not be recorded: %s", error)

@@ -159,10 +159,10 @@ _LEAST_CHARACTERS, _MOST_CHARACTERS = 2000, 16_000
 """Bounds of a turn's solutions; a single solution may be longer."""
 _BATCH_TURNS = 4
 """Turns at a reward model in this process, which form one batch."""
-_SCORING_TURNS = 8
+SCORING_TURNS = 8
 """Turns at a reward model that takes several calls at once, half of them quick."""
 _QUICK_S = 1.0
-_SAMPLING_TURNS = 512
+SAMPLING_TURNS = 512
 """Turns at a policy that states no ``concurrency``: it batches requests, and admission bounds them."""
 
 
@@ -191,12 +191,12 @@ class FairBatcher(Batcher):
             isolate_errors=True,
             on_batch=on_batch,
         )
-        self._sampling = FairQueue(getattr(policy.policy, "concurrency", _SAMPLING_TURNS))
+        self._sampling = FairQueue(getattr(policy.policy, "concurrency", SAMPLING_TURNS))
         self._overlaps = scorer is not None and scorer.overlaps
         self._scoring = FairQueue(_BATCH_TURNS)
         if self._overlaps:
-            self._scoring = FairQueue(_SCORING_TURNS, quick=_SCORING_TURNS // 2, quick_cost=_QUICK_S)
-        self._threads = ThreadPoolExecutor(_SCORING_TURNS, thread_name_prefix="surefoot-score")
+            self._scoring = FairQueue(SCORING_TURNS, quick=SCORING_TURNS // 2, quick_cost=_QUICK_S)
+        self._threads = ThreadPoolExecutor(SCORING_TURNS, thread_name_prefix="surefoot-score")
 
     def with_tools(self, policy: UpstreamPolicy) -> FairBatcher:
         """The same turns for another form of the policy, which receives tools."""

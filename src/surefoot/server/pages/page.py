@@ -29,7 +29,7 @@ from surefoot.errors import (
     SurefootError,
     UnavailableError,
 )
-from surefoot.server.gateway.access import PEER, TokenBucket, address_in, client_address
+from surefoot.server.gateway.access import PEER, Buckets, address_in, client_address
 from surefoot.server.gateway.monitor import Monitor
 from surefoot.server.gateway.settings import PageSettings
 from surefoot.server.pages.forms import Form, read_form
@@ -50,8 +50,6 @@ PROJECT: Final = "surefoot_project"
 _TOKEN: Final = Markup('<input type="hidden" name="csrf" value="{}">')
 """The field of every form that carries the session's secret."""
 _YEAR_SECONDS: Final = 365 * 24 * 3600.0
-_BUCKETS: Final = 100_000
-"""Addresses whose sign-ins are counted."""
 _OPEN_FORM_BYTES: Final = 20_000
 """Body of a form that everybody may send: it is read before anybody is known."""
 _LONGEST_QUERY: Final = 1000
@@ -71,14 +69,12 @@ class Pages:
     ) -> None:
         self.db, self.settings, self.monitor = db, settings, monitor
         self.rng = rng or random.SystemRandom()
-        self._sign_ins: dict[str, TokenBucket] = {}
+        self._sign_ins = Buckets()
 
     def sign_in_wait(self, request: Request) -> float:
         """Count a sign-in under the client's address; seconds to wait if there were too many, or 0."""
         address = client_address(request.client.host if request.client else "unknown")
-        if len(self._sign_ins) >= _BUCKETS:
-            self._sign_ins.clear()
-        return self._sign_ins.setdefault(address, TokenBucket(self.settings.attempts)).take()
+        return self._sign_ins.take(address, self.settings.attempts)
 
     def cookie_name(self, name: str) -> str:
         """Secure cookies travel over HTTPS only, and browsers accept them from this very host alone: a
