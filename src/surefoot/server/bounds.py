@@ -44,7 +44,7 @@ openai_responses.TOKEN_EVENTS | events of a stream, a token | request | its own 
 http_client.MAX_RESPONSE_BYTES | bytes of an answer | request | its own, by its tokens | 502
 upstream.SCORING_TURNS: _scoring, _threads | chunks at the reward model | client | turns | they wait
 gateway.TEXT_TURNS: _texts, _threads | work on texts | client | turns, half for small texts | they wait
-checker.MOST_THREADS: _turns, _threads | comparisons of answers | client | turns, half for quick ones | they wait
+checker.MOST_THREADS: _turns, _threads | comparisons | client | turns, half for quick ones | they wait
 request_log.WRITERS: _thread | threads that write the record | server | all that wait at once | they wait
 request_log.MOST_NOTED: _noted | waiting records of failures | key | equal part | dropped and counted
 gateway.GUARD_TURNS: _turns | checks of calls | client | turns, half for quick ones | they wait
