@@ -169,15 +169,15 @@ def inspected(data: Path, *, draws: int) -> Figures:
         for source, pairs in sources.items():
             rows = [step == _first_error(run) for run, step in pairs if step is not None]
             problems = [run.problem_id for run, step in pairs if step is not None]
-            figures.append(figure(source, 100 * _share(rows, problems, draws), f"% of {len(rows)} steps"))
+            figures.append(figure(source, 100 * share(rows, problems, draws), f"% of {len(rows)} steps"))
         wrong = [run for run in here if _first_error(run) is not None]
         rows = [run.trace_id in found for run in wrong]
-        share = _share(rows, [run.problem_id for run in wrong], draws)
-        figures.append(figure(f"inspect_named_{name}", 100 * share, f"% of {len(wrong)} runs with an error"))
+        named = share(rows, [run.problem_id for run in wrong], draws)
+        figures.append(figure(f"inspect_named_{name}", 100 * named, f"% of {len(wrong)} runs with an error"))
     return figures
 
 
-def _share(hits: Sequence[bool], problems: Sequence[str], draws: int) -> Interval:
+def share(hits: Sequence[bool], problems: Sequence[str], draws: int) -> Interval:
     """The share of hits, with an interval over problems."""
     sums: dict[str, list[int]] = {}
     for hit, problem in zip(hits, problems, strict=True):
@@ -241,7 +241,7 @@ def rewards(data: Path, *, draws: int, tools: tuple[Tool, ...] = ()) -> Figures:
         "short": [_shortness(trace) for trace in traces],
         "no_tool_errors": [_errors(trace) for trace in traces],
         "rules": [-float(count) for count in broken],
-        "gold_actions": [_gold_share(trace) for trace in traces],
+        "gold_actions": [_goldshare(trace) for trace in traces],
     }
     failed = [trace.outcome is False for trace, count in zip(traces, broken, strict=True) if count]
     by_gold = GoldCallVerifier().verify(items)
@@ -284,7 +284,7 @@ def _errors(trace: Trace) -> float:
     return -sum(result_failed(message) is True for message in trace.messages)
 
 
-def _gold_share(trace: Trace) -> float:
+def _goldshare(trace: Trace) -> float:
     """1 for a task without any gold action."""
     made = [
         (call.name, json.loads(call.arguments)) for message in trace.messages for call in message.tool_calls

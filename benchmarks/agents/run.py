@@ -25,6 +25,7 @@ def part(module: str, *names: str) -> Callable[[argparse.Namespace], Figures]:
 
 PARTS: Mapping[str, Callable[[argparse.Namespace], Figures]] = {
     "real": part("real:real_figures", "quick", "data", "tau_bench"),
+    "rules": part("rules:rule_figures", "quick", "data"),
     "bfcl": part("faults:bfcl_figures", "quick"),
     "shop_faults": part("faults:shop_figures", "quick"),
     "lab": part("lab:lab_figures", "quick", "model"),

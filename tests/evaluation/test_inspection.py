@@ -98,7 +98,7 @@ def test_advice_is_counted_and_names_no_first_step():
     accepted = inspect(run(*call("get", id="x"), text("4"), tools=TOOLS))
     assert accepted.findings == accepted.advice == {"schema": 1}
     assert accepted.first_suspicious == ()
-    assert accepted.summary.startswith("1 findings in 1 of 1 traces; of the other 0 the checks cannot tell.")
+    assert accepted.summary.startswith("Findings: 1 in 1 of 1 traces; of the other 0 the checks cannot tell.")
     refused = inspect(run(*call("get", "Error: id is no number", id="x"), text("4"), tools=TOOLS))
     assert (refused.findings, refused.advice, len(refused.first_suspicious)) == ({"schema": 1}, {}, 1)
 

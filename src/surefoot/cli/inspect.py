@@ -171,7 +171,7 @@ def _print(inspection: Inspection, names: Mapping[str, str]) -> None:
         if counts:
             _line(f"{what}: " + ", ".join(f"{name} ({count:,})" for name, count in counts.items()))
     if inspection.tools:
-        echo("\nTools, with the arguments of their successful calls")
+        echo("\nTools, with the arguments of the calls that did not fail")
     for tool in inspection.tools:
         errors = f", {tool.errors:,} failed" if tool.errors else ""
         _line(f"{tool.name} ({tool.calls:,} calls{errors}): {tool.arguments:.{_ARGUMENTS}}")

@@ -162,10 +162,10 @@ class Inspection(JSONResult):
             return f"Cannot tell: no check speaks on any of the {traces:,} traces."
         found, advice = sum(self.findings.values()), sum(self.advice.values())
         return (
-            f"{found:,} findings in {self.with_findings:,} of {traces:,} traces; of the other "
-            f"{traces - self.with_findings:,} the checks cannot tell. {found - advice:,} are verdicts, which "
-            f"name a first suspicious step in {named:,} traces: their checks were right about the step in "
-            f"70 % of the cases or more on every corpus. {advice:,} are advice: worth a look, no label."
+            f"Findings: {found:,} in {self.with_findings:,} of {traces:,} traces; of the other "
+            f"{traces - self.with_findings:,} the checks cannot tell. Verdicts: {found - advice:,}, which "
+            f"name a first suspicious step in {named:,} of the traces; their checks were right about the "
+            f"step in 70 % of the cases or more on every corpus. Advice: {advice:,}, worth a look, and no label."
         )
 
 
@@ -180,11 +180,12 @@ def inspect_traces(
     *,
     limit: int = 5000,
     progress: Callable[[str, int], None] = lambda *_: None,
+    each: Callable[[ProblemTrace, Sequence[Finding]], None] = lambda *_: None,
 ) -> Inspection:
     """Inspect what ``read`` yields, which is read twice: for the contents, and for the checks.
 
     ``limit`` bounds the number of traces (0 = all); ``progress`` is called with the task and the number of
-    traces so far. Traces need steps.
+    traces so far, ``each`` with each trace and its findings. Traces need steps.
     """
     contents = _Contents()
     for imported in _first(read(), limit):
@@ -201,6 +202,7 @@ def inspect_traces(
         advice.update(finding.check for finding in findings if finding.advice)
         first += first_suspicious(findings)
         with_findings += bool(findings)
+        each(item, findings)
         for finding in findings:
             if len(top[finding.check]) < _TOP:
                 top[finding.check].append(finding)
@@ -349,7 +351,8 @@ class _Checker:
         messages = sum(message.role == "assistant" for message in trace.messages)
         answer, reference = trace.answer, item.problem.answer
         wrong = trace.outcome is False and answer is not None and reference is not None
-        if wrong and 0 < messages <= _SHORT_RUN and not any(check in BLAMING for _, check, _ in pairs):
+        named = any(check in BLAMING and (step, check) not in advice for step, check, _ in pairs)
+        if wrong and 0 < messages <= _SHORT_RUN and not named:
             why = f"the answer is {answer}, the reference {reference}"
             pairs.append((len(trace.steps) - 1, "wrong-answer", _shortened(why)))
         note = trace.meta.get(IMPORT_KEY) or {}

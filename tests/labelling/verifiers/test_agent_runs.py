@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.agents.rules import RUNS, planted_trace
 from surefoot.labelling import ToolCallVerifier
 from surefoot.labelling.verifiers.claims import admits, asserts, claims, stem, stems_of_name
 from surefoot.labelling.verifiers.provenance import Provenance
 from surefoot.labelling.verifiers.tool_calls import ADVICE
 from surefoot.protocols import ProblemTrace, Verdict
-from surefoot.records import Message, Problem, Tool, ToolCall, Trace
-from surefoot.segment import segment_trace
+from surefoot.records import Problem
 
-RUNS = [json.loads(line) for line in (Path(__file__).parent / "agent_runs.jsonl").read_text().splitlines()]
 UNCERTAIN = {("bank", 1, "AC-9917"), ("crm", 1, "ORD-48213"), ("browser", 3, "HB-77410")}
 """Ids that no message shows, where none of their form has been shown either: advice."""
 
 
-def trace(row: dict[str, Any]) -> Trace:
-    """``run`` has what the user and the agent say, and calls of a tool with arguments and result."""
-    messages = []
-    for kind, *rest in row["run"]:
-        if kind in ("user", "say"):
-            messages.append(Message(role="user" if kind == "user" else "assistant", content=rest[0]))
-            continue
-        calls = rest if kind == "calls" else [(kind, *rest)]
-        made = tuple(
-            ToolCall(id=f"{len(messages)}.{number}", name=name, arguments=json.dumps(arguments))
-            for number, (name, arguments, _) in enumerate(calls)
-        )
-        messages.append(Message(role="assistant", tool_calls=made))
-        for call, (_, _, result) in zip(made, calls, strict=True):
-            content = result if isinstance(result, str) else json.dumps(result)
-            messages.append(Message(role="tool", tool_call_id=call.id, content=content))
-    tools = tuple(Tool(name=name) for name in row["tools"])
-    return segment_trace(Trace(problem_id="p", messages=tuple(messages), tools=tools), granularity="message")
-
-
 def verdicts(row: dict[str, Any]) -> list[Verdict]:
-    item = ProblemTrace(problem=Problem(text="?"), trace=trace(row))
+    item = ProblemTrace(problem=Problem(text="?"), trace=planted_trace(row))
     return ToolCallVerifier().verify([item])[0]
 
 

@@ -405,7 +405,9 @@ _INTERFACE = re.compile(
 )
 """Tools of which one call can be a part of any action."""
 _WORDS = re.compile(r"[^\W\d_]+")
-_IDENTIFIER = re.compile(r"(?<![\w.-])#?[A-Za-z][A-Za-z_-]*?(\d{4,})[\w-]*", re.ASCII)
+_IDENTIFIER = re.compile(
+    r"(?<![\w.-])(?!(?:ISO|RFC|IEEE|CVE|PEP)\b)#?[A-Za-z][A-Za-z_-]*?(\d{4,})[\w-]*", re.ASCII
+)
 _NAMED_NUMBER = re.compile(
     r"(?:(?<![A-Za-z])(?:id|ids|number|order|reference|ticket|booking|reservation|confirmation|account|invoice"
     r"|transaction|tracking))[\"'#:=\s]{1,4}(?:(?:is|was)[\"'#:\s]{1,4})?(\d{4,})(?![\w.,-]*\d)",
