@@ -59,6 +59,7 @@ class ToolCallVerifier:
     The rules of ``policy`` and of the problem's policy all apply. Rules are conservative, since a false
     alarm costs more than a miss:
 
+    - *schema*: advice if the tool answered all the same, or a later call repaired it.
     - *repeated-call*: the same tool and arguments as an earlier successful call, with nothing between them
       that could change the result (only calls of ``read_only`` tools), and the same result or none yet. After
       errors, the third such call.
@@ -106,14 +107,19 @@ class ToolCallVerifier:
             }
         )
         results = list(call_results(trace.messages))
-        judged = zip(results, self._outcomes(trace.messages, trace.tools, policy, results), strict=True)
-        by_call = {(result.message, result.number): outcomes for result, outcomes in judged}
+        judged = self._outcomes(trace.messages, trace.tools, policy, results)
+        by_call: dict[tuple[int, int], list[RuleOutcome]] = {}
+        for place, (result, outcomes) in enumerate(zip(results, judged, strict=True)):
+            if outcomes and outcomes[0].reason.startswith("schema"):
+                fixed = any(map(partial(_repairs, result), results[place + 1 :]))
+                outcomes[0] = _outcome(outcomes[0].reason, advice=result.succeeded or fixed)
+            by_call[result.message, result.number] = outcomes
         if "unsupported-argument" in self.rules:
             for result, unsupported in _unsupported_arguments(trace, results):
                 by_call[result.message, result.number].append(unsupported)
         verdicts = []
         for number, step in enumerate(trace.steps):
-            outcomes: list[RuleOutcome] = []
+            outcomes = []
             message = step.message
             if message is None:
                 verdicts.append(Verdict(value=None, reason="a text, not a run with tools"))
@@ -165,7 +171,8 @@ def _outcome(reason: str, *, advice: bool = False) -> RuleOutcome:
 
 
 _REPEATABLE = re.compile(
-    r"(?:^|_|-)(?:back|forward|next|previous|scroll|sleep|swipe|wait|zoom)(?:_|-|$)", re.IGNORECASE
+    r"(?:^|_)(?:scroll|sleep|swipe|wait|zoom|(?:next|previous)_page|go_(?:back|forward))(?:_|$)",
+    re.IGNORECASE,
 )
 """Tools that are called again for the next part of a page or for a change that takes time."""
 _UNFINISHED = re.compile(
@@ -208,9 +215,10 @@ class CallJudge:
         for result in results:
             call, outcomes = result.call, list[RuleOutcome]()
             if "schema" in self._rules and (wrong := _schema_error(tools, call)):
-                outcomes.append(_outcome(f"schema: {wrong}", advice=result.succeeded))
+                outcomes.append(_outcome(f"schema: {wrong}"))
             if "repeated-call" in self._rules and (repeated := self._repeats.add(result)):
-                outcomes.append(_outcome(repeated, advice=runs_commands(call)))
+                executed = result.result is not None
+                outcomes.append(_outcome(repeated, advice=executed and runs_commands(call)))
             if "policy" in self._rules and self._policy.forbids(call.name):
                 outcomes.append(_outcome(f"policy: {call.name} is forbidden"))
             if "policy" in self._rules:
@@ -359,8 +367,9 @@ def _repairs(failed: CallResult, later: CallResult) -> bool:
     """Whether a later call succeeds at what a failed one was for: with its tool, or with a value of it."""
     if not later.succeeded:
         return False
-    same = later.call.name == failed.call.name
-    return same or (not only_reads(later.call.name) and bool(_values(failed.call) & _values(later.call)))
+    same_kind = only_reads(failed.call.name) or not only_reads(later.call.name)
+    same_values = same_kind and not _values(failed.call).isdisjoint(_values(later.call))
+    return later.call.name == failed.call.name or same_values
 
 
 def _values(call: ToolCall) -> set[str]:
