@@ -33,7 +33,6 @@ BROUGHT_BY = {
 OTHERS = {"prime_rl", "verl"}
 """Programs that import this package."""
 BEHIND = {
-    "math": ("answers.symbolic",),
     "models": (
         "models.engine", "models.families", "models.kinds.classifier",
         "models.kinds.generative", "models.kinds.implicit", "models.kinds.probe", "models.kinds.yes_no",

@@ -26,7 +26,6 @@ LOCK, CUDA = ROOT / "requirements.lock", ROOT / "requirements-cuda.lock"
 EXTRAS = (
     "dev",
     "models",
-    "math",
     "guard",
     "evaluation",
     "data",

@@ -11,12 +11,11 @@ from surefoot.errors import MissingExtraError
 
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "math": ("mpmath",),
         "guard": ("cel",),
         "evaluation": ("matplotlib", "sklearn"),
         "data": ("datasets", "pyarrow", "zstandard"),
         "models": (
-            "huggingface_hub", "mpmath", "pyarrow", "safetensors", "sklearn", "torch", "transformers",
+            "huggingface_hub", "pyarrow", "safetensors", "sklearn", "torch", "transformers",
         ),
         "train": ("accelerate", "peft"),
         "server": (

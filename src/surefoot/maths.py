@@ -318,52 +318,6 @@ def _value(match: re.Match[str]) -> Fraction | None:
     return Fraction(match["mixed"] or 0) + numerator / denominator
 
 
-def read_stated_quantity(text: str) -> Quantity | None:
-    """As :func:`read_quantity`, also before a remark in parentheses and as the last side of equations.
-
-    Another side has to be a name (``x``, ``total cost``) or arithmetic with that value.
-    """
-    quantity = read_quantity(text)
-    if quantity is not None or len(text) > MAX_CHARS:
-        return quantity
-    *sides, last = unwrap(normalise(text)).split("=")
-    quantity = read_quantity(last) or read_quantity(_REMARK.sub("", last))
-    if quantity is None or not all(
-        _NAME.fullmatch(side) or _arithmetic(side) == quantity.value for side in sides
-    ):
-        return None
-    return quantity
-
-
-_REMARK = re.compile(r"\s*\([^()0-9=]*\)\s*$")
-_NAME = re.compile(r"\s*[^\W\d_][^0-9=+*/<>^-]*(?:_\{?[0-9a-zA-Z]\}?)?\s*")
-_SUM = re.compile(
-    r"\s*[-+]?\s*PRODUCT(?:\s*[-+]\s*PRODUCT)*\s*".replace("PRODUCT", rf"{DIGITS}(?:\s*[*/]\s*{DIGITS})*")
-)
-_TERM = re.compile(rf"(?P<operator>[-+*/]?)\s*(?P<number>{DIGITS})")
-_OPERATORS = str.maketrans({"×": "*", "·": "*", "÷": "/", "\u2212": "-"})
-
-
-def _arithmetic(text: str) -> Fraction | None:
-    """The value of sums of products of numbers, without parentheses; ``None`` = it is anything else."""
-    text = re.sub(r"\\(?:times|cdot)(?![a-zA-Z])", "*", text).replace("\\div", "/").translate(_OPERATORS)
-    if not _SUM.fullmatch(text):
-        return None
-    total = product = Fraction(0)
-    for term in _TERM.finditer(text):
-        number = Fraction("0" + term["number"].replace(",", ""))
-        if term["operator"] == "*":
-            product *= number
-        elif term["operator"] == "/":
-            if not number:
-                return None
-            product /= number
-        else:
-            total += product
-            product = -number if term["operator"] == "-" else number
-    return total + product
-
-
 def split_unit(answer: str) -> tuple[str, frozenset[str]]:
     """An answer as normalised expression and unit: ``2\\sqrt{3} cm`` is ``2\\sqrt{3}`` and {"centimetre"}.
 

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from surefoot.answers.formulas import UnreadableError, read_formula
 from surefoot.concurrency import FairQueue
 from surefoot.errors import AnswerError
-from surefoot.extras import installed, sentence
 from surefoot.maths import (
     MAX_CHARS,
+    Quantity,
     normalise,
     read_quantity,
-    read_stated_quantity,
     same_quantity,
     split_unit,
     units_agree,
+    unwrap,
     unwrap_all,
 )
 
@@ -33,9 +32,7 @@ _MEMO_PAIRS = 20_000
 MOST_THREADS = 4
 _QUICK_S = 0.1
 """Comparisons of a client that take longer on average leave half of the turns to others."""
-_NO_ALGEBRA = "no_algebra"
 UNREADABLE, TOO_LARGE = "unreadable", "too_large"
-_LOG = logging.getLogger("surefoot.answers")
 
 
 class AnswerChecker:
@@ -58,10 +55,9 @@ class AnswerChecker:
     (``4m`` is not ``4``), unless the other side has a unit. ``50%`` equals ``0.5`` and also ``50``; ``2
     dozen`` equals ``24`` and also ``2``. Inequalities of one variable equal the interval of their solutions.
 
-    Answers may be hostile: the work of a comparison is bounded, by no clock, and nothing in them is run. It
-    needs the extra ``math``; without it, pairs that need more than text and quantities are not compared,
-    which is counted and logged. Results are remembered by pair, failures too. Safe to share between threads,
-    to pickle and to use after a fork. Use as a context manager or call ``close``.
+    Answers may be hostile: the work of a comparison is bounded, by no clock, and nothing in them is run.
+    Results are remembered by pair, failures too. Safe to share between threads, to pickle and to use after a
+    fork. Use as a context manager or call ``close``.
     """
 
     def __init__(
@@ -75,9 +71,8 @@ class AnswerChecker:
         self.method = method
         self.failures: Counter[str] = Counter()
         """Pairs that could not be compared, by reason: unreadable, too_large (a number, or the work),
-        too_long, reference_not_a_number, no_algebra (the extra ``math`` is not installed)."""
+        too_long, reference_not_a_number."""
         self._rel_tol = rel_tol
-        self._algebra = installed("mpmath")
         self._tolerance = Fraction(str(rel_tol))
         self._turns = FairQueue(MOST_THREADS, quick=MOST_THREADS // 2, quick_cost=_QUICK_S)
         self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="surefoot-answers")
@@ -157,8 +152,6 @@ class AnswerChecker:
         (body, unit), (other_body, other_unit) = split_unit(answer), split_unit(reference)
         if not units_agree(unit, other_unit):
             return False, ""
-        if not self._algebra:
-            return None, _no_algebra()
         from surefoot.answers.symbolic import TooLargeError, same_formulas
 
         try:
@@ -170,10 +163,10 @@ class AnswerChecker:
             return None, TOO_LARGE
 
     def _compare_numbers(self, answer: str, reference: str) -> tuple[bool | None, str]:
-        expected = read_stated_quantity(reference)
+        expected = stated_quantity(reference)
         if expected is None:
             return None, "reference_not_a_number"
-        number = read_stated_quantity(answer)
+        number = stated_quantity(answer)
         if number is None or not units_agree(number.unit, expected.unit):
             return False, ""
         pairs = [(x, y) for x in number.readings(expected) for y in expected.readings(number)]
@@ -192,8 +185,6 @@ class AnswerChecker:
             return f"words {words}", ""
         if len(answer) > MAX_CHARS:
             return None, "too_long"
-        if not self._algebra:
-            return None, _no_algebra()
         from surefoot.answers.symbolic import TooLargeError, fingerprint
 
         try:
@@ -206,13 +197,6 @@ class AnswerChecker:
     def _count(self, failure: str) -> None:
         with self._lock:
             self.failures[failure] += 1
-
-
-@cache
-def _no_algebra() -> str:
-    """Why it fails; the log says it once."""
-    _LOG.warning("answers that only algebra can compare are not compared: it needs %s", sentence("mpmath"))
-    return _NO_ALGEBRA
 
 
 _CHOICES = re.compile(r"\(?[A-Z]\)?(?:(?: ?[,;&] ?(?:(?:and|or) )?| (?:and|or) )\(?[A-Z]\)?)*")
@@ -233,6 +217,27 @@ def _spaced(text: str, other: str) -> str:
     return f"{letter[1]} {letter[2]}" if letter and split_unit(other)[1] else text
 
 
+_REMARK = re.compile(r"\s*\([^()0-9=]*\)\s*$")
+_NAME = re.compile(r"\s*[^\W\d_][^0-9=+*/<>^-]*(?:_\{?[0-9a-zA-Z]\}?)?\s*")
+
+
+def stated_quantity(text: str) -> Quantity | None:
+    """As ``read_quantity``, also before a remark in parentheses and as the last side of equations.
+
+    Another side has to be a name (``x``, ``total cost``) or arithmetic with that value.
+    """
+    quantity = read_quantity(text)
+    if quantity is not None or len(text) > MAX_CHARS:
+        return quantity
+    from surefoot.answers.symbolic import value_of
+
+    *sides, last = unwrap(normalise(text)).split("=")
+    quantity = read_quantity(last) or read_quantity(_REMARK.sub("", last))
+    values = [None if _NAME.fullmatch(side) else (value_of(side),) for side in sides]
+    stated = quantity and all(value in (None, (quantity.value,)) for value in values)
+    return quantity if stated else None
+
+
 def _compare_texts(answer: str, reference: str) -> bool | None:
     """Verdict on two answers of which one cannot be read as a formula; ``None`` = unknown."""
     texts = [unwrap_all(normalise(text)) for text in (answer, reference)]
@@ -241,7 +246,8 @@ def _compare_texts(answer: str, reference: str) -> bool | None:
         return True if texts[0].split() == texts[1].split() else None
     if not all(prose):
         other = texts[prose.index(False)]
-        return False if _is_formula(other) and _WORDS.fullmatch(texts[prose.index(True)]) else None
+        value = re.search("[0-9]", other) and _is_formula(other)
+        return False if value and _WORDS.fullmatch(texts[prose.index(True)]) else None
     left, right = (
         re.findall(r"[^\W\d_]+|[0-9]+", re.sub(r"(?<=\w)\.", "", text.casefold())) for text in texts
     )

@@ -66,7 +66,7 @@ _OPERATORS = {
     ∩ cap  ∖ setminus backslash  * cdot times ast  / div  ± pm  ∓ mp  ^ **  | lvert rvert vert  ⟨ langle
     ⟩ rangle  ⌊ lfloor  ⌋ rfloor  ⌈ lceil  ⌉ rceil  ∞ infty infinity inf oo  ∅ emptyset varnothing  sum  prod
     … ldots dots cdots ...  ° circ degree  ' prime  {{ lbrace {  }} rbrace }  mod bmod pmod  choose  %
-    frac tfrac dfrac cfrac  binom tbinom dbinom  overline bar vec hat  , land lor and or ;  \\ \
+    frac tfrac dfrac cfrac  binom tbinom dbinom  overline bar vec hat  , or lor ;  and land  \\ \
     """.splitlines()
     for spellings in line.strip().split("  ")
     for word in spellings.split()
@@ -214,11 +214,11 @@ class _Parser:
     def sequence(self) -> Node:
         """Values with commas, "and" or "or" between them."""
         parts = [self.relation()]
-        while self.accept(",", ";"):
-            while self.accept(",", ";"):
-                pass
+        marks = set()
+        while mark := self.accept(",", "and"):
+            marks |= {mark, self.accept("and", ",")}
             parts.append(self.relation())
-        return parts[0] if len(parts) == 1 else Node("list", tuple(parts))
+        return parts[0] if len(parts) == 1 else Node("list", tuple(parts), "and" if "and" in marks else "")
 
     def relation(self) -> Node:
         parts = [self.function_name() or self.union()]

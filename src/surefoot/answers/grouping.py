@@ -6,16 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from surefoot.answers.checker import AnswerChecker
-from surefoot.maths import (
-    FACTORS,
-    Quantity,
-    normalise,
-    read_quantity,
-    read_stated_quantity,
-    same_quantity,
-    split_unit,
-)
+from surefoot.answers.checker import AnswerChecker, stated_quantity
+from surefoot.maths import FACTORS, Quantity, normalise, read_quantity, same_quantity, split_unit
 
 
 def group_equal(answers: Sequence[str | None], checker: AnswerChecker) -> list[str | None]:
@@ -38,7 +30,7 @@ def group_equal(answers: Sequence[str | None], checker: AnswerChecker) -> list[s
         for answer in distinct:
             canonical[answer] = canonical.setdefault(answer.strip(), answer)
         return [None if answer is None else canonical[answer] for answer in answers]
-    read = read_stated_quantity if checker.method == "numeric" else read_quantity
+    read = stated_quantity if checker.method == "numeric" else read_quantity
     entries = [_read(answer, read) for answer in distinct]
     equal_values = _numbers(entries, checker) if checker.method == "numeric" else _values(entries, checker)
     classes = [part for members in equal_values for part in _split_by_unit(members)]

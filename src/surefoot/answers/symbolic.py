@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import mpmath
 
-from surefoot.answers.formulas import ANGLES, INFINITY, Node, UnreadableError, read_formula
+from surefoot.answers.formulas import ANGLES, INFINITY, Node, UnreadableError, number, read_formula
 from surefoot.maths import print_number, read_quantity, rounds_to
 
 _DIGITS = (50, 120)
@@ -64,6 +64,16 @@ def same_formulas(answer: str, reference: str) -> bool:
         x2 = _read(answer, lists=True) if y.kind in _PLURAL else x
         y2 = _read(reference, lists=True) if x.kind in _PLURAL else y
         return (x2, y2) != (x, y) and question.same(x2, y2)
+
+
+def value_of(text: str) -> Fraction | None:
+    """The exact value of arithmetic; ``None`` = it has none, or is anything else."""
+    try:
+        with _LOCK:
+            (value,) = _Question().values(_read(text))
+    except (UnreadableError, TooLargeError, RecursionError):
+        return None
+    return value if isinstance(value, Fraction) and not _is_variable(_read(text)) else None
 
 
 def _read(text: str, *, lists: bool = False) -> Node:
@@ -282,8 +292,8 @@ class _Question:
         x2, y2 = pair(_DIGITS[1])
         with _MP.workdps(_DIGITS[1]):
             rough, fine = abs(_real(x) - _real(y)), abs(_real(x2) - _real(y2))
-            tiny = _MP.mpf(10) ** (10 - _DIGITS[0])
-            return bool(fine <= rough * tiny or fine <= tiny**2 * max(abs(_real(x2)), abs(_real(y2))))
+            tiny, size = _MP.mpf(10) ** (10 - _DIGITS[1]), max(abs(_real(x2)), abs(_real(y2)))
+            return bool(fine <= rough * tiny * 10 ** _DIGITS[0] or fine <= tiny * size)
 
     def same_value(self, x: Node, y: Node) -> bool:
         if x == y:
@@ -306,6 +316,8 @@ class _Question:
                 return self.values(x, y, point=point, digits=digits, percent=percent)
 
             if not self.agree(pair):
+                if len({any(node.kind in ("sum", "prod") for node in tree.walk()) for tree in (x, y)}) > 1:
+                    raise UnreadableError("a sum without its closed form")
                 return False
         return True
 
@@ -366,6 +378,10 @@ class _Question:
 
     def members(self, node: Node) -> list[Item]:
         """The values of a list, a set or a union; one of "±" is two."""
+        if node.text == "and" and any(
+            part.kind == "relation" and set(part.text) & set("<>≤≥≠") for part in node.parts
+        ):
+            raise UnreadableError("conditions that hold together")
         if node.kind in ("list", "set", "∪"):
             found = [member for part in node.parts for member in self.members(part)]
             if node.kind == "set":
@@ -382,7 +398,8 @@ class _Question:
 
     def same(self, x: Node, y: Node) -> bool:
         """Whether two answers are equal; lists, sets and unions in any order."""
-        if {x.kind, y.kind} == {"tuple", "list"}:
+        conditions = any(part.kind == "relation" for part in (*x.parts, *y.parts))
+        if {x.kind, y.kind} == {"tuple", "list"} and not conditions:
             vector = x if x.kind == "tuple" else y
             return vector.text in _VECTORS and self.same_in_order(x.parts, y.parts)
         left, right = self.members(x), self.members(y)
@@ -416,6 +433,8 @@ class _Question:
         kinds = {x.kind, y.kind}
         if not kinds & _PLURAL:
             return self.same_value(x, y)
+        if ":" in (x.text, y.text):
+            return self.same_ratio(*(z.parts if z.text == ":" else (z, number(1)) for z in (x, y)))
         if kinds == {"mod"}:
             a, m, b, n = self.values(*x.parts, *y.parts)
             return m == n and (
@@ -433,6 +452,16 @@ class _Question:
         return x == y or (
             len(kinds) == 1 and not kinds & {"base", "absurd"} and self.same_in_order(x.parts, y.parts)
         )
+
+    def same_ratio(self, xs: Sequence[Node], ys: Sequence[Node]) -> bool:
+        """Whether "3:4" is "3:4"; whether it is "6:8" depends on what it is, a ratio or a time."""
+        if self.same_in_order(xs, ys):
+            return True
+        a, b, *_ = self.values(*xs)
+        c, d, *_ = self.values(*ys)
+        if len(xs) == len(ys) == 2 and b and d and self.agree(lambda _: (a * d, b * c)):
+            raise UnreadableError("a ratio or a time")
+        return False
 
     def fingerprint(self, node: Node) -> str:
         if node.kind in ("tuple", "matrix"):
