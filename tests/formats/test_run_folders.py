@@ -77,7 +77,7 @@ def test_harbor_trials(tmp_path: Path) -> None:
     assert [trace.outcome for trace in main] == [True, False, None]
     assert {trace.problem_id for trace in main} == {"sums"}
     assert main[0].meta["tests"] == {"t": "passed"}
-    assert main[0].meta["verdict"] == {"result.json": 1.0, "verifier/reward.txt": 1.0}
+    assert main[0].meta["rewards"] == {"result.json": 1.0, "verifier/reward.txt": 1.0}
     assert main[2].error == "VerifierTimeoutError"
     [doubt] = reading.context.doubts
     assert doubt == (

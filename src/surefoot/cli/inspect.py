@@ -110,8 +110,8 @@ def _offer_sessions() -> None:
     """List the newest sessions of coding agents. Raises ``RunError`` without any."""
     sessions = formats.newest_sessions(_OFFERED)
     if not sessions:
-        places = ", ".join(str(place) for place, _ in formats.session_places().values())
-        raise RunError(f"give a file or a folder; no session of a coding agent is in {places}")
+        folders = ", ".join(str(folder) for folder, _ in formats.session_places().values())
+        raise RunError(f"give a file or a folder; no session of a coding agent is in {folders}")
     echo("The newest sessions of coding agents on this machine:")
     for session in sessions:
         day = datetime.fromtimestamp(session.changed_s).astimezone().strftime("%Y-%m-%d %H:%M")

@@ -17,7 +17,7 @@ from pydantic_core import from_json
 from surefoot.errors import RecordError
 from surefoot.failures import FLAG_NAMES, fields_failed
 from surefoot.formats.imports import (
-    Conversation,
+    ChatRows,
     ImportContext,
     ImportedTrace,
     record_tools,
@@ -26,7 +26,7 @@ from surefoot.formats.imports import (
     run_of,
 )
 from surefoot.formats.rows import raw_rows
-from surefoot.formats.verdicts import verdict_of, with_verdict
+from surefoot.formats.trial_results import result_of, with_result
 from surefoot.records import as_json, reported_count
 
 _ROLES: Final = {"system": "system", "user": "user", "agent": "assistant"}
@@ -54,12 +54,10 @@ def read_atif(path: Path | str, context: ImportContext) -> Iterator[ImportedTrac
         note = row_note("atif", number, row)
         wrapped = isinstance(row, Mapping) and isinstance(row.get("trajectory"), Mapping)
         for where, trajectory in _trajectories(str(number), row["trajectory"] if wrapped else row):
-            place = {**note, "trajectory": where}
-            is_subagent = where != str(number)
-            imported = _trace(trajectory, place | {"subagent": where} if is_subagent else place, context)
-            yield (
-                with_verdict(imported, verdict_of(row), context) if wrapped and not is_subagent else imported
-            )
+            is_main = where == str(number)
+            own_note = {**note, "trajectory": where, **({} if is_main else {"subagent": where})}
+            imported = _trace(trajectory, own_note, context)
+            yield with_result(imported, result_of(row) if wrapped and is_main else None, context)
 
     return context.rows(raw_rows(path), build)
 
@@ -97,7 +95,7 @@ def _trace(row: Mapping[str, Any], note: dict[str, Any], context: ImportContext)
 
 def _messages(turns: Sequence[Mapping[str, Any]], context: ImportContext) -> list[dict[str, Any]]:
     """The messages of all turns; reasoning that the next turns of one message repeat counts once."""
-    chat, reasoning = Conversation(), None
+    chat, reasoning = ChatRows(), None
     for number, turn in enumerate(turns):
         if turn.get("is_copied_context"):
             context.report.left_out["turns copied from another trajectory"] += 1
@@ -136,7 +134,7 @@ def _turn_message(number: int, turn: Mapping[str, Any]) -> dict[str, Any]:
     return message
 
 
-def _add_results(chat: Conversation, calls: Sequence[Mapping[str, Any]], turn: Mapping[str, Any]) -> None:
+def _add_results(chat: ChatRows, calls: Sequence[Mapping[str, Any]], turn: Mapping[str, Any]) -> None:
     """Add the results of a turn; those that name no call are in the order of the calls.
 
     What is left without a call is a note of the harness, as a message of the user.

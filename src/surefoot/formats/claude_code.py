@@ -52,9 +52,9 @@ def read_claude_code(path: Path | str, context: ImportContext) -> Iterator[Impor
             (str(name) for row in rows if (name := row.get("sessionId") or row.get("session_id"))), ""
         )
         threads: dict[str, list[Mapping[str, Any]]] = {}
-        places: dict[Any, str] = {}
+        threads_of: dict[Any, str] = {}
         for event in events:
-            thread = places[event.get("uuid")] = _thread(event, places)
+            thread = threads_of[event.get("uuid")] = _thread(event, threads_of)
             threads.setdefault(thread, []).append(event)
         result = next((row for row in rows if row.get("type") == "result"), None)
         streamed = "session_id" in rows[-1] and "sessionId" not in rows[-1]
@@ -73,13 +73,13 @@ def read_claude_code(path: Path | str, context: ImportContext) -> Iterator[Impor
     return context.rows(session_rows(path), build)
 
 
-def _thread(event: Mapping[str, Any], places: Mapping[Any, str]) -> str:
+def _thread(event: Mapping[str, Any], threads_of: Mapping[Any, str]) -> str:
     """The subagent of an event, or nothing for the session itself."""
     if call := event.get("parent_tool_use_id"):
         return str(call)
     if not event.get("isSidechain"):
         return ""
-    return str(event.get("agentId") or places.get(event.get("parentUuid")) or event.get("uuid"))
+    return str(event.get("agentId") or threads_of.get(event.get("parentUuid")) or event.get("uuid"))
 
 
 def _kept(rows: Sequence[Mapping[str, Any]], context: ImportContext) -> list[Mapping[str, Any]]:
@@ -88,7 +88,7 @@ def _kept(rows: Sequence[Mapping[str, Any]], context: ImportContext) -> list[Map
     The order of the file is the conversation. The chain of ``parentUuid`` is not: parallel calls branch it,
     reports of progress fork it, and parents can be missing.
     """
-    kept: list[Mapping[str, Any]] = []
+    events: list[Mapping[str, Any]] = []
     seen: dict[Any, Any] = {}
     anchors: dict[Any, Any] = {}
     parents: dict[Any, Any] = {}
@@ -114,12 +114,12 @@ def _kept(rows: Sequence[Mapping[str, Any]], context: ImportContext) -> list[Map
         else:
             parents[name] = anchors.get(parent)
             anchors[name] = name
-            kept.append(event)
+            events.append(event)
             if row.get("toolUseResult", row.get("tool_use_result")) is not None:
                 context.report.left_out["copies of results (toolUseResult)"] += 1
-    if taken_back := _taken_back(kept, parents):
+    if taken_back := _taken_back(events, parents):
         context.report.left_out["messages that the user took back"] += len(taken_back)
-    return [event for event in kept if event.get("uuid") not in taken_back]
+    return [event for event in events if event.get("uuid") not in taken_back]
 
 
 def _with_prompt(row: Mapping[str, Any]) -> Mapping[str, Any]:

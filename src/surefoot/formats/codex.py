@@ -13,14 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.failures import fields_failed
-from surefoot.formats.imports import (
-    Conversation,
-    ImportContext,
-    ImportedTrace,
-    reported_usage,
-    row_note,
-    run_of,
-)
+from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, reported_usage, row_note, run_of
 from surefoot.formats.rows import session_rows
 
 _NAME: Final = "codex"
@@ -63,7 +56,7 @@ def read_codex(path: Path | str, context: ImportContext) -> Iterator[ImportedTra
 @dataclass
 class _Session:
     context: ImportContext
-    chat: Conversation = field(default_factory=Conversation)
+    chat: ChatRows = field(default_factory=ChatRows)
     name: str = ""
     agent: str | None = None
     model: str | None = None

@@ -12,14 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.errors import RecordError
-from surefoot.formats.imports import (
-    Conversation,
-    ImportContext,
-    ImportedTrace,
-    reported_usage,
-    row_note,
-    run_of,
-)
+from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, reported_usage, row_note, run_of
 from surefoot.formats.rows import session_rows
 from surefoot.records import as_json
 
@@ -62,7 +55,7 @@ def _session(rows: Sequence[Mapping[str, Any]], context: ImportContext) -> dict[
 
 
 def _trace(session: Mapping[str, Any], note: Mapping[str, Any], context: ImportContext) -> ImportedTrace:
-    chat, usage, model, error = Conversation(), [], None, None
+    chat, usage, model, error = ChatRows(), [], None, None
     calls = {call.get("id") for row in session["messages"] for call in row.get("toolCalls") or ()}
     for row in session["messages"]:
         kind = row.get("type")
@@ -92,7 +85,7 @@ def _trace(session: Mapping[str, Any], note: Mapping[str, Any], context: ImportC
     )
 
 
-def _add_answer(chat: Conversation, row: Mapping[str, Any]) -> None:
+def _add_answer(chat: ChatRows, row: Mapping[str, Any]) -> None:
     for thought in row.get("thoughts") or ():
         text = ": ".join(str(thought[key]) for key in ("subject", "description") if thought.get(key))
         chat.part({"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]})

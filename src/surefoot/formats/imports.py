@@ -149,7 +149,7 @@ class ImportContext:
         unread = "files not read to their end, or without a run"
         for what, texts in ((unread, self.failed), ("rewards in doubt", self.doubts)):
             if texts:
-                yield f"{len(texts):,} {what}:" + "".join(f"\n  {text}" for text in _grouped(texts))
+                yield f"{what}: {len(texts):,}" + "".join(f"\n  {text}" for text in _grouped(texts))
 
     def messages(self, rows: Iterable[Mapping[str, Any]]) -> tuple[Message, ...]:
         """Messages in any dialect; parts of unknown types are counted as left out."""
@@ -176,7 +176,7 @@ def _grouped(texts: Sequence[str]) -> Iterator[str]:
         yield f"and {len(by_reason) - _SHOWN} more reasons"
 
 
-class Conversation:
+class ChatRows:
     """Messages of a run whose file has them in pieces: consecutive parts of the model form one message."""
 
     def __init__(self) -> None:

@@ -12,14 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.failures import fields_failed
-from surefoot.formats.imports import (
-    Conversation,
-    ImportContext,
-    ImportedTrace,
-    reported_usage,
-    row_note,
-    run_of,
-)
+from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, reported_usage, row_note, run_of
 from surefoot.formats.rows import raw_rows
 from surefoot.records import reported_count
 
@@ -65,7 +58,7 @@ def _trace(row: Mapping[str, Any], note: Mapping[str, Any], context: ImportConte
 
 
 def _rows(messages: list[Any]) -> list[dict[str, Any]]:
-    chat, open_calls = Conversation(), list[str]()
+    chat, open_calls = ChatRows(), list[str]()
     for number, message in enumerate(messages):
         extra, role = message.get("extra") or {}, message.get("role")
         if role == "exit":  # the submission, or what ended the run

@@ -13,14 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.errors import RecordError
-from surefoot.formats.imports import (
-    Conversation,
-    ImportContext,
-    ImportedTrace,
-    reported_usage,
-    row_note,
-    run_of,
-)
+from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, reported_usage, row_note, run_of
 from surefoot.formats.rows import Row, raw_rows, session_rows
 from surefoot.io.limits import FileLimits, RowSize
 
@@ -127,7 +120,7 @@ def _stored(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _trace(row: Mapping[str, Any], note: Mapping[str, Any], context: ImportContext) -> ImportedTrace:
-    chat, usage, infos = Conversation(), [], [message["info"] for message in row["messages"]]
+    chat, usage, infos = ChatRows(), [], [message["info"] for message in row["messages"]]
     for message in row["messages"]:
         info, parts = message["info"], message["parts"]
         if info.get("role") == "user":
@@ -176,7 +169,7 @@ def _content(part: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _add_part(chat: Conversation, part: Mapping[str, Any], context: ImportContext) -> None:
+def _add_part(chat: ChatRows, part: Mapping[str, Any], context: ImportContext) -> None:
     if part.get("type") != "tool":
         if _is_content(part, context):
             chat.part(_content(part))

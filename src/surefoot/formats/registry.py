@@ -51,7 +51,7 @@ from surefoot.formats.run_folders import is_saved_dataset, open_run_folder
 from surefoot.formats.stepwise import read_stepwise, write_stepwise
 from surefoot.formats.swe_agent import is_swe_agent, read_swe_agent
 from surefoot.formats.tau_bench import is_tau2, is_tau_bench, read_tau2, read_tau_bench
-from surefoot.formats.verdicts import with_verdict_beside
+from surefoot.formats.trial_results import with_result_beside
 from surefoot.formats.who_and_when import read_who_and_when
 from surefoot.io.files import ReadReport
 from surefoot.io.sources import files_of
@@ -307,20 +307,20 @@ def import_traces(path: Path | str, name: str, context: ImportContext) -> Iterat
 
 
 def _folder_traces(path: Path, name: str, context: ImportContext) -> Iterator[ImportedTrace]:
-    """The traces of a folder's files, each with the name of its file and the verdict beside it."""
+    """The traces of a folder's files, each with the name of its file and the result beside it."""
     form = None if name == FOLDER else format_called(name)
     folder = open_run_folder(path, lambda file: _run_format(file, context.settings) if form is None else name)
     failed, formats = list(folder.left_out), Counter[str]()
     context.doubts.extend(folder.doubts)
     with closing(Seen()) as seen:
         for run in folder.runs:
-            said: list[str] = []
+            notes: list[str] = []
             report = ReadReport(keep=1)
-            of_file = replace(context, report=report, say=said.append)
+            of_file = replace(context, report=report, say=notes.append)
             traces = _file_traces(FORMATS[run.format], run.path, of_file, seen)
             empty = True
             try:
-                for imported in with_verdict_beside(traces, run.verdict, of_file, run.name):
+                for imported in with_result_beside(traces, run.result, of_file, run.name):
                     empty = False
                     trace = imported.trace
                     yield (
@@ -334,7 +334,7 @@ def _folder_traces(path: Path, name: str, context: ImportContext) -> Iterator[Im
             formats[run.format] += not empty
             if not empty:
                 context.report.add(report, run.name)
-                context.say_all(f"{run.name}: {text}" for text in said)
+                context.say_all(f"{run.name}: {text}" for text in notes)
     if not formats.total():
         raise RecordError(
             f"{path}: none of its files holds a run" + "".join(f"\n  {text}" for text in failed[:20])

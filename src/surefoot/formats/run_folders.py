@@ -1,7 +1,7 @@
 """A folder of runs: which of its files are runs, and what the files beside them say of each.
 
-The verdict in a folder (:mod:`surefoot.formats.verdicts`) belongs to the one run below it. Harbor keeps a run
-in several forms under ``agent/``: the trajectory is read, else the agent's session, else its printed events.
+The result in a folder (:mod:`surefoot.formats.trial_results`) belongs to the one run below it. Harbor keeps a
+run in several forms under ``agent/``: the trajectory is read, else the agent's session, else its events.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from surefoot.errors import RecordError
-from surefoot.formats.verdicts import VERDICT_NAMES, Verdict, verdict_beside
+from surefoot.formats.trial_results import RESULT_NAMES, TrialResult, result_beside
 
 _ENDINGS: Final = (
     ".jsonl", ".jsonl.gz", ".json", ".json.gz", ".traj", ".eval", ".parquet", ".csv", ".tsv", ".db", ".txt",
@@ -30,7 +30,7 @@ class RunFile:
     name: str
     """Path below the folder."""
     format: str
-    verdict: Verdict | None = None
+    result: TrialResult | None = None
     """What the files beside it say of its run."""
 
 
@@ -42,7 +42,7 @@ class RunFolder:
     left_out: list[str]
     """``NAME: reason``"""
     doubts: list[str]
-    """Verdicts that belong to no single run."""
+    """Results that belong to no single run."""
 
 
 def is_saved_dataset(folder: Path) -> bool:
@@ -55,16 +55,16 @@ def open_run_folder(folder: Path, format_of: Callable[[Path], str | None]) -> Ru
 
     ``format_of`` gives a file's format, or ``None`` if it cannot hold a run, and raises ``RecordError``.
     """
-    found = RunFolder(runs=[], left_out=[], doubts=[])
-    by_verdict: dict[Path | None, list[Path]] = {}
-    verdicts: dict[Path, Verdict | None] = {}
+    runs_in = RunFolder(runs=[], left_out=[], doubts=[])
+    by_result: dict[Path | None, list[Path]] = {}
+    results: dict[Path, TrialResult | None] = {}
     for path in _files(folder):
-        by_verdict.setdefault(_nearest(path, folder, verdicts), []).append(path)
-    for place, paths in by_verdict.items():
-        verdict = verdicts[place] if place is not None else None
-        _add(found, folder, place or folder, paths, verdict, format_of)
-    found.runs.sort(key=lambda run: run.name)
-    return found
+        by_result.setdefault(_nearest(path, folder, results), []).append(path)
+    for parent, paths in by_result.items():
+        result = results[parent] if parent is not None else None
+        _add(runs_in, folder, parent or folder, paths, result, format_of)
+    runs_in.runs.sort(key=lambda run: run.name)
+    return runs_in
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -83,52 +83,52 @@ def _files(folder: Path) -> Iterator[Path]:
         )
 
 
-def _nearest(path: Path, folder: Path, verdicts: dict[Path, Verdict | None]) -> Path | None:
-    """The closest folder at or above a file, up to ``folder``, that holds a verdict."""
-    for place in path.parents:
-        if place not in verdicts:
-            verdicts[place] = verdict_beside(place)
-        if verdicts[place] is not None:
-            return place
-        if place == folder:
+def _nearest(path: Path, folder: Path, results: dict[Path, TrialResult | None]) -> Path | None:
+    """The closest folder at or above a file, up to ``folder``, that holds a result."""
+    for parent in path.parents:
+        if parent not in results:
+            results[parent] = result_beside(parent)
+        if results[parent] is not None:
+            return parent
+        if parent == folder:
             return None
     return None
 
 
 def _add(
-    found: RunFolder,
+    runs_in: RunFolder,
     folder: Path,
     place: Path,
     paths: list[Path],
-    verdict: Verdict | None,
+    result: TrialResult | None,
     format_of: Callable[[Path], str | None],
 ) -> None:
-    """Add the runs among ``paths``, whose closest verdict is the one of ``place``."""
-    forms = [path for path in paths if verdict and path.relative_to(place).parts[0] == "agent"]
+    """Add the runs among ``paths``, whose closest result is the one of ``place``."""
+    forms = [path for path in paths if result and path.relative_to(place).parts[0] == "agent"]
     best: Path | None = None
     runs: list[RunFile] = []
     for path in sorted(paths, key=lambda path: (_rank(path), path)):
         name = path.relative_to(folder).as_posix()
         if best is not None and path in forms and not path.name.startswith(f"{best.stem}."):
-            found.left_out.append(f"{name}: another form of the run in {best.name}")
+            runs_in.left_out.append(f"{name}: another form of the run in {best.name}")
             continue
         try:
             form = format_of(path)
         except RecordError as error:
-            found.left_out.append(f"{name}: {str(error).removeprefix(f'{path}: ')}")
+            runs_in.left_out.append(f"{name}: {str(error).removeprefix(f'{path}: ')}")
             continue
         if form is None:
-            if path.name not in VERDICT_NAMES and path.suffix != ".txt":
-                found.left_out.append(f"{name}: no messages, steps or solutions")
+            if path.name not in RESULT_NAMES and path.suffix != ".txt":
+                runs_in.left_out.append(f"{name}: no messages, steps or solutions")
             continue
         runs.append(RunFile(path=path, name=name, format=form))
         best = path if best is None and path in forms else best
     mains = [run for run in runs if _SUBAGENTS not in run.path.parts and (best is None or run.path == best)]
-    if verdict and len(mains) > 1 and verdict.outcome is not None:
-        found.doubts.append(f"{place}: its reward is not used, because {len(mains)} runs lie there")
+    if result and len(mains) > 1 and result.outcome is not None:
+        runs_in.doubts.append(f"{place}: its reward is not used, because {len(mains)} runs lie there")
     for run in runs:
-        of_run = verdict if [run] == mains else None
-        found.runs.append(RunFile(path=run.path, name=run.name, format=run.format, verdict=of_run))
+        of_run = result if [run] == mains else None
+        runs_in.runs.append(RunFile(path=run.path, name=run.name, format=run.format, result=of_run))
 
 
 def _rank(path: Path) -> int:

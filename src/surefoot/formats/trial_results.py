@@ -18,7 +18,7 @@ from surefoot.formats.imports import IMPORT_KEY, NO_TASK, ImportContext, Importe
 from surefoot.io.limits import FileLimits, open_bounded, read_whole
 from surefoot.records import Problem, trusted_copy
 
-VERDICT_KEY: Final = "verdict"
+REWARDS_KEY: Final = "rewards"
 """``Trace.meta`` entry with the rewards of a run by the place that states them."""
 TESTS_KEY: Final = "tests"
 """``Trace.meta`` entry with the status of each test."""
@@ -26,15 +26,15 @@ _FILES: Final = (
     "result.json", "results.json", "reward.txt", "reward.json", "verifier/reward.txt", "verifier/reward.json",
     "verifier/ctrf.json",
 )  # fmt: skip
-"""Files of verdicts, relative to the folder of a run."""
-VERDICT_NAMES: Final = {Path(name).name for name in _FILES}
+"""Files of results, relative to the folder of a run."""
+RESULT_NAMES: Final = {Path(name).name for name in _FILES}
 _REWARDS: Final = ("is_resolved", "resolved", "reward", "score", "success", "passed")
 _TASKS: Final = ("task_name", "task_id", "instance_id")
 _ENDS: Final = ("exception_info", "failure_mode", "error")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class TrialResult:
     """What one or several places say of a run."""
 
     rewards: Mapping[str, float | None]
@@ -54,8 +54,8 @@ class Verdict:
         return None if reward is None else reward >= 1
 
 
-def verdict_of(row: Mapping[str, Any], place: str = "file") -> Verdict | None:
-    """The verdict in an object; ``None`` if it has neither reward nor task."""
+def result_of(row: Mapping[str, Any], place: str = "file") -> TrialResult | None:
+    """The result in an object; ``None`` if it has neither reward nor task."""
     inner = row.get("verifier_result")
     rewards = inner.get("rewards") if isinstance(inner, Mapping) else row.get("rewards")
     names = [name for name in _REWARDS if name in row]
@@ -67,7 +67,7 @@ def verdict_of(row: Mapping[str, Any], place: str = "file") -> Verdict | None:
     if not (names or task_id or "verifier_result" in row or rewards):
         return None
     ended = next((row[name] for name in _ENDS if row.get(name) not in (None, "unset", "none")), None)
-    return Verdict(
+    return TrialResult(
         rewards={place: _reward(value)},
         task_id=task_id,
         task=row["instruction"] if isinstance(row.get("instruction"), str) else None,
@@ -85,29 +85,29 @@ def _tests(results: Any) -> dict[str, str] | None:
     return {str(name): str(status) for name, status in results.items()}
 
 
-def verdict_beside(folder: Path) -> Verdict | None:
-    """The verdict in the files of a run's folder; ``None`` without any.
+def result_beside(folder: Path) -> TrialResult | None:
+    """The result in the files of a run's folder; ``None`` without any.
 
-    A file that cannot be read as a verdict states nothing.
+    A file that cannot be read as a result states nothing.
     """
-    found = [verdict for name in _FILES if (verdict := _in_file(folder, name)) is not None]
-    if not found:
+    results = [result for name in _FILES if (result := _in_file(folder, name)) is not None]
+    if not results:
         return None
-    merged = {place: reward for verdict in found for place, reward in verdict.rewards.items()}
+    merged = {file: reward for result in results for file, reward in result.rewards.items()}
     parts = {
-        name: next(filter(None, (getattr(verdict, name) for verdict in found)), None)
+        name: next(filter(None, (getattr(result, name) for result in results)), None)
         for name in ("task_id", "task", "ended", "tests")
     }
-    return replace(found[0], rewards=merged, **parts)
+    return replace(results[0], rewards=merged, **parts)
 
 
-def _in_file(folder: Path, name: str) -> Verdict | None:
+def _in_file(folder: Path, name: str) -> TrialResult | None:
     limits = FileLimits.from_environment()
     try:
         with open_bounded(folder / name, limits) as stream:
             text = read_whole(stream, limits).decode("utf-8").strip()
         if name.endswith(".txt"):
-            return Verdict(rewards={name: _reward(float(text))})
+            return TrialResult(rewards={name: _reward(float(text))})
         value = from_json(text)
     except (OSError, ValueError):
         return None
@@ -115,8 +115,8 @@ def _in_file(folder: Path, name: str) -> Verdict | None:
         return None
     if name.endswith("ctrf.json"):
         tests = _tests((value.get("results") or {}).get("tests"))
-        return Verdict(rewards={}, tests=tests) if tests else None
-    return verdict_of({"rewards": value} if name.endswith("reward.json") else value, name)
+        return TrialResult(rewards={}, tests=tests) if tests else None
+    return result_of({"rewards": value} if name.endswith("reward.json") else value, name)
 
 
 def _reward(value: object) -> float | None:
@@ -125,35 +125,35 @@ def _reward(value: object) -> float | None:
     return None
 
 
-def with_verdict(
-    imported: ImportedTrace, verdict: Verdict | None, context: ImportContext, name: str = ""
+def with_result(
+    imported: ImportedTrace, result: TrialResult | None, context: ImportContext, name: str = ""
 ) -> ImportedTrace:
     """The run with its outcome and task; runs of one task share the problem, whose text is the first one's.
 
     Where places disagree, which ``context.doubts`` notes with the run's ``name``, the outcome is unknown.
     """
     problem, trace = imported.problem, imported.trace
-    if verdict is None or trace is None or problem is None:
+    if result is None or trace is None or problem is None:
         return imported
-    known = trace.meta.get(VERDICT_KEY) or {}
-    verdict = replace(verdict, rewards={**known, **verdict.rewards})
-    fields: dict[str, Any] = {"meta": {**trace.meta, VERDICT_KEY: dict(verdict.rewards)}}
-    if verdict.tests:
-        fields["meta"][TESTS_KEY] = dict(verdict.tests)
-    if len({*verdict.rewards.values()}) > 1:
-        said = ", ".join(
-            f"{place} has {'none' if reward is None else f'{reward:g}'}"
-            for place, reward in verdict.rewards.items()
+    rewards = trace.meta.get(REWARDS_KEY) or {}
+    result = replace(result, rewards={**rewards, **result.rewards})
+    fields: dict[str, Any] = {"meta": {**trace.meta, REWARDS_KEY: dict(result.rewards)}}
+    if result.tests:
+        fields["meta"][TESTS_KEY] = dict(result.tests)
+    if len({*result.rewards.values()}) > 1:
+        statements = ", ".join(
+            f"{file} has {'none' if reward is None else f'{reward:g}'}"
+            for file, reward in result.rewards.items()
         )
-        why = f" ({verdict.ended})" if verdict.ended else ""
-        context.doubts.append(f"{name or trace.id}: {said}{why}; the outcome is unknown")
-    if verdict.rewards:
-        fields["outcome"] = verdict.outcome
-    if verdict.ended and not trace.error:
-        fields["error"] = verdict.ended
-    if verdict.task_id or verdict.task:
-        text = verdict.task or problem.text
-        named = Problem(id=verdict.task_id or "", text=text, source=problem.source, answer=problem.answer)
+        why = f" ({result.ended})" if result.ended else ""
+        context.doubts.append(f"{name or trace.id}: {statements}{why}; the outcome is unknown")
+    if result.rewards:
+        fields["outcome"] = result.outcome
+    if result.ended and not trace.error:
+        fields["error"] = result.ended
+    if result.task_id or result.task:
+        text = result.task or problem.text
+        named = Problem(id=result.task_id or "", text=text, source=problem.source, answer=problem.answer)
         problem = context.problems.get(named.id)
         if problem is None or problem.text == NO_TASK:
             problem = context.problems[named.id] = named
@@ -161,22 +161,22 @@ def with_verdict(
     return ImportedTrace(problem=problem, trace=trusted_copy(trace, fields), labels=imported.labels)
 
 
-def with_verdict_beside(
-    items: Iterable[ImportedTrace], verdict: Verdict | None, context: ImportContext, name: str
+def with_result_beside(
+    items: Iterable[ImportedTrace], result: TrialResult | None, context: ImportContext, name: str
 ) -> Iterator[ImportedTrace]:
-    """The runs of a file; the verdict beside it belongs to its one run, and not to subagents of that run."""
+    """The runs of a file; the result beside it belongs to its one run, and not to subagents of that run."""
     held: list[ImportedTrace] = []
     for imported in items:
         note = (imported.trace.meta.get(IMPORT_KEY) or {}) if imported.trace is not None else {}
         is_run = imported.trace is not None and "subagent" not in note
-        if is_run and held and verdict is not None:
+        if is_run and held and result is not None:
             context.doubts.append(f"{name}: several runs in one file share a reward, which is not used")
-            verdict = None
+            result = None
             yield from held
-        if verdict is not None and (is_run or held):
+        if result is not None and (is_run or held):
             held.append(imported)
         else:
             yield imported
-    if verdict is not None and held:
-        yield with_verdict(held[0], verdict, context, name)
+    if result is not None and held:
+        yield with_result(held[0], result, context, name)
         yield from held[1:]
