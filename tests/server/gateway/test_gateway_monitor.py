@@ -80,12 +80,12 @@ CHANGES = {
 
 
 SIGNALS = {
-    "new questions": {"prompt length", "prompt words"},
+    "new questions": {"prompt length"},
     "changed upstream": {"tokens per character"},
     "changed upstream, failing": {"failed"},
     "broken parser": {"without answer"},
-    "gamed scorer": {"answer words", "score", "proxy minus gold"},
-    "new policy": {"answer words", "score"},
+    "gamed scorer": {"score", "proxy minus gold"},
+    "new policy": {"score"},
 }
 
 
@@ -165,12 +165,12 @@ def test_a_restart_continues_where_the_log_ends(tmp_path):
     with open_database(tmp_path / "store.db") as db:
         monitor = Monitor(settings)
         records = [record_of(number) for number in range(150)]
-        records += [record_of(number, prompt="prove it") for number in range(150, 230)]
+        records += [record_of(number, prompt="prove for all n that it is even") for number in range(150, 230)]
         for number, one in enumerate(records):
             stored = one.model_copy(update={"created": one.created + timedelta(seconds=number)})
             db.gateway.write_all([stored])
             monitor.chart.add(stored)
-        assert "prompt words" in monitor.chart.change.signals
+        assert "prompt length" in monitor.chart.change.signals
         again = resume_monitor(settings, db.gateway, policy="p")
         assert again.chart.change == monitor.chart.change
         assert not resume_monitor(settings, db.gateway, policy="other").chart.fitted

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_left, bisect_right
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -21,18 +20,14 @@ from surefoot.stats.e_detector import EDetector, FloatArray
 from surefoot.stats.intervals import Interval
 
 _NAMES: Final = (
-    *("prompt length", "prompt words", "failed", "empty", "cut off", "tokens per character"),
-    *("without answer", "unscored", "step length", "step ends", "answer length", "answer words"),
+    *("prompt length", "failed", "empty", "cut off", "tokens per character"),
+    *("without answer", "unscored", "step length", "answer length"),
     *("score", "proxy minus gold"),
 )
 """Signals, in the order in which causes act: the questions, the server that answers, the parser of steps and
 answers, the policy's text, the score, and the score less what people say of the same answer."""
-_WORDS: Final = {"prompt words": "prompt", "answer words": "answer", "step ends": "ends"}
 _SHARES: Final = frozenset({"failed", "empty", "cut off", "without answer", "unscored"})
 """Signals that are 0 or 1; the others but the last are ranked among the reference."""
-_WORD = re.compile(r"\w+|[^\w\s]")
-_CHARACTERS = 4000
-_VOCABULARY = 20_000
 _STANDARD_ERRORS = 2.0
 """Half width of the interval that a mean of the reference has, in the chart."""
 _CLEAR = 3.5
@@ -59,7 +54,7 @@ class ChangeChart:
 
     def __init__(self, settings: MonitorSettings) -> None:
         self.settings = settings
-        self._waiting: list[dict[str, Any]] = []
+        self._waiting: list[dict[str, float]] = []
         self._gold: list[tuple[float, float]] | None = []
         self._results: set[int] = set()
         self._fitted: _Reference | None = None
@@ -155,20 +150,14 @@ class ChangeChart:
 class _Reference:
     """Distribution of each signal before any change, and the chart that compares with it."""
 
-    def __init__(self, seen: Sequence[Mapping[str, Any]], run_length: float) -> None:
-        # words are counted in the first half, as a text's own words are never surprising
-        first, second = seen[: len(seen) // 2], seen[len(seen) // 2 :]
-        self._surprises = {
-            part: _surprises(Counter(word for row in first for word in row[part])) for part in _WORDS.values()
-        }
+    def __init__(self, seen: Sequence[Mapping[str, float]], run_length: float) -> None:
         self._largest_weight = 1.0
-        raw = [self._raw(row) for row in second]
         self._sorted = {
-            name: sorted(row[name] for row in raw if not math.isnan(row[name]))
+            name: sorted(row[name] for row in seen if not math.isnan(row[name]))
             for name in _NAMES[:-1]
             if name not in _SHARES
         }
-        table = np.array([self._placed(row) for row in raw])
+        table = np.array([self.row(row) for row in seen])
         observed = ~np.isnan(table)
         self.counts = observed.sum(axis=0)
         filled = np.where(observed, table, 0.0)
@@ -193,9 +182,13 @@ class _Reference:
         error = _STANDARD_ERRORS * math.sqrt(variance / count)
         self.chart.restart(len(_NAMES) - 1, mean - error, mean + error)
 
-    def row(self, seen: Mapping[str, Any]) -> FloatArray:
-        """The signals of a request, [signals] in [0, 1]."""
-        return np.array(self._placed(self._raw(seen)))
+    def row(self, seen: Mapping[str, float]) -> FloatArray:
+        """The signals of a request, [signals] in [0, 1]: shares as they are, the others as their rank in the
+        reference."""
+        placed = [
+            seen[name] if name in _SHARES else _rank(seen[name], self._sorted[name]) for name in _NAMES[:-1]
+        ]
+        return np.array([*placed, math.nan])
 
     def weighted(self, value: float, weight: float) -> float:
         """A gold label's signal such that its mean moves as the mean over all requests does."""
@@ -229,16 +222,6 @@ class _Reference:
             if count >= 20 and number
         }
 
-    def _raw(self, seen: Mapping[str, Any]) -> dict[str, float]:
-        surprise = {name: _surprise(seen[part], *self._surprises[part]) for name, part in _WORDS.items()}
-        return {**seen, **surprise}
-
-    def _placed(self, raw: Mapping[str, float]) -> list[float]:
-        """Shares as they are, the others as their rank in the reference."""
-        return [
-            raw[name] if name in _SHARES else _rank(raw[name], self._sorted[name]) for name in _NAMES[:-1]
-        ] + [math.nan]
-
 
 def _rank(value: float, ordered: Sequence[float]) -> float:
     if math.isnan(value) or not ordered:
@@ -246,22 +229,8 @@ def _rank(value: float, ordered: Sequence[float]) -> float:
     return (bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 / len(ordered)
 
 
-def _surprises(counts: Counter[str]) -> tuple[dict[str, float], float]:
-    """-log2 of the share of each frequent word, and of any other word."""
-    frequent = dict(counts.most_common(_VOCABULARY))
-    total = sum(frequent.values()) + len(frequent) + 1
-    return {word: -math.log2((count + 1) / total) for word, count in frequent.items()}, -math.log2(1 / total)
-
-
-def _surprise(words: Sequence[str], surprises: Mapping[str, float], other: float) -> float:
-    """Mean of -log2 of the words' shares in the reference."""
-    if not words:
-        return math.nan
-    return sum([surprises.get(word, other) for word in words]) / len(words)
-
-
-def signals_of(record: GatewayRecord) -> dict[str, Any] | None:
-    """Signals of a request, NaN where they do not apply, with the words of prompt and answer.
+def signals_of(record: GatewayRecord) -> dict[str, float] | None:
+    """Signals of a request, NaN where they do not apply.
 
     ``None`` for a request that failed by its client's fault.
     """
@@ -277,15 +246,12 @@ def signals_of(record: GatewayRecord) -> dict[str, Any] | None:
     return signals if record.strategy else signals | {"without answer": math.nan}
 
 
-def _answer_signals(problem: Problem | None, best: GatewayCandidate | None) -> dict[str, Any]:
+def _answer_signals(problem: Problem | None, best: GatewayCandidate | None) -> dict[str, float]:
     trace = best.trace if best else None
     text = "" if trace is None else trace.text or (trace.messages[-1].content or "" if trace.messages else "")
     steps = len(trace.steps) if trace is not None else 0
     prompt = problem.text if problem is not None else ""
     return {
-        "prompt": _WORD.findall(prompt[:_CHARACTERS]),
-        "answer": _WORD.findall(text[:_CHARACTERS]),
-        "ends": [word for n in range(steps) for word in _ends(trace.step_text(n))] if trace else [],
         "prompt length": float(len(prompt)) if prompt else math.nan,
         "failed": math.nan,
         "empty": float(trace is not None and not text.strip()),
@@ -297,9 +263,3 @@ def _answer_signals(problem: Problem | None, best: GatewayCandidate | None) -> d
         "answer length": float(len(text)) if text else math.nan,
         "score": best.score if best and best.score is not None else math.nan,
     }
-
-
-def _ends(step: str) -> list[str]:
-    """The first and the last word of a step, marked as such."""
-    words = _WORD.findall(step[:_CHARACTERS])
-    return [f"^{words[0]}", f"{words[-1]}$"] if words else []
