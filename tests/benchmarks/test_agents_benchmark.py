@@ -66,7 +66,7 @@ def test_rules_flag_few_runs_of_tau_bench_and_those_failed(benchmark, tmp_path):
     figures = {one["name"]: one["value"] for one in benchmark.rewards(DATA, draws=20)}
     assert figures["tau_flagged_runs"] == figures["tau_flagged_failed"] == 7
     strict = {one["name"]: one["value"] for one in benchmark.rewards(DATA, draws=20, tools=(tool,))}
-    assert strict["tau_flagged_runs"] > 100  # every other tool is then one that was not offered
+    assert 7 < strict["tau_flagged_runs"] < 20  # tools that were not offered answered: that is advice
 
 
 def test_what_tells_runs_with_a_reward(benchmark):

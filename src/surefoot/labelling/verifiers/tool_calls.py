@@ -111,7 +111,10 @@ class ToolCallVerifier:
         by_call: dict[tuple[int, int], list[RuleOutcome]] = {}
         for place, (result, outcomes) in enumerate(zip(results, judged, strict=True)):
             if outcomes and outcomes[0].reason.startswith("schema"):
-                fixed = any(map(partial(_repairs, result), results[place + 1 :]))
+                unknown = all(tool.name != result.call.name for tool in trace.tools)
+                fixed = any(
+                    later.succeeded if unknown else _repairs(result, later) for later in results[place + 1 :]
+                )
                 outcomes[0] = _outcome(outcomes[0].reason, advice=result.succeeded or fixed)
             by_call[result.message, result.number] = outcomes
         if "unsupported-argument" in self.rules:
