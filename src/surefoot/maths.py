@@ -98,6 +98,24 @@ def dollars_delimit(text: str) -> bool:
     return 2 * sum(formula.mark[0] == "$" for formula in formulas) == marks
 
 
+@lru_cache(32)
+def variables_of(text: str) -> frozenset[str]:
+    """The letters that stand alone in the formulas of ``text``."""
+    formulas = [*inline_formulas(text), *displayed_formulas(text)]
+    sources = (_TEXT.sub("", text[formula.start : formula.end]) for formula in formulas)
+    return frozenset(letter for source in sources for letter in _LETTER.findall(source))
+
+
+def as_product(answer: str, variables: frozenset[str]) -> str:
+    """``answer`` without the space between a number and a letter that is a variable."""
+    spaced = _LETTER_AFTER_NUMBER.fullmatch(answer) if len(answer) <= MAX_CHARS else None
+    return f"{spaced[1]}{spaced[2]}{spaced[3]}" if spaced and spaced[2] in variables else answer
+
+
+_LETTER = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])")
+_LETTER_AFTER_NUMBER = re.compile(r"(.*[0-9]) +([a-zA-Z])((?:\^\{?[23]\}?)?)")
+
+
 def words(text: str) -> frozenset[str]:
     """The words of ``text``."""
     return frozenset(text.split())

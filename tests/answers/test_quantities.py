@@ -149,6 +149,20 @@ def test_solutions_that_end_in_a_unit_are_graded_by_their_number(method):
     assert [grade.outcome for grade in wrong] == [False] * len(PHRASES)
 
 
+def test_a_letter_is_a_unit_only_if_it_is_no_variable_of_the_problem():
+    # Of two metres and of the variable m.
+    with AnswerChecker() as checker:
+        grader, solution = Grader(checker=checker), Solution(text=r"So \boxed{4 m}")
+        for problem, outcome in (
+            ("How long is it?", True),
+            ("Find $2m + 2m$.", False),
+            (r"$\text{in m}$", True),
+        ):
+            assert grader.grade([solution], ["4"], problem)[0].outcome is outcome
+        assert grader.grade([solution], [r"4\text{ m}"], "Is $m$ known?")[0].outcome is True
+        assert checker.equal([("4m", "4"), ("4m", "4 m"), ("6-6c", "0")]) == [False, True, False]
+
+
 @given(st.integers(0, 10**5), st.sampled_from(["cm", "dollars", "clips left", "%", "miles per hour", "m^2"]))
 def test_a_unit_changes_no_number(number, unit):
     with AnswerChecker("numeric") as checker:

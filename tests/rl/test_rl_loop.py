@@ -83,7 +83,7 @@ class Rising:
 
     wrong: int
 
-    def grade(self, texts: Sequence[str], _golds: Sequence[str | None]) -> list[Grade]:
+    def grade(self, texts: Sequence[str], _golds: Sequence[str | None], problem: str = "") -> list[Grade]:
         self.wrong -= len(texts)
         return [Grade(answer="7", outcome=self.wrong < 0)] * len(texts)
 

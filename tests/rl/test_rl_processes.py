@@ -38,7 +38,7 @@ class Sevens:
 
 class Judge:
     # of one in two problems all solutions are right, of the others those of an even length
-    def grade(self, solutions, golds):
+    def grade(self, solutions, golds, problem=""):
         known = [int(gold) % 2 for gold in golds]
         return [
             Grade(answer="7", outcome=bool(odd) or len(one.text) % 2 == 0)

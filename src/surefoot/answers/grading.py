@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from surefoot.answers.checker import AnswerChecker
 from surefoot.answers.extraction import EXPLICIT, AnswerStyle, extract_statement, last_box_is_cut
-from surefoot.maths import restore_backslashes
+from surefoot.maths import as_product, restore_backslashes, variables_of
 from surefoot.records import Problem, ending_of
 
 _REMEMBERED = 32
@@ -50,10 +50,16 @@ class Grader:
     checker: AnswerChecker
     styles: tuple[AnswerStyle, ...] = ("boxed", "hash", "phrase", "last_number")
 
-    def grade(self, solutions: Sequence[Solution], references: Sequence[str | None]) -> list[Grade]:
-        """One grade per solution, against the reference of the same place."""
+    def grade(
+        self, solutions: Sequence[Solution], references: Sequence[str | None], problem: str = ""
+    ) -> list[Grade]:
+        """One grade per solution, against the reference of the same place.
+
+        A letter that is a variable of the ``problem``, if its text is known, is no unit: "4 m" is then not 4.
+        """
         answers = [final_answer(solution, self.styles) for solution in solutions]
-        pairs = [(a, r) for a, r in zip(answers, references, strict=True) if a is not None and r is not None]
+        given = [answer and as_product(answer, variables_of(problem)) for answer in answers]
+        pairs = [(a, r) for a, r in zip(given, references, strict=True) if a is not None and r is not None]
         verdicts = iter(self.checker.grade(pairs))
         grades = []
         for answer, reference in zip(answers, references, strict=True):
@@ -71,8 +77,8 @@ class Grader:
         """One grade per solution; other requests go on during algebra, which may take seconds."""
         references = [problem.answer] * len(solutions)
         if self.checker.method != "math":
-            return self.grade(solutions, references)
-        return await self.checker.run(lambda: self.grade(solutions, references))
+            return self.grade(solutions, references, problem.text)
+        return await self.checker.run(lambda: self.grade(solutions, references, problem.text))
 
 
 @runtime_checkable

@@ -166,7 +166,8 @@ def graded(trace: Trace, problem: Problem | None, grader: Grader) -> Trace:
         return trace
     answers = (row.content for row in reversed(trace.messages) if row.role == "assistant")
     solution = Solution(text=trace.text or next(answers, None) or "", finish_reason=trace.finish_reason)
-    [grade] = grader.grade([solution], [reference if trace.outcome is None else None])
+    wanted = reference if trace.outcome is None else None
+    [grade] = grader.grade([solution], [wanted], problem.text if problem else "")
     outcome = grade.outcome if trace.outcome is None else trace.outcome
     return trusted_copy(trace, {"answer": grade.answer, "outcome": outcome})
 

@@ -76,7 +76,7 @@ def build_traces(
         )
         for completion in result.completions
     ]
-    grades = grader.grade(written, [problem.answer] * len(written))
+    grades = grader.grade(written, [problem.answer] * len(written), problem.text)
     traces = []
     for sample, (completion, grade) in enumerate(zip(result.completions, grades, strict=True)):
         reasoning = completion.reasoning

@@ -192,7 +192,7 @@ def conclude(space: Space, method: str, leaves: Sequence[Prefix], rule: str) -> 
             if leaf.prefix not in nodes or nodes[leaf.prefix].data.finish is None:
                 nodes[leaf.prefix] = leaf
     solutions = [space.solution(node) for node in nodes.values()]
-    grades = space.grader.grade(solutions, [space.problem.answer] * len(nodes))
+    grades = space.grader.grade(solutions, [space.problem.answer] * len(nodes), space.problem.text)
     traces = [
         trusted_copy(space.trace(node), {"answer": grade.answer, "outcome": grade.outcome})
         for node, grade in zip(nodes.values(), grades, strict=True)

@@ -149,7 +149,11 @@ class StepRewards:
             )
             for response in responses
         ]
-        grades = self.grader.grade(written, [response.problem.answer for response in responses])
+        problems = [response.problem for response in responses]
+        grades = [
+            self.grader.grade([solution], [problem.answer], problem.text)[0]
+            for solution, problem in zip(written, problems, strict=True)
+        ]
         return [None if grade.outcome is None else float(grade.outcome) for grade in grades]
 
     def _scores(self, items: Sequence[ProblemTrace]) -> list[tuple[float | None, ...]]:
