@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import sys
@@ -14,10 +15,12 @@ import pytest
 
 from surefoot.errors import GuardError
 from surefoot.guard import Guard, GuardDecision, GuardSettings, Review
-from surefoot.guard.mcp import McpProxy, run_proxy
-from surefoot.labelling import ToolCallVerifier, ToolPolicy
+from surefoot.guard.mcp import MAX_LINE, McpProxy, run_proxy
+from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
+from surefoot.messages import strict_decoder
 
 SCHEMA = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
+TOOLS = {"tools": [{"name": name, "inputSchema": SCHEMA} for name in ("pay", "delete", "look")]}
 RULES = ToolCallVerifier(policy=ToolPolicy(forbidden=("delete",)))
 
 
@@ -25,7 +28,7 @@ class Pipe:
     """One direction: what is written can be read as lines."""
 
     def __init__(self) -> None:
-        self.reader = asyncio.StreamReader(limit=2**16)
+        self.reader = asyncio.StreamReader(limit=2**27)
 
     def write(self, data: bytes) -> None:
         self.reader.feed_data(data)
@@ -35,6 +38,19 @@ class Pipe:
 
     def close(self) -> None:
         self.reader.feed_eof()
+
+
+def line_of(message: dict[str, Any] | str) -> bytes:
+    text = message if isinstance(message, str) else json.dumps(message)
+    return text.encode(errors="surrogateescape") + b"\n"
+
+
+async def read(pipe: Pipe) -> dict[str, Any]:
+    """The next message, which is strict JSON."""
+    line = await asyncio.wait_for(pipe.reader.readline(), 10)
+    message: dict[str, Any] = strict_decoder().decode(line.decode())
+    assert message.keys() <= {"jsonrpc", "id", "method", "params", "result", "error"}
+    return message
 
 
 class Session:
@@ -49,11 +65,16 @@ class Session:
         """What the server has read, except requests for its tools."""
 
     def client_sends(self, message: dict[str, Any] | str) -> None:
-        text = message if isinstance(message, str) else json.dumps(message)
-        self.to_proxy.write(text.encode() + b"\n")
+        self.to_proxy.write(line_of(message))
 
     async def client_reads(self) -> dict[str, Any]:
-        return json.loads(await asyncio.wait_for(self.to_client.reader.readline(), 5))
+        return await read(self.to_client)
+
+    async def server_reads(self) -> dict[str, Any]:
+        return await read(self.to_server)
+
+    def server_sends(self, message: dict[str, Any] | str) -> None:
+        self.from_server.write(line_of(message))
 
     async def serve(self, answer: Callable[[dict[str, Any]], Any] = lambda _: "done") -> None:
         """The server: lists its tools, and answers calls."""
@@ -83,10 +104,11 @@ def run(
     """A session in which ``test`` is the client."""
 
     async def go() -> Session:
-        guard = Guard(GuardSettings(**options.pop("settings", {})), verifiers=(RULES,))
+        guard = Guard(GuardSettings(**options.pop("settings", {})), verifiers=(options.pop("rules", RULES),))
+        serves = options.pop("serves", True)
         note = decisions.append if decisions is not None else lambda _: None
         session = Session(McpProxy(guard, on_decision=note, **options))
-        serving = asyncio.create_task(session.serve())
+        serving = asyncio.create_task(session.serve() if serves else asyncio.sleep(0))
         await test(session)
         session.to_proxy.close()
         await asyncio.wait_for(session.running, 10)
@@ -208,12 +230,276 @@ def test_a_held_call_waits_for_the_reviewer_and_can_be_cancelled() -> None:
     assert [message["params"]["arguments"] for message in session.received] == [{"amount": 1}]
 
 
-def test_a_line_that_is_too_long_ends_the_session() -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"jsonrpc":"2.0","id":1,"method":"ping","Method":"tools/call","params":{"name":"delete"}}',
+        '{"jsonrpc":"2.0","id":1,"METHOD":"tools/call","params":{"name":"delete"}}',
+        '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay"},"Params":{"name":"delete"}}',
+        '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay","Name":"delete"}}',
+        '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"Name":"delete","arguments":{"amount":1}}}',
+        '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay","arguments":{"amount":1},"ARGUMENTS":{}}}',
+        '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay","arguments":{"amount":1,"Amount":9}}}',
+        '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay","arguments":{"amount":1,"\uff41mount":9}}}',
+        '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay","arguments":{"amount":1},"tool":"delete"}}',
+        '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay","_meta":{"a":1,"A":2}}}',
+        '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":["delete"]}',
+        '{"jsonrpc":"2.0","id":1,"method":"tools\uff0fcall","params":{"name":"delete"}}',
+        '{"jsonrpc":"2.0","id":1,"method":"tools/\u200bcall","params":{"name":"delete"}}',
+        '{"jsonrpc":"2.0","id":1,"method":"ping","result":{}}',
+        '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":NaN}}',
+        '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":1e400}}',
+        '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":' + "9" * 5000 + "}}",
+        '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":' + "[" * 20_000 + "]" * 20_000 + "}}",
+        '{"jsonrpc":"2.0","method":"ping","params":{"a":"' + "x" * 70_000 + '","a":1},"id":1}',
+        '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"' + "x" * MAX_LINE + '"}}',
+        '[{"jsonrpc":"2.0","id":1,"method":"ping"}]',
+    ],
+    ids=range(21),
+)
+def test_a_message_is_refused_under_its_id_and_the_session_goes_on(line: str) -> None:
     async def client(session: Session) -> None:
-        session.client_sends("x" * 2**17)
+        session.client_sends(line)
+        answer = await session.client_reads()
+        assert answer["id"] == 1
+        assert "error" in answer
+        session.client_sends(call(2, "pay", {"amount": 5}))
+        assert (await session.client_reads())["id"] == 2
 
-    with pytest.raises(GuardError, match="longer than"):
-        run(client)
+    assert [message["params"]["name"] for message in run(client).received] == ["pay"]
+
+
+def test_what_leaves_is_built_from_the_fields_of_the_protocol() -> None:
+    sent = call(7, "pay", {"amount": 5})
+    sent["params"] |= {"_meta": {"progressToken": 7}, "task": {"ttl": 9}, "requestState": "s"}
+
+    async def client(session: Session) -> None:
+        for message in (
+            {"jsonrpc": "9", "id": "a", "method": "prompts/get", "params": {"name": "p"}},
+            sent,
+            {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progress": 1}},
+        ):
+            session.client_sends(message)
+        assert {(await session.client_reads())["id"] for _ in range(2)} == {"a", 7}
+
+    leaving = sorted(run(client).received, key=lambda message: message["method"])
+    assert [{name: message[name] for name in message if name != "id"} for message in leaving] == [
+        {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progress": 1}},
+        {"jsonrpc": "2.0", "method": "prompts/get", "params": {"name": "p"}},
+        {"jsonrpc": "2.0", "method": "tools/call", "params": sent["params"]},
+    ]
+    numbers = [message["id"] for message in leaving if "id" in message]
+    assert all(type(number) is int for number in numbers)
+    assert len(set(numbers)) == 2
+
+
+ANSWERS: dict[str, str] = {
+    "NaN": '{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":{"a":NaN}}}',
+    "infinity": '{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":{"a":1e400}}}',
+    "a name twice": '{"jsonrpc":"2.0","id":ID,"result":{"content":[],"content":[]}}',
+    "the id twice": '{"jsonrpc":"2.0","id":999,"id":ID,"result":{}}',
+    "5,000 digits": '{"jsonrpc":"2.0","id":ID,"result":{"a":' + "9" * 5000 + "}}",
+    "20,000 levels": '{"jsonrpc":"2.0","id":ID,"result":{"a":' + "[" * 20_000 + "]" * 20_000 + "}}",
+    "too long": '{"jsonrpc":"2.0","id":ID,"result":{"a":"' + "x" * MAX_LINE + '"}}',
+    "too long, the id last": '{"jsonrpc":"2.0","result":{"a":"' + "x" * MAX_LINE + '"},"id":ID}',
+    "cut": '{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"te',
+    "not UTF-8": '{"jsonrpc":"2.0","id":ID,"result":{"a":"\udcff"}}',
+    "neither result nor error": '{"jsonrpc":"2.0","id":ID}',
+    "both": '{"jsonrpc":"2.0","id":ID,"result":{},"error":{"code":1,"message":"m"}}',
+    "a result that is no object": '{"jsonrpc":"2.0","id":ID,"result":[1]}',
+    "an error without code": '{"jsonrpc":"2.0","id":ID,"error":{"message":7}}',
+    "an error that is text": '{"jsonrpc":"2.0","id":ID,"error":"x"}',
+    "fields that nobody knows": '{"jsonrpc":"2.0","id":ID,"result":{},"Result":{},"extra":1}',
+    "in a batch": '[{"jsonrpc":"2.0","id":ID,"result":{}}]',
+    "noise, then the answer": 'Server started\n{"status":200}\n[]\n7\n\n'
+    '{"jsonrpc":"2.0","id":ID,"result":{}}',
+    "another's id, then the answer": '{"jsonrpc":"2.0","id":999,"result":{"a":1}}\n'
+    '{"jsonrpc":"2.0","id":ID,"result":{}}',
+    "twice": '{"jsonrpc":"2.0","id":ID,"result":{}}\n{"jsonrpc":"2.0","id":ID,"result":{"again":1}}',
+    "an unreadable progress": '{"jsonrpc":"2.0","method":"notifications/progress","params":{"a":NaN}}\n'
+    '{"jsonrpc":"2.0","id":ID,"result":{}}',
+}
+
+
+@pytest.mark.parametrize("fault", ANSWERS)
+@pytest.mark.parametrize("method", ["tools/call", "prompts/get", "initialize", "tools/list"])
+def test_every_request_of_the_client_is_answered_once(fault: str, method: str) -> None:
+    """Whatever the server says, the client reads one strict answer with its id, and the session goes on."""
+    request = {
+        "jsonrpc": "2.0",
+        "id": "x",
+        "method": method,
+        "params": {"name": "pay", "arguments": {"amount": 1}},
+    }
+
+    async def client(session: Session) -> None:
+        session.client_sends(request)
+        number = None
+        while number is None:
+            message = await session.server_reads()
+            listing = message["method"] == "tools/list" and method == "tools/call"
+            if listing:
+                session.server_sends({"jsonrpc": "2.0", "id": message["id"], "result": TOOLS})
+            else:
+                number = message["id"]
+        session.server_sends(ANSWERS[fault].replace("ID", str(number)))
+        session.server_sends({"jsonrpc": "2.0", "method": "notifications/message", "params": {}})
+        answers = []
+        while "method" not in (read := await session.client_reads()):
+            answers.append(read)
+        [answer] = answers
+        assert answer["id"] == "x"
+        assert answer.keys() in ({"jsonrpc", "id", "result"}, {"jsonrpc", "id", "error"})
+        if "error" in answer:
+            assert type(answer["error"]["code"]) is int
+            assert isinstance(answer["error"]["message"], str)
+
+    run(client, serves=False)
+
+
+@pytest.mark.parametrize("fault", ANSWERS)
+def test_every_request_of_the_server_is_answered_once(fault: str) -> None:
+    async def client(session: Session) -> None:
+        session.server_sends({"jsonrpc": "2.0", "id": 0, "method": "sampling/createMessage", "params": {}})
+        number = (await session.client_reads())["id"]
+        session.client_sends(ANSWERS[fault].replace("ID", str(number)))
+        session.client_sends({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        answers = []
+        while "method" not in (read := await session.server_reads()):
+            answers.append(read)
+        [answer] = answers
+        assert answer["id"] == 0
+        assert answer.keys() in ({"jsonrpc", "id", "result"}, {"jsonrpc", "id", "error"})
+
+    run(client, serves=False)
+
+
+@pytest.mark.parametrize("end", ["it ends", "a message without end"])
+def test_when_the_server_is_gone_every_request_has_its_answer(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [call(1, "pay", {"amount": 1}), call(2, "pay", {"amount": 2})]
+    requests += [{"jsonrpc": "2.0", "id": name, "method": name} for name in ("ping", "resources/list")]
+
+    async def client(session: Session) -> None:
+        for request in requests:
+            session.client_sends(request)
+        for _ in range(3):  # the list of tools, and two requests that are passed on at once
+            await session.server_reads()
+        if end == "it ends":
+            session.from_server.close()
+        else:
+            for _ in range(17):
+                session.from_server.write(b"x" * MAX_LINE)
+        answers = [await session.client_reads() for _ in requests]
+        assert {answer["id"] for answer in answers} == {1, 2, "ping", "resources/list"}
+        assert all("error" in answer for answer in answers)
+        if end != "it ends":
+            with pytest.raises(GuardError, match="does not end"):
+                await session.running
+            session.running = asyncio.create_task(asyncio.sleep(0))
+
+    run(client, serves=False)
+
+
+def test_a_list_without_end_is_asked_once_and_kept() -> None:
+    asked: list[Any] = []
+
+    async def client(session: Session) -> None:
+        for number, tools in ((1, TOOLS | {"nextCursor": "same"}), (2, None), (3, TOOLS), (4, None)):
+            if number == 3:
+                session.server_sends({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+                assert (await session.client_reads())["method"] == "notifications/tools/list_changed"
+            session.client_sends(call(number, "pay", {"amount": number}))
+            while (message := await session.server_reads())["method"] == "tools/list":
+                asked.append(number)
+                assert tools is not None
+                session.server_sends({"jsonrpc": "2.0", "id": message["id"], "result": tools})
+            session.server_sends({"jsonrpc": "2.0", "id": message["id"], "result": {"content": []}})
+            assert (await session.client_reads())["id"] == number
+        fresh = (TOOLS | {"nextCursor": str(number)} for number in itertools.count())
+        session.server_sends({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+        assert await session.client_reads()
+        session.client_sends(call(5, "pay", {"amount": 5}))
+        while (message := await session.server_reads())["method"] == "tools/list":
+            asked.append(5)
+            session.server_sends({"jsonrpc": "2.0", "id": message["id"], "result": next(fresh)})
+
+    run(client, serves=False)
+    assert {number: asked.count(number) for number in asked} == {1: 2, 3: 1, 5: 100}
+
+
+def test_an_id_is_the_id_of_one_request() -> None:
+    async def client(session: Session) -> None:
+        session.client_sends({"jsonrpc": "2.0", "id": 1, "method": "resources/read"})
+        number = (await session.server_reads())["id"]
+        for reused in ({"jsonrpc": "2.0", "id": 1, "method": "ping"}, call(1, "pay", {"amount": 1})):
+            session.client_sends(reused)
+            answer = await session.client_reads()
+            assert answer["id"] is None
+            assert "error" in answer
+        session.client_sends('{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":NaN}}')
+        assert (await session.client_reads())["id"] is None
+        session.client_sends({"jsonrpc": "2.0", "id": "1", "method": "ping"})
+        other = (await session.server_reads())["id"]
+        assert other != number
+        session.server_sends({"jsonrpc": "2.0", "id": number, "result": {"of": 1}})
+        assert await session.client_reads() == {"jsonrpc": "2.0", "id": 1, "result": {"of": 1}}
+        session.server_sends({"jsonrpc": "2.0", "id": str(other), "result": {}})  # a text is another id
+        session.server_sends({"jsonrpc": "2.0", "id": other, "result": {"of": "1"}})
+        assert await session.client_reads() == {"jsonrpc": "2.0", "id": "1", "result": {"of": "1"}}
+        session.client_sends({"jsonrpc": "2.0", "id": 1, "method": "ping"})  # free again
+        assert (await session.server_reads())["method"] == "ping"
+
+    run(client, serves=False)
+
+
+def test_a_request_is_cancelled_under_the_id_that_the_other_side_knows() -> None:
+    cancel = {
+        "jsonrpc": "2.0",
+        "method": "notifications/cancelled",
+        "params": {"requestId": 1, "reason": "r"},
+    }
+
+    async def client(session: Session) -> None:
+        session.client_sends({"jsonrpc": "2.0", "id": 1, "method": "resources/read"})
+        number = (await session.server_reads())["id"]
+        session.client_sends(cancel)
+        cancelled = await session.server_reads()
+        assert cancelled == cancel | {"params": {"requestId": number, "reason": "r"}}
+        session.client_sends(cancel)  # it is not pending any more, so this names nothing
+        session.client_sends({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        again = (await session.server_reads())["id"]
+        session.server_sends({"jsonrpc": "2.0", "id": number, "result": {"late": 1}})
+        session.server_sends({"jsonrpc": "2.0", "id": again, "result": {}})
+        assert await session.client_reads() == {"jsonrpc": "2.0", "id": 1, "result": {}}
+
+    run(client, serves=False)
+
+
+def test_calls_at_the_same_time_are_open_until_their_own_results_come() -> None:
+    policy = ToolPolicy(rules=(PolicyRule(tools=("pay",), require="calls.all(c, c.answered)", reason="one"),))
+
+    async def client(session: Session) -> None:
+        answers = []
+        for number in (1, 2):
+            session.client_sends(call(number, "look", {"amount": number}))
+            answers.append((await session.server_reads())["id"])
+            if number == 1:
+                session.server_sends({"jsonrpc": "2.0", "id": answers[0], "result": TOOLS})
+                answers[0] = (await session.server_reads())["id"]
+        for number, open_calls in ((3, 2), (4, 1), (5, 0)):
+            session.client_sends(call(number, "pay", {"amount": number}))
+            if open_calls:
+                assert (await session.client_reads())["result"]["isError"] is True
+                session.server_sends(
+                    {"jsonrpc": "2.0", "id": answers[open_calls - 1], "result": {"content": []}}
+                )
+                assert (await session.client_reads())["id"] == open_calls
+            else:
+                assert (await session.server_reads())["params"]["name"] == "pay"
+
+    run(client, serves=False, rules=ToolCallVerifier(policy=policy))
 
 
 def test_a_server_that_cannot_be_started() -> None:

@@ -6,7 +6,7 @@ import json
 import math
 import unicodedata
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from surefoot.errors import SchemaError
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_DEPTH: Final = 32
 """Levels of nested arguments."""
+_REMEMBERED_NAME: Final = 200
+"""Characters of a name whose normal form is remembered."""
 _EXACT: Final = 2**53
 """Integers up to here are exact in every JSON reader (RFC 7493)."""
 MAX_SCHEMA_NODES: Final = 10_000
@@ -61,9 +63,13 @@ def canonical_arguments(text: str) -> str:
     return json.dumps(parse_arguments(text, exact=True), ensure_ascii=False, sort_keys=True)
 
 
-@lru_cache(maxsize=1024)
 def normal_name(name: str) -> str:
     """A tool's name without differences of Unicode form, case, spaces and invisible characters."""
+    return _normal(name) if len(name) <= _REMEMBERED_NAME else _normal.__wrapped__(name)
+
+
+@lru_cache(maxsize=1024)
+def _normal(name: str) -> str:
     text = unicodedata.normalize("NFKC", name).casefold()
     return "".join(
         character
@@ -72,10 +78,10 @@ def normal_name(name: str) -> str:
     )
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _distinct(same: Callable[[str], str], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     names: dict[str, str] = {}
     for name, _ in pairs:
-        key = normal_name(name)
+        key = same(name)
         if key in names:
             raise ValueError(f"the names {names[key][:100]!r} and {name[:100]!r} are the same")
         names[key] = name
@@ -98,10 +104,12 @@ def _exact(text: str) -> int:
     return value
 
 
-def strict_decoder(parse_int: Callable[[str], int] = int) -> json.JSONDecoder:
-    """Reads JSON without repeated names, NaN and infinity."""
+def strict_decoder(
+    parse_int: Callable[[str], int] = int, *, same: Callable[[str], str] = normal_name
+) -> json.JSONDecoder:
+    """Reads JSON without NaN, infinity and repeated names: those with an equal value of ``same``."""
     return json.JSONDecoder(
-        object_pairs_hook=_distinct,
+        object_pairs_hook=partial(_distinct, same),
         parse_constant=_refuse_number,
         parse_float=_finite,
         parse_int=parse_int,
