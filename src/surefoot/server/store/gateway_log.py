@@ -8,27 +8,13 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
-from sqlalchemy import (
-    Boolean,
-    Column,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    Select,
-    Table,
-    Text,
-    delete,
-    func,
-    select,
-)
+from sqlalchemy import Column, Float, Index, Select, Text, delete, func, select
 
 from surefoot.errors import NotFoundError, StoreError
-from surefoot.records import Trace, trusted_copy
+from surefoot.records import Trace
 from surefoot.server.records import GatewayCandidate, GatewayRecord
 from surefoot.server.store.engine import Repository, insert_missing
 from surefoot.server.store.schema import (
-    METADATA,
     Count,
     Mark,
     checked_name,
@@ -70,28 +56,13 @@ gateway_requests = table(
     "gateway_requests",
     GatewayRow,
     Column("id", Text, primary_key=True),
+    Column("score", Float),
     Column("payload", Text, nullable=False),
     Index(None, "created"),
     Index(None, "strategy", "created"),
     Index(None, "project_id", "created"),
     Index(None, "session", "key_id", "created"),
 )
-
-gateway_candidates = Table(
-    "gateway_candidates",
-    METADATA,
-    Column("request_id", Text, ForeignKey("gateway_requests.id", ondelete="CASCADE"), primary_key=True),
-    Column("position", Integer, primary_key=True),
-    Column("chosen", Boolean, nullable=False),
-    Column("from_client", Boolean, nullable=False),
-    Column("score", Float),
-    Column("payload", Text, nullable=False),
-)
-
-
-class _ExistsError(Exception):
-    """A request is stored already."""
-
 
 _PING_BYTES: Final = 10_000
 _AT_ONCE: Final = 50
@@ -103,24 +74,13 @@ class RequestLog(Repository):
     def write_all(self, records: Sequence[GatewayRecord]) -> None:
         """Store requests with their candidates in one transaction: on disk when this returns.
 
-        Existing ids are left unchanged. Several requests in one call cost one flush to disk. Raises
-        ``StoreError`` for text that cannot be stored; then none of the requests is stored.
+        Existing ids are left unchanged, and the first of an id counts. Several requests in one call cost one
+        flush to disk. Raises ``StoreError`` for text that cannot be stored; then none of the requests is
+        stored.
         """
-        if not records:
-            return
-        rows = {record.request_id: _rows(record) for record in reversed(records)}  # the first of an id counts
-        try:
-            with self._connections.write() as connection:
-                requests = [request for request, _ in rows.values()]
-                if insert_missing(connection, gateway_requests, requests) < len(requests):
-                    raise _ExistsError
-                candidates = [candidate for _, of_request in rows.values() for candidate in of_request]
-                insert_missing(connection, gateway_candidates, candidates)
-        except _ExistsError:
-            g = gateway_requests.c
-            with self._connections.read() as connection:
-                existing = set(connection.scalars(select(g.id).where(g.id.in_(rows))))
-            self.write_all([record for record in records if record.request_id not in existing])
+        rows = [_row(record) for record in records]
+        with self._connections.write() as connection:
+            insert_missing(connection, gateway_requests, rows)
 
     def prune(self, before: datetime, *, project_id: int | None = None, most: int = 1000) -> int:
         """Delete the oldest requests before a time, at most ``most``, with their candidates; their number.
@@ -159,7 +119,7 @@ class RequestLog(Repository):
     def get(self, request_id: str) -> GatewayRecord:
         """The whole record. Raises ``NotFoundError``."""
         g = gateway_requests.c
-        records = self._records(select(g.id, g.payload).where(g.id == request_id))
+        records = self._records(select(g.payload).where(g.id == request_id))
         if not records:
             raise NotFoundError(f"request '{request_id}' does not exist")
         return records[0]
@@ -168,23 +128,12 @@ class RequestLog(Repository):
         """The latest turns of a session that this key (``None``: no key) had recorded, oldest first; other
         keys' sessions of the same name are others."""
         g = gateway_requests.c
-        turns = select(g.id, g.payload).where(g.session == name, g.key_id == key_id)
+        turns = select(g.payload).where(g.session == name, g.key_id == key_id)
         return self._records(turns.order_by(g.created.desc(), g.id.desc()).limit(limit))[::-1]
 
-    def _records(self, query: Select[tuple[str, str]]) -> list[GatewayRecord]:
-        c = gateway_candidates.c
+    def _records(self, query: Select[str]) -> list[GatewayRecord]:
         with self._connections.read() as connection:
-            payloads = {row.id: row.payload for row in connection.execute(query)}
-            of_records = select(c.request_id, c.payload).where(c.request_id.in_(payloads))
-            candidates: dict[str, list[GatewayCandidate]] = {request_id: [] for request_id in payloads}
-            for request_id, payload in connection.execute(of_records.order_by(c.request_id, c.position)):
-                candidates[request_id].append(GatewayCandidate.model_validate_json(payload))
-        return [
-            GatewayRecord.model_validate_json(payload).model_copy(
-                update={"candidates": tuple(candidates[request_id])}
-            )
-            for request_id, payload in payloads.items()
-        ]
+            return [GatewayRecord.model_validate_json(payload) for payload in connection.scalars(query)]
 
     def sessions(self) -> list[tuple[str, int | None]]:
         """Names and keys of the sessions, by their first turn."""
@@ -228,7 +177,7 @@ class RequestLog(Repository):
         ids = list(dict.fromkeys([*ids, *reversed(last)]))
         for start in range(0, len(ids), _AT_ONCE):
             page = ids[start : start + _AT_ONCE]
-            records = self._records(select(g.id, g.payload).where(g.id.in_(page)))
+            records = self._records(select(g.payload).where(g.id.in_(page)))
             yield from sorted(records, key=lambda record: page.index(record.request_id))
 
 
@@ -236,13 +185,14 @@ _COMPUTED = ("request_id", "failed", "candidates", "tokens", "trees", "session",
 _COPIED = tuple(field.name for field in fields(GatewayRow) if field.name not in _COMPUTED)
 
 
-def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The rows of a request and its candidates. Raises ``StoreError`` for text that cannot be stored."""
+def _row(record: GatewayRecord) -> dict[str, Any]:
+    """The row of a request. Raises ``StoreError`` for text that cannot be stored."""
     for field in ("endpoint", "model", "strategy"):
         checked_text(field, getattr(record, field))
     if record.created.tzinfo is None:
         raise StoreError("'created' lacks a time zone; use datetime.now(UTC)")
-    request: dict[str, Any] = {
+    scores = [one.score for one in record.candidates if one.chosen and one.score is not None]
+    return {
         "id": checked_name("request_id", record.request_id),
         **{name: getattr(record, name) for name in _COPIED},
         "failed": record.error is not None or record.status >= 400,
@@ -251,17 +201,6 @@ def _rows(record: GatewayRecord) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "trees": bool(record.trees),
         "session": checked_name("session", record.session.session) if record.session else None,
         "turn": record.session.turn if record.session else None,
-        "payload": payload_of(trusted_copy(record, {"candidates": ()})),
+        "score": scores[-1] if scores else None,
+        "payload": payload_of(record),
     }
-    candidates: list[dict[str, Any]] = [
-        {
-            "request_id": record.request_id,
-            "position": position,
-            "chosen": candidate.chosen,
-            "from_client": candidate.choice is None,
-            "score": candidate.score,
-            "payload": payload_of(candidate),
-        }
-        for position, candidate in enumerate(record.candidates)
-    ]
-    return request, candidates

@@ -11,7 +11,7 @@ from sqlalchemy import Index, func, insert, select
 
 from surefoot.server.records import GatewayRecord, GoldResult
 from surefoot.server.store.engine import Repository
-from surefoot.server.store.gateway_log import gateway_candidates, gateway_requests
+from surefoot.server.store.gateway_log import gateway_requests
 from surefoot.server.store.items import Items
 from surefoot.server.store.labels import Labels
 from surefoot.server.store.schema import Mark, ProjectId, rows_of, table
@@ -121,17 +121,16 @@ class GoldSamples(Repository):
         Raises ``LabelError`` for fewer than two labelled answers.
         """
         results = {result.request_id: result for result in self.results(project_id)}
-        g, c = gateway_requests.c, gateway_candidates.c
+        g = gateway_requests.c
         start = select(func.min(gold_samples.c.created)).where(gold_samples.c.project_id == project_id)
         query = (
-            select(c.request_id, c.score)
-            .join(gateway_requests, g.id == c.request_id)
-            .where(c.chosen, c.score.is_not(None), g.created >= start.scalar_subquery())
+            select(g.id, g.score)
+            .where(g.score.is_not(None), g.created >= start.scalar_subquery())
             .order_by(g.created.desc())
             .limit(_MOST_PREDICTED)
         )
         with self._connections.read() as connection:
-            scores: dict[str, float] = {row.request_id: row.score for row in connection.execute(query)}
+            scores: dict[str, float] = {row.id: row.score for row in connection.execute(query)}
         scores |= {name: result.proxy for name, result in results.items()}
         gold = [float(results[name].right) if name in results else math.nan for name in scores]
         weights = [results[name].weight if name in results else 1.0 for name in scores]
