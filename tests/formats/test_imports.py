@@ -566,7 +566,7 @@ def test_only_imported_traces_are_written_back(tmp_path):
         export_results(tmp_path / "rows.jsonl", tmp_path / "out.jsonl", found)
     with pytest.raises(RecordError, match=r"rows is written as \.jsonl"):
         export_results(tmp_path / "rows.jsonl", tmp_path / "out.csv", results)
-    with pytest.raises(RecordError, match="no trace has a label or a score"):
+    with pytest.raises(RecordError, match=r"no trace of .* has a label or a score"):
         export_results(tmp_path / "rows.jsonl", tmp_path / "out.jsonl", [])
 
 

@@ -11,9 +11,19 @@ from typing import Any
 import pytest
 
 from surefoot.errors import RecordError
-from surefoot.formats import FOLDER, RECORDS, ImportContext, ImportSettings, detect_format, import_traces
+from surefoot.formats import (
+    FOLDER,
+    RECORDS,
+    ImportContext,
+    ImportSettings,
+    detect_format,
+    export_results,
+    import_traces,
+    results_of,
+)
 from surefoot.io import ReadReport, write_records
-from surefoot.records import Problem, Trace
+from surefoot.records import Problem, StepLabel, Trace
+from surefoot.segment import cut_trace
 
 DATA = Path(__file__).parents[1] / "data"
 CHAT = {"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]}
@@ -132,6 +142,7 @@ def test_files_of_many_formats_and_broken_ones(tmp_path: Path) -> None:
     put(tmp_path, "empty.jsonl", "")
     put(tmp_path, "notes.txt", "no run")
     put(tmp_path, "package.json", {"name": "x"})
+    put(tmp_path, "README.md", "runs")
     put(tmp_path, ".hidden/session.jsonl", DATA / "codex.jsonl")
     reading = Reading(tmp_path)
     read = {trace.meta["import"]["file"].removeprefix("deep/er/") for trace in reading.traces}
@@ -139,6 +150,22 @@ def test_files_of_many_formats_and_broken_ones(tmp_path: Path) -> None:
     assert {text.partition(": ")[0] for text in reading.context.failed or ()} == {
         "broken.json", "empty.jsonl", "package.json"
     }  # fmt: skip
+    assert reading.context.report.left_out["files .md"] == 1
+    assert reading.context.report.left_out["files .txt"] == 1
+
+
+def test_labels_go_back_into_the_file_of_their_run(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        put(tmp_path, f"{name}/t.json", DATA / "mini-swe-agent.traj.json")
+    traces = [cut_trace(trace) for trace in Reading(tmp_path).traces]
+    labels = [
+        StepLabel(trace_id=trace.id, step=0, kind="correctness", value=value, source="s")
+        for trace, value in zip(traces, (1.0, -1.0), strict=True)
+    ]
+    out = tmp_path / "out.json"
+    assert export_results(tmp_path / "b/t.json", out, results_of(traces, labels, [])) == ("mini-swe-agent", 1)
+    [column] = json.loads(out.read_text())["surefoot"]
+    assert (column["trace"], column["score"]) == (traces[1].id, 0.0)
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:

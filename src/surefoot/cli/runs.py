@@ -152,7 +152,9 @@ def _imported(
     table = open_table(path, record, records=changed(item for item in items if isinstance(item, record)))
     if table:
         note(f"{path} is read as {name}" + "".join(f"; {note}" for note in notes))
-        for text in context.account():
+        # problems and traces are often read from one file, whose account comes with the traces
+        account = context.account() if record is Trace else [context.report.summary()]
+        for text in account if record is Trace or context.report.bad_count else ():
             note(text)
     return table or None
 

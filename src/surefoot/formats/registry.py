@@ -312,6 +312,8 @@ def _folder_traces(path: Path, name: str, context: ImportContext) -> Iterator[Im
     folder = open_run_folder(path, lambda file: _run_format(file, context.settings) if form is None else name)
     failed, formats = list(folder.left_out), Counter[str]()
     context.doubts.extend(folder.doubts)
+    for ending, count in folder.others.items():
+        context.report.left_out[f"files {ending or 'without an ending'}"] += count
     with closing(Seen()) as seen:
         for run in folder.runs:
             notes: list[str] = []
@@ -438,10 +440,14 @@ def export_results(original: Path, path: Path, results: Iterable[TraceResults]) 
             raise RecordError(
                 f"trace {result.trace.id} was not made by surefoot import; its place in {original} is unknown"
             )
+        if not original.resolve().as_posix().endswith(note.get("file", "")):
+            continue  # it is from another file of the folder
         writers[note["format"]] = form.write_back
         by_format.setdefault(note["format"], {})[form.place(note)] = result
     if not by_format:
-        raise RecordError("no trace has a label or a score; give the files that were made from these traces")
+        raise RecordError(
+            f"no trace of {original} has a label or a score; give the files that were made from its traces"
+        )
     if len(by_format) > 1:
         raise RecordError(
             f"the traces come from files of {', '.join(by_format)}; give the traces of one file"

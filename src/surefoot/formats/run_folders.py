@@ -7,8 +7,9 @@ run in several forms under ``agent/``: the trajectory is read, else the agent's 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +44,8 @@ class RunFolder:
     """``NAME: reason``"""
     doubts: list[str]
     """Results that belong to no single run."""
+    others: Counter[str] = field(default_factory=Counter)
+    """Numbers of files that cannot hold a run, by their ending."""
 
 
 def is_saved_dataset(folder: Path) -> bool:
@@ -59,6 +62,9 @@ def open_run_folder(folder: Path, format_of: Callable[[Path], str | None]) -> Ru
     by_result: dict[Path | None, list[Path]] = {}
     results: dict[Path, TrialResult | None] = {}
     for path in _files(folder):
+        if not path.name.endswith(_ENDINGS):
+            runs_in.others[path.suffix] += 1
+            continue
         by_result.setdefault(_nearest(path, folder, results), []).append(path)
     for parent, paths in by_result.items():
         result = results[parent] if parent is not None else None
@@ -76,11 +82,7 @@ def _files(folder: Path) -> Iterator[Path]:
             raise RecordError(
                 f"{folder}: more than {_MOST_FILES:,} files; give the folders of the runs one by one"
             )
-        yield from (
-            Path(root, name)
-            for name in sorted(names)
-            if name.endswith(_ENDINGS) and not name.startswith((".", "_"))
-        )
+        yield from (Path(root, name) for name in sorted(names) if not name.startswith((".", "_")))
 
 
 def _nearest(path: Path, folder: Path, results: dict[Path, TrialResult | None]) -> Path | None:
@@ -118,7 +120,11 @@ def _add(
             runs_in.left_out.append(f"{name}: {str(error).removeprefix(f'{path}: ')}")
             continue
         if form is None:
-            if path.name not in RESULT_NAMES and path.suffix != ".txt":
+            if path.name in RESULT_NAMES:
+                pass  # read as a result
+            elif path.suffix == ".txt":
+                runs_in.others[path.suffix] += 1
+            else:
                 runs_in.left_out.append(f"{name}: no messages, steps or solutions")
             continue
         runs.append(RunFile(path=path, name=name, format=form))
