@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import time
 import zipfile
 from pathlib import Path
 
@@ -616,6 +617,89 @@ def test_exports_of_observability_platforms_are_read_as_runs(tmp_path, name):
     assert [step.kind for step in segment_trace(one.trace).steps] == ["thought", "tool_call", "final_answer"]
     if name == "langfuse.jsonl":
         assert (one.trace.policy, one.trace.usage.completion_tokens, len(one.trace.tools)) == ("gpt-x", 11, 1)
+
+
+def test_observations_of_other_servers_are_read(tmp_path):
+    """Items of OpenAI's Responses API, Anthropic's blocks, and Gemini's contents, as Langfuse stores them."""
+    call = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"x": 2}'}
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Adding."}]}
+    said = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Let me add."}],
+    }
+    blocks = [
+        {"type": "thinking", "thinking": "Adding."},
+        {"type": "text", "text": "Let me add."},
+        {"type": "tool_use", "id": "c1", "name": "add", "input": {"x": 2}},
+    ]
+    parts = [
+        {"text": "Adding.", "thought": True},
+        {"text": "Let me add."},
+        {"functionCall": {"id": "c1", "name": "add", "args": {"x": 2}}},
+    ]
+    outputs = [
+        ("What is 2 + 2?", [thought, said, call]),
+        ([{"role": "user", "content": "What is 2 + 2?"}], {"role": "assistant", "content": blocks}),
+        (
+            {"contents": [{"role": "user", "parts": [{"text": "What is 2 + 2?"}]}]},
+            {"candidates": [{"content": {"role": "model", "parts": parts}, "finishReason": "STOP"}]},
+        ),
+    ]
+    for asked, answer in outputs:
+        row = {"id": "o", "traceId": "t", "type": "GENERATION", "input": asked, "output": answer}
+        [one], _ = read(rows(tmp_path, row))
+        user, message = one.trace.messages
+        assert (user.content, message.content, message.reasoning.text) == (
+            "What is 2 + 2?",
+            "Let me add.",
+            "Adding.",
+        )
+        assert [(each.id, each.name, each.arguments) for each in message.tool_calls] == [
+            ("c1", "add", '{"x": 2}')
+        ]
+
+
+def test_times_without_an_offset_are_utc(tmp_path, monkeypatch):
+    rows_of_two = []
+    for number, start in enumerate(["2026-07-08T10:00:00", "2026-07-08T10:10:00+00:00"]):
+        said = [{"role": "user", "content": "Plan."}, {"role": "assistant", "content": "Which day?"}]
+        asked = [said[0], *([said[1], {"role": "user", "content": "Monday."}] if number else [])]
+        answer = {"role": "assistant", "content": "Take the train." if number else "Which day?"}
+        run = {"id": f"r{number}", "trace_id": "t", "run_type": "llm", "start_time": start}
+        rows_of_two.append(run | {"inputs": {"messages": asked}, "outputs": answer})
+    for zone in ("UTC", "America/New_York", "Asia/Tokyo"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        found, _ = read(rows(tmp_path, *rows_of_two))
+        assert [len(one.trace.messages) for one in found] == [4]
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_messages_that_were_cut_are_refused(tmp_path):
+    cut = '[{"role": "user", "content": "Cancel order 8812."}, {"role": "assistant", "tool_ca'
+    row = {
+        "id": "o",
+        "traceId": "t",
+        "type": "GENERATION",
+        "output": {"role": "assistant", "content": "Done."},
+    }
+    found, context = read(
+        rows(tmp_path, row | {"input": cut}, row | {"traceId": "u", "input": '{"a": [1, 2'})
+    )
+    assert [one.problem.text for one in found] == ['{"a": [1, 2']
+    assert "were cut" in context.report.bad[0][1]
+
+
+def test_a_sample_that_ended_with_an_error_is_a_failed_one(tmp_path):
+    samples = [
+        {"id": 1, "messages": [{"role": "user", "content": "2+3?"}], "error": {"message": "RateLimitError"}},
+        {"id": 2, "messages": [{"role": "user", "content": "2+3?"}]},
+    ]
+    found, context = read(rows(tmp_path, {"eval": {}, "samples": samples}, name="log.json"))
+    assert [(one.trace.outcome, one.trace.error) for one in found] == [(False, "RateLimitError")]
+    assert "no message is from the assistant" in context.report.bad[0][1]
 
 
 def test_exports_in_pages_and_trees_and_with_failed_calls(tmp_path):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.formats.imports import ImportContext, ImportedTrace, require_object
-from surefoot.formats.otel_spans import Span, found_field, parsed_json, read_spans, timestamp
+from surefoot.formats.otel_spans import FINISH_REASONS, Span, found_field, parsed_json, read_spans, timestamp
 from surefoot.messages import read_messages
 
 _OBSERVATIONS: Final = {
@@ -111,7 +111,7 @@ def _attributes(prompt: Any, answer: Any, *, is_call: bool) -> dict[str, Any]:
         attributes: dict[str, Any] = {
             "gen_ai.input.messages": _messages(prompt, "user"),
             "gen_ai.output.messages": _messages(answer, "assistant"),
-            "gen_ai.response.finish_reasons": found_field(answer, ("finish_reason", "stop_reason")),
+            "gen_ai.response.finish_reasons": found_field(answer, FINISH_REASONS),
         }
         if isinstance(prompt, Mapping) and isinstance(prompt.get("tools"), list):
             attributes["gen_ai.tool.definitions"] = prompt["tools"]
@@ -135,10 +135,12 @@ def _messages(value: Any, role: str) -> list[dict[str, Any]]:
         return [message for item in value for message in _messages(item, role)]
     if not isinstance(value, Mapping):
         return []
-    for name in ("messages", "generations", "choices", "prompts", "message"):
+    for name in ("messages", "generations", "choices", "prompts", "contents", "candidates", "message"):
         if value.get(name):
             inner = _messages(value[name], role)
             return inner[-1:] if role == "assistant" and name == "messages" else inner
-    if value.keys() & {"role", "lc"} or ("type" in value and "content" in value):
+    if isinstance(value.get("content"), Mapping):  # a candidate of Gemini
+        return _messages(value["content"], role)
+    if value.keys() & {"role", "lc"} or ("type" in value and "text" not in value):
         return [dict(value)]
     return [{**value, "role": role}] if value.keys() & {"content", "text"} else []

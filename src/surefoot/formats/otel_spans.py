@@ -41,6 +41,8 @@ _INDEXED: Final = re.compile(r"^.+?\.\d+\..+$")
 _FAMILIES = ("llm.input_messages", "llm.output_messages", "llm.tools", "gen_ai.prompt", "gen_ai.completion")
 """Attributes whose names contain indices: ``llm.tools.0.tool.json_schema``."""
 _OUTPUTS: Final = ("gen_ai.output.messages", "llm.output_messages", "gen_ai.completion")
+FINISH_REASONS: Final = ("finish_reason", "stop_reason", "finishReason", "stopReason")
+"""Fields of a message or an answer that say why it ended."""
 _REASONING_TOKENS: Final = (
     "gen_ai.usage.reasoning.output_tokens",
     "llm.token_count.completion_details.reasoning",
@@ -148,11 +150,12 @@ class Span:
 
     @property
     def output(self) -> list[dict[str, Any]]:
-        """The message that the model wrote: its first choice."""
+        """What the model wrote: its first choice, or the items of a response."""
         messages = self._messages(*_OUTPUTS)
         if messages is None:
             messages = [body for name, body in self.events if name == "gen_ai.choice"]
-        return [_message(row, "assistant") for row in messages[:1]]
+        is_items = any(isinstance(row, Mapping) and _is_item(row) for row in messages)
+        return [_message(row, "assistant") for row in (messages if is_items else messages[:1])]
 
     def _messages(self, *names: str) -> list[Any] | None:
         values = (parsed_json(self.attributes.get(name)) for name in names)
@@ -174,7 +177,7 @@ class Span:
         names = ("gen_ai.response.finish_reasons", "llm.finish_reason")
         reason: Any = next((self.attributes[name] for name in names if self.attributes.get(name)), None)
         if reason is None and (messages := self._messages(*_OUTPUTS)):
-            reason = found_field(messages[0], ("finish_reason", "stop_reason"))
+            reason = found_field(messages[0], FINISH_REASONS)
         reason = reason[0] if isinstance(reason, list) and reason else reason
         return None if reason is None else str(reason)
 
@@ -288,7 +291,13 @@ def _message(row: Any, role: str | None) -> dict[str, Any]:
             parts = from_json(content)
             if all(isinstance(part, dict) and "type" in part for part in parts):
                 fields["content"] = parts
-    return fields if role is None or {"role", "lc"} & fields.keys() else {**fields, "role": role}
+    has_role = role is None or {"role", "lc"} & fields.keys() or _is_item(fields)
+    return fields if has_role else {**fields, "role": role}
+
+
+def _is_item(row: Mapping[str, Any]) -> bool:
+    """Whether a row is an item of OpenAI's Responses API, or a part, and not a message or a choice."""
+    return "type" in row and not {"role", "lc", "message", "text"} & row.keys()
 
 
 def _spans(row: Any) -> Iterator[Span]:

@@ -36,7 +36,8 @@ CALL_ROLES: Final = {"function_call", "tool-call", "tool_call"}
 """Roles of messages whose text is a call in JSON."""
 
 _PARTS: Final[Mapping[PartKind, str]] = {
-    "text": "text input_text output_text summary_text reasoning_text refusal guardContent citationsContent",
+    "text": "text text-plain input_text output_text summary_text reasoning_text refusal "
+    "guardContent citationsContent",
     "reasoning": "reasoning thinking redacted_thinking reasoning.text reasoning.summary "
     "reasoning.encrypted reasoningContent thought",
     "call": "tool_use toolUse tool_call tool-call function_call functionCall function "
@@ -55,7 +56,7 @@ TEXTS: Final = ("text", "content", "thinking", "reasoning", "value", "refusal", 
 """Fields of a part's text, which may be a text, an object with one, or a list of such parts."""
 CONTENTS: Final = ("content", "parts", "contents", "value", "text", "message")
 """Fields of a message's content."""
-WRAPPERS: Final = ("message", "kwargs", "data", "message_content", "tool_call", "toolInvocation")
+WRAPPERS: Final = ("message", "content", "kwargs", "data", "message_content", "tool_call", "toolInvocation")
 """Fields around a whole message, part or call: OpenInference, LangChain, the AI SDK."""
 
 CALLS: Final = ("tool_calls", "toolCalls", "invalid_tool_calls", "function_call")
@@ -63,8 +64,8 @@ CALLS: Final = ("tool_calls", "toolCalls", "invalid_tool_calls", "function_call"
 CALL_BODIES: Final = ("function", "custom", "tool_call", "toolInvocation")
 """Fields of a call around its name and arguments."""
 NAMES: Final = ("name", "toolName", "tool_name", "function_name", "function")
-CALL_IDS: Final = ("call_id", "toolCallId", "toolUseId", "tool_call_id", "id")
-RESULT_IDS: Final = ("tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "call_id", "id")
+CALL_IDS: Final = ("call_id", "callId", "toolCallId", "toolUseId", "tool_call_id", "id")
+RESULT_IDS: Final = ("tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "call_id", "callId", "id")
 OWN_CALLS: Final = {"executableCode"}
 """Calls of a provider's own tools, which have no names and whose fields are the arguments."""
 ARGUMENTS: Final = ("arguments", "input", "args", "parameters", "rawInput", "action")
@@ -79,7 +80,7 @@ SCHEMAS: Final = ("parameters", "input_schema", "inputSchema", "args_schema", "p
 MEDIA_BODIES: Final = ("image_url", "source", "file", "input_audio", "image", "audio")
 """Fields of an attachment around its address, or of the address itself."""
 REFERENCES: Final = ("url", "uri", "fileUri", "file_uri", "path", "file_id")
-ADDRESSES: Final = (*REFERENCES[:-1], "file_data", "file_id", "data", "content", "bytes")
+ADDRESSES: Final = (*REFERENCES[:-1], "file_data", "file_id", "data", "content", "bytes", "base64")
 """Fields of an attachment's address or bytes; with one of ``REFERENCES`` it embeds none."""
 MEDIA_TYPES: Final = ("media_type", "mime_type", "mimeType", "mediaType")
 

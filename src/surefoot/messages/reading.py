@@ -388,7 +388,7 @@ def _unwrapped(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
     if role is None:
         for name in d.WRAPPERS:
             inner = row.get(name)
-            if isinstance(inner, Mapping) and inner.keys() & {"content", "contents", "role", "lc"}:
+            if isinstance(inner, Mapping) and inner.keys() & {"content", "contents", "parts", "role", "lc"}:
                 names = row.get("id")
                 kind = row.get("type") if name != "kwargs" else inner.get("type")
                 if kind is None and isinstance(names, list) and names:  # LangChain's constructors
