@@ -347,7 +347,7 @@ def turns(draw: st.DrawFn) -> Turn:
             id=f"call_{number}",
             name=name,
             arguments=draw(st.dictionaries(TEXTS, VALUES, max_size=3)),
-            result=draw(TEXTS),
+            result=f"it: {draw(TEXTS)}",  # as an error, "0" or "none" would be no reason
             failed=draw(st.booleans()),
         )
         for number, name in enumerate(names)

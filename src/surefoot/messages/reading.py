@@ -353,7 +353,7 @@ class _Reader:
         fields = {k: v for k, v in fields.items() if k not in ("tool_calls", "reasoning", "content")}
         fields |= self._result_content(content)
         failed = True if row.get("state") in d.FAILED_STATES else fields_failed(flags)
-        if failed and isinstance(error := row.get("error"), str | Mapping):
+        if isinstance(error := row.get("error"), str | Mapping) and error:
             text = error if isinstance(error, str) else error.get("message") or _as_text(error)
             fields["content"] = fields.get("content") or text
         call_id = _first(row, d.RESULT_IDS[:-1] if is_message else d.RESULT_IDS)
