@@ -32,7 +32,7 @@ from surefoot.segment import segmenter
 from surefoot.work.cost import Rates
 
 if TYPE_CHECKING:
-    from surefoot.policies.probe import CapabilityName
+    from surefoot.policies.capabilities import CapabilityName
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -23,6 +23,7 @@ from surefoot.evaluation.report import JSONResult, Plot, Section
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_layout import BoolArray, FloatArray, as_numbers
 from surefoot.evaluation.step_scores import System, SystemCounts
+from surefoot.extras import installed
 from surefoot.models.kinds.calibrated import Calibration as Fitted
 from surefoot.models.kinds.calibrated import fit_calibration
 from surefoot.stats.bootstrap import Bootstrap, group_numbers
@@ -72,7 +73,7 @@ class ScorerCalibration:
     auc: Interval
     """Share of (good, bad) pairs in which the good step scores higher, with a 95 % interval over problems."""
     reading: Reading | None
-    """Whether it knows more than its rivals; ``None`` if the steps' texts were not given."""
+    """Whether it knows more than its rivals; ``None`` without the steps' texts or scikit-learn."""
     by_step: Mapping[str, Reliability]
     """By index of the step from 0; ``9+`` holds all later ones."""
     by_part: Mapping[str, Reliability]
@@ -191,7 +192,7 @@ class _CalibrationStudy:
             system=replace(system.summary(), traces_without_record=without_record),
             overall=overall,
             auc=self._bootstrap.auc(score[usable], self.good[usable], self._problem[usable]),
-            reading=self._reading(score, usable) if self._facts else None,
+            reading=self._reading(score, usable) if self._facts and installed("sklearn") else None,
             by_step={f"{step}{'+' * (step == LAST_SHOWN)}": row for step, row in by_step.items()},
             by_part={str(part + 1): row for part, row in by_part.items()},
             fits=tuple(results),
@@ -337,10 +338,13 @@ def calibration_section(audit: CalibrationAudit) -> Section:
 
 
 def _reads(scorer: ScorerCalibration, problems: int) -> Card:
-    """*Yes* only if the reading gate says so."""
+    """*Yes* only if the reading gate says so: an AUC above 0.5 shows no reading."""
     if scorer.reading is None:
-        text = "is the AUC of good over bad steps. Chance is 0.5; a step's place alone can lift it."
-        return card("reads", scorer.auc, text, units=problems, null=0.5)
+        text = (
+            "is the AUC minus that of rivals that do not read, which were not measured: they need the steps' "
+            "texts and scikit-learn (the extra `evaluation`)."
+        )
+        return card("reads", UNKNOWN, text, units=problems)
     where = "continuations of one prefix" if scorer.reading.within_prefix else "steps of one problem"
     text = f"is the AUC among {where} minus the AUC of {scorer.reading.rival}, fitted on other problems."
     return card("reads", scorer.reading.interval or UNKNOWN, text, units=scorer.reading.problems)

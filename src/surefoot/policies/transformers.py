@@ -20,10 +20,10 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel, PreTrainedTokenizerFast
 
 from surefoot.errors import CheckpointError, PolicyError
+from surefoot.policies.capabilities import IN_PROCESS, Capabilities
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prefix_cache import PrefixCache
 from surefoot.policies.pretrained import context_length, load_pretrained
-from surefoot.policies.probe import IN_PROCESS, Capabilities
 from surefoot.policies.prompts import encode_prompt, unknown_tokens
 from surefoot.protocols import Completion, SampleRequest, SampleResult, Sampling
 from surefoot.records import Usage

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -87,8 +86,8 @@ class StepFacts:
     features: tuple[float, ...]
     """Length of the step in characters and words, what came before, the problem's length, their logarithms,
     and the step's number; then counts of kinds of characters, of numbers, and the longest number."""
-    words: tuple[int, ...]
-    """Its distinct words and marks, hashed."""
+    words: tuple[str, ...]
+    """Its distinct words and marks."""
 
 
 def step_facts(problem: Problem, trace: Trace, chosen: Sequence[bool] | None = None) -> list[StepFacts]:
@@ -104,16 +103,12 @@ def step_facts(problem: Problem, trace: Trace, chosen: Sequence[bool] | None = N
                     prefix=digest.hexdigest(),
                     characters=len(text),
                     features=places + _counts(text),
-                    words=tuple({crc32(word.encode(errors="replace")) % _BUCKETS for word in _words(text)}),
+                    words=tuple(sorted(set(_WORD.findall(text.lower())))),
                 )
             )
         offset += len(text)
         digest.update(text.encode(errors="surrogatepass") + b"\0")
     return facts
-
-
-def _words(text: str) -> set[str]:
-    return set(_WORD.findall(text.lower()))
 
 
 def _counts(text: str) -> tuple[float, ...]:
@@ -221,11 +216,10 @@ def _by_words(known: Any, good: NDArray[np.bool_], rows: Any) -> FloatArray:
 
 def _bags(facts: Sequence[StepFacts]) -> Any:
     """Sparse, ``[N, _BUCKETS]``: 1 for each word of a step."""
-    from scipy.sparse import csr_matrix  # type: ignore[import-untyped]  # has no stubs
+    from sklearn.feature_extraction import FeatureHasher
 
-    ends = np.cumsum([0, *(len(item.words) for item in facts)])
-    words = np.fromiter((word for item in facts for word in item.words), dtype=np.int32, count=ends[-1])
-    return csr_matrix((np.ones(len(words)), words, ends), shape=(len(facts), _BUCKETS))
+    hasher = FeatureHasher(_BUCKETS, input_type="string", alternate_sign=False)
+    return hasher.transform(item.words for item in facts)
 
 
 def reading_gate(

@@ -91,7 +91,7 @@ def test_thinkprm_by_name_asks_and_reads_as_the_authors_do(hub):
     scorer = load_prm(directory / "ThinkPRM-1.5B", chains=2)
     assert isinstance(scorer, GenerativeVerifier)
     assert (scorer.card.family, scorer.card.aggregation, scorer.name) == ("thinkprm", "last", "ThinkPRM-1.5B")
-    texts = [f" fine. {GOOD}\nStep 2: {GOOD} it says \\boxed{{2}}: {GOOD}", f" no: {BAD}"]
+    texts = [f" fine. {GOOD}\nStep 2: {GOOD}\nStep 3: it says \\boxed{{2}}: {GOOD}", f" no: {BAD}"]
     asked = []
 
     def write(request, sample):

@@ -143,10 +143,31 @@ def test_a_verdict_inside_a_step_is_no_verdict() -> None:
 
 
 def test_the_forced_question_is_the_one_of_the_model_card() -> None:
-    transcript = f"Step 2 is {BAD}\n</think>\nIs the solution correct? No"
-    critique = FORM.read(f"Step 2 is {BAD}", 1)
+    transcript = f"Step 1 is {GOOD}\nStep 2 is {BAD}\n</think>\nIs the solution correct? No"
+    critique = FORM.read(f"Step 1 is {GOOD}\nStep 2 is {BAD}", 2)
     assert [critique.text + FORM.closing + answer for answer in FORM.no] == [transcript]
     assert (FORM.yes, FORM.no) == ((" Yes",), (" No",))
+
+
+@pytest.mark.parametrize(
+    ("text", "verdicts"),
+    [
+        (f"Step 1: fine. {GOOD}\nStep 2: it restates.\nStep 3: no. {BAD}", None),
+        (f"Step 1 {GOOD}\nStep 3 {BAD}", None),
+        (f"### Step 1: {GOOD}\n**Step 2:** {GOOD}\n- Step 3: {GOOD}", (True, True, True)),
+        (f"fine {GOOD}\nStep 2: {GOOD}\nStep 3: {BAD}", (True, True, False)),
+        (f"Step 1: {GOOD}\nStep 2: as step 1 is {GOOD}, {BAD}", (True, False)),
+        (f"Step 1: {GOOD}\nStep 2: {BAD}\nStep 3: {GOOD}", (True, False)),
+        (f"Step 1: {GOOD}\nStep 2: {GOOD}\nStep 3: {GOOD}\nStep 4: {BAD}", (True, True, True)),
+        (f"Step 2: {GOOD}\nStep 1: {GOOD}\nStep 3: {BAD}", (True, True, False)),
+    ],
+)
+def test_a_verdict_belongs_to_the_step_whose_heading_stands_before_it(text, verdicts) -> None:
+    if verdicts is None:
+        with pytest.raises(CritiqueError, match="a verdict is missing"):
+            FORM.read(text, 3)
+    else:
+        assert FORM.read(text, 3).verdicts == verdicts
 
 
 @settings(deadline=None)

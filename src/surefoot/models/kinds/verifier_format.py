@@ -129,19 +129,40 @@ class VerifierFormat(FrozenModel):
     def read(self, text: str, steps: int) -> Critique:
         """The verdicts in a critique of ``steps`` steps; text after the last of them is cut off.
 
-        Verdicts count in their order. Other boxes (an answer that the critique repeats) and verdicts on steps
-        that do not exist are ignored. Raises :class:`CritiqueError` if a step lacks a verdict.
+        A verdict belongs to the step whose heading stands before it; without headings verdicts count in their
+        order. Of several on one step an incorrect one counts. Other boxes (an answer that the critique
+        repeats) and verdicts on steps that do not exist are ignored. Raises :class:`CritiqueError` if a step
+        up to the first incorrect one lacks a verdict.
         """
         for mark in self.stop[1:]:  # the model may write the end and the question itself
             text = text.split(mark)[0]
-        matches = list(re.finditer(f"{re.escape(self.incorrect)}|{re.escape(self.correct)}", text))
-        verdicts = [match[0] == self.correct for match in matches[:steps]]
-        if False in verdicts:
-            verdicts = verdicts[: verdicts.index(False) + 1]
-        elif len(verdicts) < steps or not verdicts:
+        boxes = f"{re.escape(self.incorrect)}|{re.escape(self.correct)}"
+        verdicts: dict[int, bool] = {}
+        ends: dict[int, int] = {}
+        step, headed = 0, False
+        for match in re.finditer(f"{self._headings()}|{boxes}", text):
+            if match[0] not in (self.correct, self.incorrect):
+                step, headed = int(match[1]), True
+                continue
+            step += not headed
+            verdicts[step] = verdicts.get(step, True) and match[0] == self.correct
+            ends[step] = match.end()
+        wrong = min((n for n, good in verdicts.items() if not good and n <= steps), default=steps)
+        missing = [n for n in range(1, wrong + 1) if n not in verdicts]
+        if missing or not wrong:
             raise CritiqueError("a verdict is missing")
-        critique = text[: matches[len(verdicts) - 1].end()]
-        return Critique(text=critique, verdicts=tuple(verdicts))
+        return Critique(
+            text=text[: max(ends[n] for n in range(1, wrong + 1))],
+            verdicts=tuple(verdicts[n] for n in range(1, wrong + 1)),
+        )
+
+    def _headings(self) -> str:
+        """Pattern of a step's heading at the start of a line, its number as the group; matches nothing if
+        steps have no such words."""
+        words = self.step.split("{number}")[0].strip()
+        if "{number}" not in self.step or not any(map(str.isalpha, words)):
+            return "(?!)()"
+        return rf"(?m:^[ \t#>*-]*{re.escape(words)}\s*(\d{{1,6}})\b)"
 
 
 def _fill(template: str, **values: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from surefoot.batching import Batcher
 from surefoot.concurrency import FairQueue
 from surefoot.errors import PolicyError
-from surefoot.policies.probe import Capabilities, capabilities_of
+from surefoot.policies.capabilities import Capabilities, capabilities_of
 from surefoot.printable import quoted
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, StepScorer, StreamsText
 from surefoot.records import StepScores
