@@ -37,7 +37,7 @@ _MAYBE = re.compile(
 )
 
 
-class Claim(NamedTuple):
+class NumberClaim(NamedTuple):
     """A claim of a step that can be decided."""
 
     text: str
@@ -45,14 +45,14 @@ class Claim(NamedTuple):
     reason: str
 
 
-def check_claims(text: str) -> Iterator[Claim]:
+def check_claims(text: str) -> Iterator[NumberClaim]:
     """The claims of one step; a false one counts only if the step does not suppose or ask."""
     for claim in (*_properties(text), *_congruences(text)):
         if claim.holds or not _MAYBE.search(text):
             yield claim
 
 
-def _properties(text: str) -> Iterator[Claim]:
+def _properties(text: str) -> Iterator[NumberClaim]:
     for match in _PROPERTY.finditer(text) if " is " in text else ():
         if _PART_OF_MORE.search(text[max(0, match.start() - 14) : match.start()]):
             continue
@@ -63,16 +63,17 @@ def _properties(text: str) -> Iterator[Claim]:
         negated = (match[2] or "").casefold() == "not "
         name = match[3].casefold().removeprefix("a ").split(" ")[0]
         holds = _PROPERTIES[name](number, other) != negated
-        yield Claim(
+        yield NumberClaim(
             match.group(), holds, "true" if holds else f"{match[1]} is {'' if negated else 'not '}{match[3]}"
         )
 
 
-def _congruences(text: str) -> Iterator[Claim]:
+def _congruences(text: str) -> Iterator[NumberClaim]:
     for match in _CONGRUENCE.finditer(text) if "≡" in text or "equiv" in text else ():
         a, b, modulus = (int(group) for group in match.groups())
         if modulus and not _OPERATOR.search(text[max(0, match.start() - 14) : match.start()]):
-            yield Claim(match.group(), (a - b) % modulus == 0, f"{a} leaves {a % modulus} modulo {modulus}")
+            holds = (a - b) % modulus == 0
+            yield NumberClaim(match.group(), holds, f"{a} leaves {a % modulus} modulo {modulus}")
 
 
 def _whole(digits: str) -> int:
