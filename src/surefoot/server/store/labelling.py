@@ -50,7 +50,6 @@ problems = Table(
     METADATA,
     Column("project_id", BIG, ForeignKey("projects.id"), primary_key=True),
     Column("id", Text, primary_key=True),
-    Column("text", Text, nullable=False),
     Column("payload", Text, nullable=False),
     Column("created", Moment, nullable=False),
 )

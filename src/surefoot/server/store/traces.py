@@ -280,8 +280,7 @@ class Traces(Repository):
             return list(connection.scalars(query))
 
     def _add_problem(self, connection: Connection, project_id: int, problem: Problem) -> Added:
-        searchable = checked_text("text", problem.text.replace("\x00", ""))
-        return self._put(connection, t.problems, project_id, problem, text=searchable)
+        return self._put(connection, t.problems, project_id, problem)
 
     def _add_trace(self, connection: Connection, project_id: int, trace: Trace) -> Added:
         name = checked_name("problem_id", trace.problem_id)
