@@ -301,6 +301,7 @@ def test_no_text_breaks_a_comparison(text):
     with AnswerChecker() as checker:
         assert checker.equal([(text, "x+1"), ("x+1", text)]) in ([None, None], [False, False], [True, True])
         checker.fingerprint(text)
+        assert not checker.failures["error"]
 
 
 def test_code_in_an_answer_is_not_run(math_checker, tmp_path):

@@ -71,7 +71,7 @@ class AnswerChecker:
         self.method = method
         self.failures: Counter[str] = Counter()
         """Pairs that could not be compared, by reason: unreadable, too_large (a number, or the work),
-        too_long, reference_not_a_number."""
+        too_long, error, reference_not_a_number."""
         self._rel_tol = rel_tol
         self._tolerance = Fraction(str(rel_tol))
         self._turns = FairQueue(MOST_THREADS, quick=MOST_THREADS // 2, quick_cost=_QUICK_S)
@@ -161,6 +161,8 @@ class AnswerChecker:
             return verdict, UNREADABLE if verdict is None else ""
         except (TooLargeError, RecursionError):
             return None, TOO_LARGE
+        except (ArithmeticError, TypeError, AttributeError):  # a fault here: other answers are not to suffer
+            return None, "error"
 
     def _compare_numbers(self, answer: str, reference: str) -> tuple[bool | None, str]:
         expected = stated_quantity(reference)
@@ -193,6 +195,8 @@ class AnswerChecker:
             return f"text {normalise(answer)}", ""
         except (TooLargeError, RecursionError):
             return None, TOO_LARGE
+        except (ArithmeticError, TypeError, AttributeError):  # a fault here: other answers are not to suffer
+            return None, "error"
 
     def _count(self, failure: str) -> None:
         with self._lock:
@@ -248,11 +252,9 @@ def _compare_texts(answer: str, reference: str) -> bool | None:
         other = texts[prose.index(False)]
         value = re.search("[0-9]", other) and _is_formula(other)
         return False if value and _WORDS.fullmatch(texts[prose.index(True)]) else None
-    left, right = (
-        re.findall(r"[^\W\d_]+|[0-9]+", re.sub(r"(?<=\w)\.", "", text.casefold())) for text in texts
-    )
-    same_words = [word for word in left if word.isalpha()] == [word for word in right if word.isalpha()]
-    return (left == right) if same_words else None
+    tokens = [re.findall(r"[^\W\d_]+|[0-9]+", re.sub(r"(?<=\w)\.", "", text.casefold())) for text in texts]
+    words = [[token for token in line if token.isalpha()] for line in tokens]
+    return tokens[0] == tokens[1] if words[0] == words[1] else None
 
 
 def _is_formula(text: str) -> bool:

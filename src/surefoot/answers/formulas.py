@@ -17,10 +17,10 @@ _MAX_DEPTH = 100
 
 
 class UnreadableError(ValueError):
-    """The text is no formula, or one that the grammar does not cover."""
+    """The grammar does not cover the whole text."""
 
 
-class Node(NamedTuple):
+class FormulaNode(NamedTuple):
     """A node of a tree.
 
     - Expressions: ``number`` (value; text = its digits), ``name`` (text), ``+ * / ^ neg %``, ``± ∓`` (a sign
@@ -31,24 +31,24 @@ class Node(NamedTuple):
     """
 
     kind: str
-    parts: tuple[Node, ...] = ()
+    parts: tuple[FormulaNode, ...] = ()
     text: str = ""
     value: Fraction = Fraction(0)
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[FormulaNode]:
         """This node and all below it."""
         yield self
         for part in self.parts:
             yield from part.walk()
 
 
-def number(value: int | Fraction) -> Node:
+def number(value: int | Fraction) -> FormulaNode:
     """A number without decimals."""
-    return Node("number", value=Fraction(value))
+    return FormulaNode("number", value=Fraction(value))
 
 
-INFINITY = Node("name", text="∞")
-DEGREE = Node("name", text="°")
+INFINITY = FormulaNode("name", text="∞")
+DEGREE = FormulaNode("name", text="°")
 _TRIGONOMETRY = words("sin cos tan cot sec csc")
 ANGLES = frozenset({*_TRIGONOMETRY, "sinh", "cosh", "tanh"})
 FUNCTIONS = ANGLES | words(
@@ -116,7 +116,7 @@ _END = _Token("end", "", touches=False)
 
 
 @lru_cache(maxsize=512)
-def read_formula(text: str, *, lists: bool = False) -> Node:
+def read_formula(text: str, *, lists: bool = False) -> FormulaNode:
     """The tree of ``text``. With ``lists``, "1,234" is two numbers.
 
     Raises ``UnreadableError`` if ``text`` is not read whole.
@@ -124,9 +124,9 @@ def read_formula(text: str, *, lists: bool = False) -> Node:
     text = _FONT.sub(_without_font, normalise(text).replace(r"\mathbb{R}", r"(-\infty,\infty)"))
     if base := _BASE.fullmatch(text.replace("\\ ", " ").strip()):
         sign, digits, *bases = base.groups()
-        whole, _, decimals = digits.partition(".")
-        written = f"{sign}{whole.lstrip('0')}.{decimals.rstrip('0')}"
-        return Node("base", (number(int(next(filter(None, bases)))),), written)
+        integer, _, decimals = digits.partition(".")
+        digits = f"{sign}{integer.lstrip('0')}.{decimals.rstrip('0')}"
+        return FormulaNode("base", (number(int(next(filter(None, bases)))),), digits)
     parser = _Parser(list(_tokens(text.translate(_CHARACTERS), lists=lists)))
     tree = parser.sequence()
     if parser.peek is not _END:
@@ -148,20 +148,20 @@ def _tokens(text: str, *, lists: bool) -> Iterator[_Token]:
         text = re.sub(r"(?<=[0-9]),(?=[0-9])", ", ", text)
     touches = False
     for match in _TOKEN.finditer(text):
-        kind, found = str(match.lastgroup), match[str(match.lastgroup)]
+        kind, token = str(match.lastgroup), match[str(match.lastgroup)]
         if kind == "number":
-            yield _Token("number", found, touches)
+            yield _Token("number", token, touches)
         elif kind == "word":
-            yield from _word(found, touches)
-        elif kind == "command" and found in _GREEK:
-            yield _Token("name", found, touches)
-        elif kind == "command" and (name := _SHORT.get(found, found)) in FUNCTIONS:
+            yield from _word(token, touches)
+        elif kind == "command" and token in _GREEK:
+            yield _Token("name", token, touches)
+        elif kind == "command" and (name := _SHORT.get(token, token)) in FUNCTIONS:
             yield _Token("function", name, touches)
-        elif kind == "mark" or found in _OPERATORS:
-            escaped = kind == "command" or found not in "{}"
-            yield _Token("mark", _OPERATORS.get(found, found) if escaped else found, touches)
-        elif kind != "space" and found not in _SPACES:
-            raise UnreadableError(found)
+        elif kind == "mark" or token in _OPERATORS:
+            escaped = kind == "command" or token not in "{}"
+            yield _Token("mark", _OPERATORS.get(token, token) if escaped else token, touches)
+        elif kind != "space" and token not in _SPACES:
+            raise UnreadableError(token)
         touches = kind != "space"
 
 
@@ -211,16 +211,20 @@ class _Parser:
     def expect(self, *marks: str) -> str:
         return self.accept(*marks) or self.refuse()
 
-    def sequence(self) -> Node:
+    def sequence(self) -> FormulaNode:
         """Values with commas, "and" or "or" between them."""
         parts = [self.relation()]
         marks = set()
         while mark := self.accept(",", "and"):
             marks |= {mark, self.accept("and", ",")}
             parts.append(self.relation())
-        return parts[0] if len(parts) == 1 else Node("list", tuple(parts), "and" if "and" in marks else "")
+        return (
+            parts[0]
+            if len(parts) == 1
+            else FormulaNode("list", tuple(parts), "and" if "and" in marks else "")
+        )
 
-    def relation(self) -> Node:
+    def relation(self) -> FormulaNode:
         parts = [self.function_name() or self.union()]
         operators = ""
         while operator := self.accept(*RELATIONS, ":"):
@@ -228,17 +232,17 @@ class _Parser:
             parts.append(self.union())
         node = parts[0]
         if ":" in operators:
-            node = Node("tuple", tuple(parts), ":") if not operators.strip(":") else self.refuse()
+            node = FormulaNode("tuple", tuple(parts), ":") if not operators.strip(":") else self.refuse()
         elif operators:
-            node = Node("relation", tuple(parts), operators)
+            node = FormulaNode("relation", tuple(parts), operators)
         opened = self.look(1).text == "mod" and bool(self.accept("("))
         if self.accept("mod"):
-            node = Node("mod", (node, self.sum()))
+            node = FormulaNode("mod", (node, self.sum()))
         if opened:
             self.expect(")")
         return node
 
-    def function_name(self) -> Node | None:
+    def function_name(self) -> FormulaNode | None:
         """The left side of "P(x, y) = ..."."""
         at = 1
         while self.look(at).text in (",", "(")[at == 1 :] and self.look(at + 1).kind == "name":
@@ -247,42 +251,44 @@ class _Parser:
         if not named or self.look(at + 1).text != "=":
             return None
         name = "".join(self.take().text for _ in range(at + 1))
-        return Node("name", text=name)
+        return FormulaNode("name", text=name)
 
-    def union(self) -> Node:
+    def union(self) -> FormulaNode:
         node = self.sum()
         while operator := self.accept("∪", "∩", "∖"):
-            node = Node(operator, (node, self.sum()))
+            node = FormulaNode(operator, (node, self.sum()))
         return node
 
-    def sum(self) -> Node:
+    def sum(self) -> FormulaNode:
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             self.refuse()
-        parts: list[Node] = []
+        parts: list[FormulaNode] = []
         while (sign := self.accept("+", "-", "±", "∓")) or not parts:
             inner = self.accept("+", "-") if parts else ""  # "14 + -1.0i"
-            term = Node("neg", (self.term(),)) if inner == "-" else self.term()
-            parts.append(Node("neg" if sign == "-" else sign, (term,)) if sign not in ("", "+") else term)
+            term = FormulaNode("neg", (self.term(),)) if inner == "-" else self.term()
+            parts.append(
+                FormulaNode("neg" if sign == "-" else sign, (term,)) if sign not in ("", "+") else term
+            )
         self.depth -= 1
-        return parts[0] if len(parts) == 1 else Node("+", tuple(parts))
+        return parts[0] if len(parts) == 1 else FormulaNode("+", tuple(parts))
 
-    def term(self) -> Node:
+    def term(self) -> FormulaNode:
         parts = [self.power()]
         while True:
             if operator := self.accept("*", "/"):
                 sign = self.accept("+", "-")
-                factor = Node("neg", (self.power(),)) if sign == "-" else self.power()
-                parts.append(Node("/", (number(1), factor)) if operator == "/" else factor)
+                factor = FormulaNode("neg", (self.power(),)) if sign == "-" else self.power()
+                parts.append(FormulaNode("/", (number(1), factor)) if operator == "/" else factor)
             elif self.begins():
                 factor = self.power()
                 mixed = len(parts) == 1 and _is_integer(parts[0]) and factor.text == "frac"
                 if mixed and all(map(_is_integer, factor.parts)) and _is_proper(factor):
-                    parts[0] = Node("+", (parts[0], factor))
+                    parts[0] = FormulaNode("+", (parts[0], factor))
                 else:
                     parts.append(factor)
             elif self.accept("choose"):
-                return Node("call", (_product(parts), self.term()), "binom")
+                return FormulaNode("call", (_product(parts), self.term()), "binom")
             else:
                 return _product(parts)
 
@@ -293,30 +299,30 @@ class _Parser:
         opened = self.peek.kind == "mark" and self.peek.text in _OPENING and self.look(1).text != "mod"
         return self.peek.kind in ("name", "function") or opened or (self.peek.text == "|" and not self.bars)
 
-    def power(self) -> Node:
-        node, left = self.primary(), _MOST_POSTFIXES
+    def power(self) -> FormulaNode:
+        node, postfixes = self.primary(), 0
         while operator := self.accept("^", "!", "°", "%"):
-            left = left - 1 if left else self.refuse()
+            postfixes = postfixes + 1 if postfixes < _MOST_POSTFIXES else self.refuse()
             if operator == "^" and not self.accept("°"):
                 exponent = self.exponent()
-                node = Node("*" if exponent == DEGREE else "^", (node, exponent))
+                node = FormulaNode("*" if exponent == DEGREE else "^", (node, exponent))
             elif operator in "^°":
-                node = Node("*", (node, DEGREE))
+                node = FormulaNode("*", (node, DEGREE))
             else:
-                node = Node("%" if operator == "%" else "call", (node,), operator)
+                node = FormulaNode("%" if operator == "%" else "call", (node,), operator)
         return node
 
-    def exponent(self) -> Node:
+    def exponent(self) -> FormulaNode:
         if self.peek.text == "{" and self.look(1).text == "°" and self.look(2).text == "}":
             self.at += 3
             return DEGREE
         sign = self.accept("-", "+")
         node = self.group() if self.peek.text == "{" else self.primary()
         if self.accept("^"):
-            node = Node("^", (node, self.exponent()))
-        return Node("neg", (node,)) if sign == "-" else node
+            node = FormulaNode("^", (node, self.exponent()))
+        return FormulaNode("neg", (node,)) if sign == "-" else node
 
-    def group(self) -> Node:
+    def group(self) -> FormulaNode:
         """A group of TeX, or one in parentheses."""
         closing = {"{": "}", "(": ")"}[self.expect("{", "(")]
         bars, self.bars = self.bars, 0
@@ -325,7 +331,7 @@ class _Parser:
         self.bars = bars
         return node
 
-    def argument(self) -> Node:
+    def argument(self) -> FormulaNode:
         """An argument of a command of TeX: a group, or one character."""
         if self.peek.text == "{":
             return self.group()
@@ -335,7 +341,7 @@ class _Parser:
             return number(int(token.text[0]))
         return self.primary()
 
-    def primary(self) -> Node:
+    def primary(self) -> FormulaNode:
         token = self.take()
         if token.kind == "number":
             return self.literal(token.text)
@@ -351,53 +357,53 @@ class _Parser:
             case "|" | "⌊" | "⌈":
                 return self.fence(token.text)
             case "frac":
-                return Node("/", (self.argument(), self.argument()), "frac")
+                return FormulaNode("/", (self.argument(), self.argument()), "frac")
             case "overline":
-                return Node("call", (self.argument(),), "overline")
+                return FormulaNode("call", (self.argument(),), "overline")
             case "sum" | "prod":
                 return self.series(token.text)
             case "\x01":
                 return self.matrix()
             case "∞" | "∅" | "…":
-                return Node("name", text=token.text)
+                return FormulaNode("name", text=token.text)
             case _:
                 self.at -= 1
                 return self.refuse()
 
-    def literal(self, text: str) -> Node:
+    def literal(self, text: str) -> FormulaNode:
         quantity = read_quantity(text)
         if quantity is None:
             self.refuse()
         decimal = "." in text and "\\" not in text
-        return Node("number", value=quantity.number, text=text if decimal else "")
+        return FormulaNode("number", value=quantity.number, text=text if decimal else "")
 
-    def name(self, text: str) -> Node:
+    def name(self, text: str) -> FormulaNode:
         if self.accept("_"):
-            index = self.group() if self.peek.text == "{" else Node("name", text=self.take().text)
+            index = self.group() if self.peek.text == "{" else FormulaNode("name", text=self.take().text)
             if index.kind not in ("number", "name"):
-                return Node("call", (index,), f"{text}_")
+                return FormulaNode("call", (index,), f"{text}_")
             text = f"{text}_{index.text or index.value}"
         while self.accept("'"):
             text += "'"
         if self.peek.text == "(" and self.peek.touches and (text in ("f", "g") or text.endswith("'")):
-            return Node("call", self.arguments(), text)
-        return Node("name", text=text)
+            return FormulaNode("call", self.arguments(), text)
+        return FormulaNode("name", text=text)
 
-    def arguments(self) -> tuple[Node, ...]:
+    def arguments(self) -> tuple[FormulaNode, ...]:
         self.expect("(")
         node = self.sequence()
         self.expect(")")
         return node.parts if node.kind == "list" else (node,)
 
-    def call(self, name: str) -> Node:
-        index: Node | None = None
+    def call(self, name: str) -> FormulaNode:
+        index: FormulaNode | None = None
         if name == "sqrt" and self.accept("["):
             index = self.sum()
             self.expect("]")
         if name == "log" and self.accept("_"):
             index = self.argument() if self.peek.text == "{" else self.primary()
         if name == "binom" and self.peek.text == "{":
-            return Node("call", (self.argument(), self.argument()), name)
+            return FormulaNode("call", (self.argument(), self.argument()), name)
         exponent = self.exponent() if name != "sqrt" and self.accept("^") else None
         if self.peek.text == "(":
             parts = self.arguments()
@@ -408,42 +414,42 @@ class _Parser:
             while self.begins() and self.peek.kind != "function" and self.peek.text != "(":
                 factors.append(self.power())
             parts = (_product(factors),)
-        if exponent == Node("neg", (number(1),)) and name in _TRIGONOMETRY:
+        if exponent == FormulaNode("neg", (number(1),)) and name in _TRIGONOMETRY:
             name, exponent = f"arc{name}", None
-        node = Node("call", parts if index is None else (*parts, index), name)
-        return node if exponent is None else Node("^", (node, exponent))
+        node = FormulaNode("call", parts if index is None else (*parts, index), name)
+        return node if exponent is None else FormulaNode("^", (node, exponent))
 
-    def braces(self, opening: str) -> Node:
+    def braces(self, opening: str) -> FormulaNode:
         closing = opening.replace("{", "}")
         if opening != "{" and self.accept(closing):
-            return Node("name", text="∅")
+            return FormulaNode("name", text="∅")
         bars, self.bars = self.bars, 0
         node = self.sequence()
         self.expect(closing)
         self.bars = bars
         if opening == "{" and node.kind != "list":
             return node
-        return Node("set", node.parts if node.kind == "list" else (node,))
+        return FormulaNode("set", node.parts if node.kind == "list" else (node,))
 
-    def brackets(self, opening: str) -> Node:
+    def brackets(self, opening: str) -> FormulaNode:
         bars, self.bars = self.bars, 0
         node = self.sequence()
         closing = self.expect(*_CLOSING[opening])
         self.bars = bars
         if node.kind == "list":
-            return Node("tuple", node.parts, opening + closing)
+            return FormulaNode("tuple", node.parts, opening + closing)
         if opening + closing not in ("()", "[]"):
             self.refuse()
         return node
 
-    def fence(self, opening: str) -> Node:
+    def fence(self, opening: str) -> FormulaNode:
         self.bars += opening == "|"
         node = self.sum()
         self.expect({"|": "|", "⌊": "⌋", "⌈": "⌉"}[opening])
         self.bars -= opening == "|"
-        return Node("call", (node,), {"|": "abs", "⌊": "floor", "⌈": "ceil"}[opening])
+        return FormulaNode("call", (node,), {"|": "abs", "⌊": "floor", "⌈": "ceil"}[opening])
 
-    def series(self, kind: str) -> Node:
+    def series(self, kind: str) -> FormulaNode:
         r"""``\sum_{k=0}^{n} body``."""
         self.expect("_")
         self.expect("{")
@@ -453,10 +459,10 @@ class _Parser:
             self.refuse()
         self.expect("^")
         upper = self.exponent()
-        return Node(kind, (*bound.parts, upper, self.term()))
+        return FormulaNode(kind, (*bound.parts, upper, self.term()))
 
-    def matrix(self) -> Node:
-        rows: list[list[Node]] = [[]]
+    def matrix(self) -> FormulaNode:
+        rows: list[list[FormulaNode]] = [[]]
         while True:
             rows[-1].append(self.sum())
             mark = self.expect("&", "\\\\", "\x02")
@@ -468,17 +474,17 @@ class _Parser:
                 rows.append([])
         if len({len(row) for row in rows}) > 1:
             self.refuse()
-        return Node("matrix", tuple(part for row in rows for part in row), str(len(rows[0])))
+        return FormulaNode("matrix", tuple(part for row in rows for part in row), str(len(rows[0])))
 
 
-def _is_integer(node: Node) -> bool:
+def _is_integer(node: FormulaNode) -> bool:
     return node.kind == "number" and not node.text and node.value.denominator == 1
 
 
-def _is_proper(fraction: Node) -> bool:
+def _is_proper(fraction: FormulaNode) -> bool:
     over, under = fraction.parts
     return over.value < under.value
 
 
-def _product(factors: list[Node]) -> Node:
-    return factors[0] if len(factors) == 1 else Node("*", tuple(factors))
+def _product(factors: list[FormulaNode]) -> FormulaNode:
+    return factors[0] if len(factors) == 1 else FormulaNode("*", tuple(factors))

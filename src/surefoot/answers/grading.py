@@ -55,11 +55,11 @@ class Grader:
     ) -> list[Grade]:
         """One grade per solution, against the reference of the same place.
 
-        A letter that is a variable of the ``problem``, if its text is known, is no unit: "4 m" is then not 4.
+        A letter that is a variable in the text of the ``problem`` is no unit there: "4 m" is not 4.
         """
         answers = [final_answer(solution, self.styles) for solution in solutions]
-        given = [answer and as_product(answer, variables_of(problem)) for answer in answers]
-        pairs = [(a, r) for a, r in zip(given, references, strict=True) if a is not None and r is not None]
+        products = [answer and as_product(answer, variables_of(problem)) for answer in answers]
+        pairs = [(a, r) for a, r in zip(products, references, strict=True) if a is not None and r is not None]
         verdicts = iter(self.checker.grade(pairs))
         grades = []
         for answer, reference in zip(answers, references, strict=True):

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import mpmath
 
-from surefoot.answers.formulas import ANGLES, INFINITY, Node, UnreadableError, number, read_formula
+from surefoot.answers.formulas import ANGLES, INFINITY, FormulaNode, UnreadableError, number, read_formula
 from surefoot.maths import print_number, read_quantity, rounds_to
 
 _DIGITS = (50, 120)
-"""Precisions: what is zero shrinks with the second one, and what is not zero stays."""
+"""Decimal digits of the two computations of each value: a difference of zero shrinks in the second one."""
 _POINTS = 4
 _MOST_BITS = 50_000
 _MOST_TERMS = 1000
@@ -35,10 +35,10 @@ _HUGE = 1e300
 _FLIPPED = str.maketrans("<>≤≥", "><≥≤")
 _NESTED = ("list", "set")
 _VECTORS = ("()", "⟨⟩")
-_ABSURD = Node("absurd")
+_ABSURD = FormulaNode("absurd")
 """An equation of numbers that does not hold ("0 = 18"): equal to nothing."""
 _PLURAL = frozenset({*_NESTED, "tuple", "matrix", "relation", "mod", "base", "∪", "∩", "∖", "absurd"})
-_I = Node("name", text="i")
+_I = FormulaNode("name", text="i")
 _CONSTANTS = ("e", "pi", "i", "°", "∞", "∅", "…")
 
 Value = Any
@@ -76,7 +76,7 @@ def value_of(text: str) -> Fraction | None:
     return value if isinstance(value, Fraction) and not _is_variable(_read(text)) else None
 
 
-def _read(text: str, *, lists: bool = False) -> Node:
+def _read(text: str, *, lists: bool = False) -> FormulaNode:
     try:
         return read_formula(text, lists=lists)
     except UnreadableError:
@@ -90,12 +90,12 @@ def fingerprint(text: str) -> str:
         return _Question().fingerprint(tree)
 
 
-class Item(NamedTuple):
+class NamedValue(NamedTuple):
     """A value, its name if it has one, and the equation that says so."""
 
     name: str
-    node: Node
-    equation: Node | None = None
+    node: FormulaNode
+    equation: FormulaNode | None = None
 
 
 def _real(value: Value) -> Value:
@@ -128,8 +128,8 @@ def _power(base: Value, exponent: Value) -> Value:
 
 
 def _function(name: str, parts: Sequence[Value]) -> Value:
-    """The value of a known function; raises ``KeyError`` for another one."""
-    x, *others = parts
+    """The value of a functions function; raises ``KeyError`` for another one."""
+    x, *arguments = parts
     reals = [_real(part) for part in parts]
     match name:
         case "abs":
@@ -147,7 +147,7 @@ def _function(name: str, parts: Sequence[Value]) -> Value:
                 return Fraction((math.factorial if name == "!" else math.comb)(*map(int, parts)))
             return (_MP.factorial if name == "!" else _MP.binomial)(*reals)
         case "sqrt" if x:
-            degree = others[0] if others else Fraction(2)
+            degree = arguments[0] if arguments else Fraction(2)
             odd = _is_integer(degree) and degree % 2 == 1 and not _MP.im(reals[0]) and _MP.re(reals[0]) < 0
             return -_power(-x, 1 / degree) if odd else _power(x, 1 / degree)
         case "sqrt":
@@ -156,8 +156,8 @@ def _function(name: str, parts: Sequence[Value]) -> Value:
             return _MP.log(*reals)
     if abs(reals[0]) > _MOST_BITS:
         raise TooLargeError
-    known = {"exp", *ANGLES, *(f"arc{name}" for name in ANGLES)}
-    if name not in known or others:
+    functions = {"exp", *ANGLES, *(f"arc{name}" for name in ANGLES)}
+    if name not in functions or arguments:
         raise KeyError(name)
     return getattr(_MP, name.replace("arc", "a"))(reals[0])
 
@@ -170,15 +170,15 @@ class _Evaluation:
         self.percent = Fraction(1, 100) if percent else Fraction(1)
         self.bound: dict[str, Value] = {"°": Fraction(1)}
 
-    def value(self, node: Node) -> Value:
-        """Raises ``UnreadableError`` for what has no value (1/0), ``TooLargeError``."""
+    def value(self, node: FormulaNode) -> Value:
+        """Raises ``UnreadableError`` for an undefined value (1/0), ``TooLargeError``."""
         with _MP.workdps(self.digits):
             try:
                 return self.compute(node)
             except (ArithmeticError, TypeError) as error:
                 raise UnreadableError(str(error)) from error
 
-    def compute(self, node: Node) -> Value:
+    def compute(self, node: FormulaNode) -> Value:
         self.question.spend(1)
         match node.kind:
             case "number":
@@ -198,9 +198,9 @@ class _Evaluation:
         raise UnreadableError(node.kind)
 
     def fold(self, operator: str, parts: Sequence[Value]) -> Value:
-        result, *others = parts
-        for other in others:
-            x, y = result, other
+        result, *operands = parts
+        for operand in operands:
+            x, y = result, operand
             if not isinstance(x, Fraction) or not isinstance(y, Fraction):
                 x, y = _real(x), _real(y)
             match operator:
@@ -211,7 +211,7 @@ class _Evaluation:
                 case "/":
                     result = x / y
                 case _:
-                    result = _power(result, other)
+                    result = _power(result, operand)
             bits = _bits(result)
             if bits > 4 * _MOST_BITS:
                 raise TooLargeError
@@ -226,7 +226,7 @@ class _Evaluation:
         negative = self.point == 3 or (self.point == 2 and len(text) + ord(text[0]) & 1)
         return -_point(text) if negative else _point(f"{text}{self.point}")
 
-    def call(self, node: Node) -> Value:
+    def call(self, node: FormulaNode) -> Value:
         degree = self.bound["°"]
         if node.text in ANGLES:
             self.bound["°"] = _MP.pi / 180
@@ -245,7 +245,7 @@ class _Evaluation:
         """The value of a function that is not known: the same for equal arguments."""
         return _point(f"{name}{[_MP.nstr(_real(part), 25) for part in parts]}")
 
-    def series(self, node: Node) -> Value:
+    def series(self, node: FormulaNode) -> Value:
         variable, low, high, body = node.parts
         first, last = self.compute(low), self.compute(high)
         outer = dict(self.bound)
@@ -269,7 +269,7 @@ class _Question:
 
     def __init__(self) -> None:
         self.work = 0
-        self.known: dict[tuple[Node, int, int, bool], Value] = {}
+        self.known: dict[tuple[FormulaNode, int, int, bool], Value] = {}
 
     def spend(self, work: int) -> None:
         self.work += work
@@ -277,7 +277,7 @@ class _Question:
             raise TooLargeError
 
     def values(
-        self, *nodes: Node, point: int = 0, digits: int = _DIGITS[0], percent: bool = True
+        self, *nodes: FormulaNode, point: int = 0, digits: int = _DIGITS[0], percent: bool = True
     ) -> list[Value]:
         evaluation = _Evaluation(self, point, digits, percent=percent)
         keys = [(node, point, digits, percent) for node in nodes]
@@ -295,21 +295,21 @@ class _Question:
             tiny, size = _MP.mpf(10) ** (10 - _DIGITS[1]), max(abs(_real(x2)), abs(_real(y2)))
             return bool(fine <= rough * tiny * 10 ** _DIGITS[0] or fine <= tiny * size)
 
-    def same_value(self, x: Node, y: Node) -> bool:
+    def same_value(self, x: FormulaNode, y: FormulaNode) -> bool:
         if x == y:
             return True
         percents = [any(node.kind == "%" for node in tree.walk()) for tree in (x, y)]
         readings = [True] if percents[0] == percents[1] else [True, False]
         return any(self.same_at_points(x, y, percent) for percent in readings)
 
-    def same_at_points(self, x: Node, y: Node, percent: bool) -> bool:
+    def same_at_points(self, x: FormulaNode, y: FormulaNode, percent: bool) -> bool:
         if not _is_variable(x) and not _is_variable(y):
             same = self.agree(lambda digits: self.values(x, y, digits=digits, percent=percent))
             return same or self.rounded(x, y)
         imaginary = any(node == _I for tree in (x, y) for node in tree.walk())
         for point in range(_POINTS):
-            found = self.values(x, y, point=point, percent=percent)
-            if point > 1 and not imaginary and any(_MP.im(_real(value)) for value in found):
+            numbers = self.values(x, y, point=point, percent=percent)
+            if point > 1 and not imaginary and any(_MP.im(_real(value)) for value in numbers):
                 continue  # the root of a negative number, where the variables are meant to be positive
 
             def pair(digits: int, point: int = point) -> list[Value]:
@@ -321,29 +321,39 @@ class _Question:
                 return False
         return True
 
-    def rounded(self, x: Node, y: Node) -> bool:
+    def rounded(self, x: FormulaNode, y: FormulaNode) -> bool:
         """Whether one of two constants has decimals and is the other rounded."""
         steps = [max((_step(node) for node in tree.walk()), default=Fraction(0)) for tree in (x, y)]
-        found = [_real(value) for value in self.values(x, y)]
-        if not any(steps) or any(_MP.im(value) for value in found):
+        numbers = [_real(value) for value in self.values(x, y)]
+        if not any(steps) or any(_MP.im(value) for value in numbers):
             return False
-        a, b = (Fraction(_MP.nstr(_MP.re(value), 40)) for value in found)
+        a, b = (Fraction(_MP.nstr(_MP.re(value), 40)) for value in numbers)
         decimals = [tree for tree, step in zip((x, y), steps, strict=True) if step]
         if all(node.kind in ("number", "neg") for tree in decimals for node in tree.walk()):
             return rounds_to(b, a, steps[0]) or rounds_to(a, b, steps[1])
         return len(decimals) == 1 and max(steps) <= _ROUNDED and abs(a - b) <= _ROUNDED * max(abs(a), abs(b))
 
-    def same_equation(self, x: Node, y: Node) -> bool:
+    def approximates(self, x: FormulaNode, y: FormulaNode) -> bool:
+        """Whether a decimal is a constant in fewer digits, as in "1/3 = 0.33"."""
+        step = _step(y)
+        if not step or _is_variable(x):
+            return False
+        difference = abs(_real(self.values(x)[0]) - _real(self.values(y)[0]))
+        return bool(difference <= _real(step) / 2)
+
+    def same_equation(self, x: FormulaNode, y: FormulaNode) -> bool:
         """Whether two relations of two sides have the same solutions: their differences are proportional."""
-        (left, operator), (right, other) = _difference(x), _difference(y)
-        a, b = self.values(left, right)
-        if operator != other or not a or not b:
+        (difference, operator), (other_difference, other_operator) = _difference(x), _difference(y)
+        a, b = self.values(difference, other_difference)
+        if operator != other_operator or not a or not b:
             return False
         if operator in "<≤" and (_MP.im(_real(a)) or _MP.im(_real(b)) or (a > 0) != (b > 0)):
             return False
 
         def crossed(point: int, digits: int) -> tuple[Value, Value]:
-            (a, b), (c, d) = (self.values(left, right, point=at, digits=digits) for at in (0, point))
+            (a, b), (c, d) = (
+                self.values(difference, other_difference, point=at, digits=digits) for at in (0, point)
+            )
             return (
                 (a * d, b * c)
                 if all(isinstance(z, Fraction) for z in (a, b, c, d))
@@ -352,81 +362,85 @@ class _Question:
 
         return all(self.agree(partial(crossed, point)) for point in range(1, _POINTS))
 
-    def item(self, node: Node) -> Item:
+    def item(self, node: FormulaNode) -> NamedValue:
         """A value with the name that it is given: "x = 3", "f(x) = 3x", "0 < x <= 1"."""
         if node.kind == "mod":
             inner = self.item(node.parts[0])
-            return Item(inner.name, Node("mod", (inner.node, node.parts[1])))
+            return NamedValue(inner.name, FormulaNode("mod", (inner.node, node.parts[1])))
         operators = set(node.text)
         if node.kind != "relation" or not operators <= set("=≡≈∈"):
-            return (_interval(node) if node.kind == "relation" else None) or Item("", node)
+            return (_interval(node) if node.kind == "relation" else None) or NamedValue("", node)
         sides = list(node.parts)
         if len(sides) == 2 and not _name(sides[0]) and _name(sides[1]):
             sides.reverse()
         name = _name(sides[0])
-        rest = sides[1:] if name else sides
-        if "≈" in operators and len(rest) > 1:
-            rest = rest[:1]
-        if len(rest) == 1:
-            return Item(name, rest[0], node if operators == {"="} else None)
-        if len(rest) == 2 and not name and any(map(_is_variable, rest)):
-            return Item("", node)
-        holds = all(self.same_value(rest[0], other) for other in rest[1:])
-        if not holds and any(map(_is_variable, rest)):
+        values = sides[1:] if name else sides
+        if "≈" in operators and len(values) > 1:
+            values = values[:1]
+        if len(values) == 1:
+            return NamedValue(name, values[0], node if operators == {"="} else None)
+        if len(values) == 2 and not name and any(map(_is_variable, values)):
+            return NamedValue("", node)
+        holds = all(
+            self.same_value(values[0], side) or self.approximates(values[0], side) for side in values[1:]
+        )
+        if not holds and any(map(_is_variable, values)):
             raise UnreadableError("a chain of equations with several meanings")
-        return Item(name, rest[-1] if holds else _ABSURD)
+        return NamedValue(name, values[0] if holds else _ABSURD)
 
-    def members(self, node: Node) -> list[Item]:
+    def members(self, node: FormulaNode) -> list[NamedValue]:
         """The values of a list, a set or a union; one of "±" is two."""
         if node.text == "and" and any(
             part.kind == "relation" and set(part.text) & set("<>≤≥≠") for part in node.parts
         ):
             raise UnreadableError("conditions that hold together")
         if node.kind in ("list", "set", "∪"):
-            found = [member for part in node.parts for member in self.members(part)]
+            members = [member for part in node.parts for member in self.members(part)]
             if node.kind == "set":
-                found = [x for at, x in enumerate(found) if not any(self.same_item(x, y) for y in found[:at])]
+                members = [
+                    x for at, x in enumerate(members) if not any(self.same_item(x, y) for y in members[:at])
+                ]
         elif node.kind == "relation" and node.text == "≠" and (name := _name(node.parts[0])):
-            ends = ((Node("neg", (INFINITY,)), node.parts[1]), (node.parts[1], INFINITY))
-            found = [Item(name, Node("tuple", part, "()")) for part in ends]
+            ends = ((FormulaNode("neg", (INFINITY,)), node.parts[1]), (node.parts[1], INFINITY))
+            members = [NamedValue(name, FormulaNode("tuple", part, "()")) for part in ends]
         else:
-            found = [self.item(tree) for tree in _both_signs(node)]
-        names = [member.name for member in found]
+            members = [self.item(tree) for tree in _both_signs(node)]
+        names = [member.name for member in members]
         if node.kind == "list" and names[0] and not any(names[1:]):  # "k = 1, 2, 4"
-            found = [member._replace(name=names[0]) for member in found]
-        return found
+            members = [member._replace(name=names[0]) for member in members]
+        return members
 
-    def same(self, x: Node, y: Node) -> bool:
+    def same(self, x: FormulaNode, y: FormulaNode) -> bool:
         """Whether two answers are equal; lists, sets and unions in any order."""
         conditions = any(part.kind == "relation" for part in (*x.parts, *y.parts))
         if {x.kind, y.kind} == {"tuple", "list"} and not conditions:
             vector = x if x.kind == "tuple" else y
             return vector.text in _VECTORS and self.same_in_order(x.parts, y.parts)
-        left, right = self.members(x), self.members(y)
-        if len(left) != len(right):
+        members, candidates = self.members(x), self.members(y)
+        if len(members) != len(candidates):
             return False
-        names, others = ({member.name for member in found} for found in (left, right))
-        dots = any(member.node.text == "…" for member in left)
-        if dots or (len(names) > 1 and others == {""}) or (len(others) > 1 and names == {""}):
-            return all(map(self.same_item, left, right))
-        for member in left:
-            at = next((k for k, other in enumerate(right) if self.same_item(member, other)), None)
+        names = [{value.name for value in values} for values in (members, candidates)]
+        dots = any(member.node.text == "…" for member in members)
+        if dots or (max(map(len, names)) > 1 and {""} in names):
+            return all(map(self.same_item, members, candidates))
+        for member in members:
+            at = next((k for k, other in enumerate(candidates) if self.same_item(member, other)), None)
             if at is None:
                 return False
-            del right[at]
+            del candidates[at]
         return True
 
-    def same_in_order(self, xs: Sequence[Node], ys: Sequence[Node]) -> bool:
+    def same_in_order(self, xs: Sequence[FormulaNode], ys: Sequence[FormulaNode]) -> bool:
         return len(xs) == len(ys) and all(map(self.same, xs, ys))
 
-    def same_item(self, left: Item, right: Item) -> bool:
-        (name, x, equation), (other_name, y, other_equation) = left, right
+    def same_item(self, answer: NamedValue, reference: NamedValue) -> bool:
+        (name, x, equation), (other_name, y, other_equation) = answer, reference
         renamed = bool(name and other_name and name != other_name)
         if renamed or "relation" in (x.kind, y.kind):
             equations = [equation or x, other_equation or y]
             if all(node.kind == "relation" and _is_equation(node) for node in equations):
                 return self.same_equation(*equations)
-            flipped = Node("relation", x.parts[::-1], x.text[::-1].translate(_FLIPPED))
+            flipped = FormulaNode("relation", x.parts[::-1], x.text[::-1].translate(_FLIPPED))
             if renamed or x.kind != y.kind:
                 return False
             return any(z.text == y.text and self.same_in_order(z.parts, y.parts) for z in (x, flipped))
@@ -453,8 +467,8 @@ class _Question:
             len(kinds) == 1 and not kinds & {"base", "absurd"} and self.same_in_order(x.parts, y.parts)
         )
 
-    def same_ratio(self, xs: Sequence[Node], ys: Sequence[Node]) -> bool:
-        """Whether "3:4" is "3:4"; whether it is "6:8" depends on what it is, a ratio or a time."""
+    def same_ratio(self, xs: Sequence[FormulaNode], ys: Sequence[FormulaNode]) -> bool:
+        """Whether the numbers are the same. "3:4" is "6:8" as a ratio, not as a time, so that is unknown."""
         if self.same_in_order(xs, ys):
             return True
         a, b, *_ = self.values(*xs)
@@ -463,17 +477,17 @@ class _Question:
             raise UnreadableError("a ratio or a time")
         return False
 
-    def fingerprint(self, node: Node) -> str:
+    def fingerprint(self, node: FormulaNode) -> str:
         if node.kind in ("tuple", "matrix"):
             prints = [self.fingerprint(part) for part in node.parts]
         else:
-            found = [member.node for member in self.members(node)]
-            if found == [node]:
+            nodes = [member.node for member in self.members(node)]
+            if nodes == [node]:
                 return self.print_of(node)
-            prints = list(map(self.fingerprint, found))
+            prints = list(map(self.fingerprint, nodes))
         return prints[0] if len(set(prints)) == 1 else f"collection of {sorted(prints)}"
 
-    def print_of(self, node: Node) -> str:
+    def print_of(self, node: FormulaNode) -> str:
         if node.kind in _PLURAL:
             return f"{node.kind} {node.text if node.kind == 'base' else ''}"
         value = self.values(node)[0]
@@ -483,20 +497,20 @@ class _Question:
         return f"{_print(_MP.re(value))} + {_print(imaginary)} i"
 
 
-def _is_equation(relation: Node) -> bool:
+def _is_equation(relation: FormulaNode) -> bool:
     return len(relation.parts) == 2 and not any(part.kind in _PLURAL for part in relation.parts)
 
 
-def _is_variable(tree: Node) -> bool:
+def _is_variable(tree: FormulaNode) -> bool:
     return any(node.kind == "name" and node.text not in _CONSTANTS for node in tree.walk())
 
 
-def _step(node: Node) -> Fraction:
+def _step(node: FormulaNode) -> Fraction:
     quantity = read_quantity(node.text) if node.kind == "number" and node.text else None
     return quantity.step if quantity else Fraction(0)
 
 
-def _name(node: Node) -> str:
+def _name(node: FormulaNode) -> str:
     """The name on the left of "x = 3", "f(x) = 3", "a_n = 3", "(x, y) = (1, 2)"; empty = it is none."""
     if node.kind == "name":
         return node.text
@@ -506,12 +520,14 @@ def _name(node: Node) -> str:
     return f"{node.text}({node.parts})" if node.kind == "call" and len(node.text) < 3 else ""
 
 
-def _difference(relation: Node) -> tuple[Node, str]:
-    left, right = relation.parts if relation.text not in (">", "≥") else relation.parts[::-1]
-    return Node("+", (left, Node("neg", (right,)))), relation.text.translate(str.maketrans(">≥", "<≤"))
+def _difference(relation: FormulaNode) -> tuple[FormulaNode, str]:
+    first, second = relation.parts if relation.text not in (">", "≥") else relation.parts[::-1]
+    return FormulaNode("+", (first, FormulaNode("neg", (second,)))), relation.text.translate(
+        str.maketrans(">≥", "<≤")
+    )
 
 
-def _interval(relation: Node) -> Item | None:
+def _interval(relation: FormulaNode) -> NamedValue | None:
     """The interval that "a < x <= b" or "x > a" describes; ``None`` = it is another relation."""
     parts, operators = relation.parts, relation.text
     if operators[0] in ">≥":
@@ -522,22 +538,22 @@ def _interval(relation: Node) -> Item | None:
     name = _name(parts[at])
     if not name or name in _CONSTANTS or any(_is_variable(part) for part in (*parts[:at], *parts[at + 1 :])):
         return None
-    low = parts[at - 1] if at else Node("neg", (INFINITY,))
+    low = parts[at - 1] if at else FormulaNode("neg", (INFINITY,))
     high = parts[at + 1] if at + 1 < len(parts) else INFINITY
     brackets = ("[" if at and operators[at - 1] == "≤" else "(") + ("]" if operators[at:] == "≤" else ")")
-    return Item(name, Node("tuple", (low, high), brackets))
+    return NamedValue(name, FormulaNode("tuple", (low, high), brackets))
 
 
-def _both_signs(node: Node) -> Iterator[Node]:
+def _both_signs(node: FormulaNode) -> Iterator[FormulaNode]:
     """The readings of "±": all upper signs, and all lower ones."""
     if not any(part.kind in ("±", "∓") for part in node.walk()):
         yield node
         return
 
-    def signed(tree: Node, plus: str) -> Node:
+    def signed(tree: FormulaNode, plus: str) -> FormulaNode:
         parts = tuple(signed(part, plus) for part in tree.parts)
         if tree.kind in ("±", "∓"):
-            return parts[0] if tree.kind == plus else Node("neg", parts)
+            return parts[0] if tree.kind == plus else FormulaNode("neg", parts)
         return tree._replace(parts=parts)
 
     yield signed(node, "±")
