@@ -205,6 +205,8 @@ PAIRS = [
     ("1{,}000", "1000", True),
     ("10,00", "1000", False),
     ("(1,234)", "(1, 234)", True),
+    ("about 3.5 or so", "about 35 or so", False),
+    ("near -5 or so", "near 5 or so", False),
     ("x = 1/3 = 0.33", "1/3", True),
     ("x = 1/3 = 0.34", "1/3", False),
     (r"2\sqrt{2} = 2.83", r"2\sqrt{2}", True),

@@ -212,6 +212,7 @@ _CHOICE_WITH_TEXT = re.compile(
 )
 _WORDS = re.compile(r"(?=.*[^\W\d_]{3})[^\W\d_]+(?:[ '-][^\W\d_]+)*|[A-Z]{2,}", re.DOTALL)
 _PROSE = re.compile(r"[^\W_]*[^\W\d_]{2}[\w\s.,:;'()-]*|[0-9:]+ ?[ap]\.?m\.?", re.IGNORECASE)
+_TOKEN = re.compile(r"[^\W\d_]+|-?[0-9]+(?:[.,:][0-9]+)*")
 _TOUCHING_LETTER = re.compile(r"(.*[0-9])([a-zA-Z](?:\^\{?[23]\}?)?)")
 
 
@@ -252,7 +253,7 @@ def _compare_texts(answer: str, reference: str) -> bool | None:
         other = texts[prose.index(False)]
         value = re.search("[0-9]", other) and _is_formula(other)
         return False if value and _WORDS.fullmatch(texts[prose.index(True)]) else None
-    tokens = [re.findall(r"[^\W\d_]+|[0-9]+", re.sub(r"(?<=\w)\.", "", text.casefold())) for text in texts]
+    tokens = [_TOKEN.findall(re.sub(r"(?<=[^\W\d_])\.", "", text.casefold())) for text in texts]
     words = [[token for token in line if token.isalpha()] for line in tokens]
     return tokens[0] == tokens[1] if words[0] == words[1] else None
 
@@ -265,7 +266,7 @@ def _is_formula(text: str) -> bool:
 
 
 def compare_plain(answer: str, reference: str) -> bool | None:
-    """Verdict where none needs algebra; ``None`` = ask the worker."""
+    """Verdict on texts, quantities, words and choices; ``None`` = compare the values of formulas."""
     texts = [normalise(answer), normalise(reference)]
     if texts[0] == texts[1] or not all(texts):
         return texts[0] == texts[1]
