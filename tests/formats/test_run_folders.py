@@ -154,18 +154,31 @@ def test_files_of_many_formats_and_broken_ones(tmp_path: Path) -> None:
     assert reading.context.report.left_out["files .txt"] == 1
 
 
-def test_labels_go_back_into_the_file_of_their_run(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        put(tmp_path, f"{name}/t.json", DATA / "mini-swe-agent.traj.json")
+@pytest.mark.parametrize(
+    "name",
+    ["claude-code.jsonl", "codex.jsonl", "gemini-cli.jsonl", "mini-swe-agent.traj.json", "opencode.json"],
+)
+def test_labels_go_back_into_the_file_of_their_run(tmp_path: Path, name: str) -> None:
+    for folder in ("a", "b"):
+        put(tmp_path, f"{folder}/{name}", DATA / name)
     traces = [cut_trace(trace) for trace in Reading(tmp_path).traces]
     labels = [
-        StepLabel(trace_id=trace.id, step=0, kind="correctness", value=value, source="s")
-        for trace, value in zip(traces, (1.0, -1.0), strict=True)
+        StepLabel(
+            trace_id=trace.id,
+            step=0,
+            kind="correctness",
+            value=-1.0 if trace.meta["import"]["file"].startswith("b/") else 1.0,
+            source="s",
+        )
+        for trace in traces
     ]
-    out = tmp_path / "out.json"
-    assert export_results(tmp_path / "b/t.json", out, results_of(traces, labels, [])) == ("mini-swe-agent", 1)
-    [column] = json.loads(out.read_text())["surefoot"]
-    assert (column["trace"], column["score"]) == (traces[1].id, 0.0)
+    out = tmp_path / f"out{Path(name).suffix}"
+    of_one = len(traces) // 2
+    written = export_results(tmp_path / "b" / name, out, results_of(traces, labels, []))
+    assert written[1] == of_one
+    text = out.read_text()
+    row = json.loads(text.splitlines()[0] if name.endswith(".jsonl") else text)
+    assert [column["score"] for column in row["surefoot"]] == [0.0] * of_one
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:

@@ -384,7 +384,6 @@ SEEDS: tuple[Seed, ...] = (
     _from_data("import claude-code", "claude-code.jsonl"),
     _from_data("import claude-code", "claude-code-stream.jsonl"),
     _from_data("import codex", "codex.jsonl"),
-    _from_data("import codex", "codex-exec.jsonl"),
     _from_data("import gemini-cli", "gemini-cli.jsonl"),
     _from_data("import opencode", "opencode.json"),
     _from_data("import mini-swe-agent", "mini-swe-agent.traj.json"),

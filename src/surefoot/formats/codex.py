@@ -1,4 +1,4 @@
-"""Sessions of Codex: rollouts under ``~/.codex/sessions``, and events of ``codex exec --json``.
+"""Sessions of Codex: rollouts under ``~/.codex/sessions``.
 
 A rollout has two logs in one file: ``response_item`` is what the model reads and writes, in the items of
 OpenAI's Responses API, and ``event_msg`` is what the screen shows. The first is read; the second adds the
@@ -27,12 +27,9 @@ _ENDS: Final = ("exec_command_end", "mcp_tool_call_end", "patch_apply_end")
 
 
 def is_codex(row: Mapping[str, Any]) -> bool:
-    """Whether a row is a line of a rollout, or an event of ``codex exec --json``."""
-    kind = row.get("type")
+    """Whether a row is a line of a rollout."""
     if isinstance(row.get("payload"), Mapping):
-        return kind in ("session_meta", "response_item", "turn_context", "event_msg", "compacted")
-    if "thread_id" in row or isinstance(row.get("item"), Mapping):
-        return kind in ("thread.started", "item.started", "item.updated", "item.completed")
+        return row.get("type") in ("session_meta", "response_item", "turn_context", "event_msg", "compacted")
     return row.keys() - {"git"} == {"id", "timestamp", "instructions"}
 
 
@@ -68,8 +65,6 @@ class _Session:
     _failed: dict[Any, bool] = field(default_factory=dict)
     """Whether calls failed, by their ids, as the events say."""
     _prompts: list[str] = field(default_factory=list)
-    _seen: set[str] = field(default_factory=set)
-    """Ids of the calls of ``codex exec`` that are in the messages."""
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add the content of a line."""
@@ -78,13 +73,6 @@ class _Session:
             self.context.report.left_out["events of the session that started a subagent"] += 1
         elif isinstance(payload, Mapping):
             self._add_line(kind, payload)
-        elif isinstance(item := row.get("item"), Mapping):
-            self._add_exec_item(item, done=kind == "item.completed")
-        elif kind in ("thread.started", "turn.completed", "turn.failed", "error"):
-            self.name = str(row.get("thread_id") or self.name)
-            self.usage = row.get("usage") or self.usage
-            if (error := row.get("error") or row.get("message")) is not None:
-                self.error = str(error.get("message") if isinstance(error, Mapping) else error)
         elif kind is None and "instructions" in row:
             self._add_line("session_meta", row)
         else:
@@ -166,38 +154,6 @@ class _Session:
             self.chat.cut(first)
             del self._turns[-turns:]
             del self._prompts[-turns:]
-
-    def _add_exec_item(self, item: Mapping[str, Any], *, done: bool) -> None:
-        """Add an item of ``codex exec``: a call stands there when it starts and again with its result."""
-        kind, name = str(item.get("type")), str(item.get("id"))
-        if kind in ("agent_message", "reasoning", "plan"):
-            if done:
-                self.chat.part(
-                    {"type": "reasoning" if kind == "reasoning" else "text", "text": item.get("text")}
-                )
-            return
-        if kind == "error":
-            self.error = str(item.get("message"))
-            return
-        if name not in self._seen:
-            self._seen.add(name)
-            fixed = (
-                "id",
-                "type",
-                "status",
-                "aggregated_output",
-                "exit_code",
-                "result",
-                "error",
-                "tool",
-                "arguments",
-            )
-            inputs = item.get("arguments") or {key: item[key] for key in item if key not in fixed}
-            self.chat.call(str(item.get("tool") or kind), inputs, name)
-        if done:
-            result = item.get("result") or item.get("error") or {}
-            output = item.get("aggregated_output", result.get("content") or result.get("message") or "")
-            self.chat.result(name, output, fields_failed(item))
 
     def trace(self, note: Mapping[str, Any]) -> ImportedTrace:
         """The run."""

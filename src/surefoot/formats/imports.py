@@ -124,11 +124,6 @@ class ImportContext:
         """The items that ``build`` makes of each row; a row that it rejects is counted with its reason."""
         return build_rows(rows, build, self.report, "", ROW_ERRORS)
 
-    def say_all(self, texts: Iterable[str]) -> None:
-        """Say each text."""
-        for text in texts:
-            self.say(text)
-
     def count_value(self, column: str, value: Any, *, is_read: bool) -> None:
         """Count a value of a column."""
         if value is not None:

@@ -1,6 +1,6 @@
-"""Sessions of OpenCode: its database ``opencode.db``, ``opencode export``, ``opencode run --format json``.
+"""Sessions of OpenCode: its database ``opencode.db``, and ``opencode export``.
 
-All three hold messages with parts; a part ``tool`` is a call together with its result.
+Both hold messages with parts; a part ``tool`` is a call together with its result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from surefoot.errors import RecordError
 from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, reported_usage, row_note, run_of
-from surefoot.formats.rows import Row, raw_rows, session_rows
+from surefoot.formats.rows import Row, raw_rows
 from surefoot.io.limits import FileLimits, RowSize
 
 _NAME: Final = "opencode"
@@ -27,9 +27,7 @@ _LOOKS: Final = 100_000
 
 
 def is_opencode(row: Mapping[str, Any]) -> bool:
-    """Whether a row is an exported session, or an event of ``opencode run``."""
-    if isinstance(row.get("part"), Mapping) and "sessionID" in row:
-        return True
+    """Whether a row is an exported session."""
     messages = row.get("messages")
     if not isinstance(row.get("info"), Mapping) or not isinstance(messages, list) or not messages:
         return False
@@ -54,7 +52,7 @@ def read_opencode(path: Path | str, context: ImportContext) -> Iterator[Imported
     """One trace per session; parts without a part in the conversation, such as snapshots, are counted."""
 
     def build(number: int, row: Mapping[str, Any]) -> Iterator[ImportedTrace]:
-        yield _trace(row, row_note(_NAME, number, row.get("info")), context)
+        yield _trace(row, row_note(_NAME, number, row), context)
 
     return context.rows(_sessions(Path(path)), build)
 
@@ -62,21 +60,8 @@ def read_opencode(path: Path | str, context: ImportContext) -> Iterator[Imported
 def _sessions(path: Path) -> Iterator[Row]:
     if is_opencode_database(path):
         yield from enumerate(_stored(path), start=1)
-        return
-    number, row = next(raw_rows(path), (1, {}))
-    if not isinstance(row, Mapping) or "part" not in row:
+    else:
         yield from raw_rows(path)
-        return
-    for number, events in session_rows(path):
-        if isinstance(events, ValueError):
-            yield number, events
-            continue
-        parts: dict[Any, list[Any]] = {}
-        for event in events:
-            if isinstance(part := event.get("part"), Mapping):
-                parts.setdefault(part.get("messageID"), []).append(part)
-        messages = [{"info": {"role": "assistant"}, "parts": of_one} for of_one in parts.values()]
-        yield number, {"info": {"id": events[0].get("sessionID")}, "messages": messages}
 
 
 def _open(path: Path) -> sqlite3.Connection:

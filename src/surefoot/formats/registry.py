@@ -336,7 +336,8 @@ def _folder_traces(path: Path, name: str, context: ImportContext) -> Iterator[Im
             formats[run.format] += not empty
             if not empty:
                 context.report.add(report, run.name)
-                context.say_all(f"{run.name}: {text}" for text in notes)
+                for text in notes:
+                    context.say(f"{run.name}: {text}")
     if not formats.total():
         raise RecordError(
             f"{path}: none of its files holds a run" + "".join(f"\n  {text}" for text in failed[:20])
