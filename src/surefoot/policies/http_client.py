@@ -11,7 +11,7 @@ import json
 import os
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -32,6 +32,10 @@ _ERROR_BYTES = 64_000
 """Bytes of an error's body that are read."""
 _KEEP_ALIVE_S = 4.0
 """Idle connections are closed earlier than by uvicorn (5 s), so that no request is sent on a closing one."""
+_SLICE_S = 0.002
+"""Seconds of work on a stream after which it pauses."""
+_LARGE_BYTES, _BYTE_S = 65_536, 1e-7
+"""An event of more bytes pauses for the work that is to come, at so many seconds a byte."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 8.0
 _LONGEST_RETRY_AFTER_S = 60.0
 """A larger ``Retry-After`` is ignored."""
@@ -99,6 +103,7 @@ class HttpClient:
         self._session, self._url = session, base_url.rstrip("/")
         self._timeout_s, self._max_retries = timeout_s, max_retries
         self._proxy = _proxy(base_url)
+        self._streams = 0
         self._headers = {
             "Authorization": f"Bearer {api_key or os.environ.get(API_KEY_VARIABLE) or 'none'}",
             "Content-Type": "application/json",
@@ -146,18 +151,31 @@ class HttpClient:
         """
         data = _to_json(body)
         loop = asyncio.get_running_loop()
-        with _call_errors():
-            async with asyncio.timeout(self._timeout_s) as deadline, self._request(path, data) as response:
-                await _check(response)
-                if response.content_type == "application/json":
-                    yield NotStreamed(body=await _read(response, max_bytes))
-                    return
-                async for event in _events(_bounded(response, max_bytes)):
-                    if event.startswith(b"[DONE]"):
+        self._streams += 1
+        try:
+            with _call_errors():
+                async with (
+                    asyncio.timeout(self._timeout_s) as deadline,
+                    self._request(path, data) as response,
+                ):
+                    await _check(response)
+                    if response.content_type == "application/json":
+                        yield NotStreamed(body=await _read(response, max_bytes))
                         return
-                    deadline.reschedule(None)  # time that the consumer takes is not the server's
-                    yield event
-                    deadline.reschedule(loop.time() + self._timeout_s)
+                    async for event in _events(_bounded(response, max_bytes), self._pause):
+                        if event.startswith(b"[DONE]"):
+                            return
+                        deadline.reschedule(None)  # time that the consumer takes is not the server's
+                        if len(event) > _LARGE_BYTES:
+                            await self._pause(len(event) * _BYTE_S)
+                        yield event
+                        deadline.reschedule(loop.time() + self._timeout_s)
+        finally:
+            self._streams -= 1
+
+    async def _pause(self, worked_s: float) -> None:
+        """Wait so long that all streams together take half of the time, however much they have to read."""
+        await asyncio.sleep(worked_s * self._streams)
 
     def _request(
         self, path: str, data: bytes | None, params: Mapping[str, str] | None = None
@@ -276,8 +294,11 @@ def _call_errors() -> Iterator[None]:
         raise CallError(reason, retryable=True) from error
 
 
-async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield the data of server-sent events (WHATWG HTML, section 9.2); other fields are ignored."""
+async def _events(
+    chunks: AsyncIterator[bytes], pause: Callable[[float], Awaitable[None]]
+) -> AsyncGenerator[bytes]:
+    """Yield the data of server-sent events (WHATWG HTML, section 9.2); other fields are ignored. ``pause`` is
+    awaited with the seconds of work after each slice of it."""
     pending, data = list[bytes](), list[bytes]()
     async for chunk in chunks:
         first, *lines = chunk.split(b"\n")
@@ -285,7 +306,11 @@ async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
         if not lines:
             continue
         lines, pending = [b"".join(pending), *lines[:-1]], lines[-1:]
+        begin = time.perf_counter()
         for line in lines:
+            if (worked_s := time.perf_counter() - begin) > _SLICE_S:
+                await pause(worked_s)
+                begin = time.perf_counter()
             field, _, value = line.rstrip(b"\r").partition(b":")
             if field == b"data":
                 data.append(value.removeprefix(b" "))

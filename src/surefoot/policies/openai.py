@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from copy import copy
@@ -25,6 +24,7 @@ from surefoot.policies.openai_responses import (
     ResponseBuilder,
     ResponseError,
     Show,
+    check_parts,
     merge,
     read,
 )
@@ -37,8 +37,6 @@ _SMALL_BYTES, _BYTES_PER_CHARACTER, _BYTES_PER_TOKEN = 1_000_000, 16, 2048
 """Largest response: for the frame, for each character of the prompt, whose tokens may be repeated, and for
 each new token with its log-probability."""
 CONCURRENCY = 16
-_SLICE_S = 0.002
-"""Seconds of work on a stream after which it pauses for as long, so that others go on beside it."""
 
 
 class OpenAIPolicy:
@@ -361,6 +359,7 @@ class _Call:
                     if self.show is None:
                         path = PATHS[self.mode]
                         data = await client.request_once(path, self.body, max_bytes=max_bytes)
+                        check_parts(data, self._most_tokens)
                         return ResponseBody.model_validate_json(data)
                     return await self._streamed(client, self.show, max_bytes)
                 except CallError as error:
@@ -373,20 +372,16 @@ class _Call:
             self.shown = True
             show(number, text)
 
-        builder, worked_s = ResponseBuilder(self.request, self.mode, show_piece), 0.0
+        builder = ResponseBuilder(self.request, self.mode, show_piece)
         body = {"stream_options": {"include_usage": True}, **self.body, "stream": True}
         async with aclosing(client.events(PATHS[self.mode], body, max_bytes=max_bytes)) as events:
             async for data in events:
                 if isinstance(data, NotStreamed):
                     return ResponseBody.model_validate_json(data.body)
-                begin = time.perf_counter()
+                check_parts(data, self._most_tokens)
                 event = json.loads(data)
                 _raise_error_event(event)
                 builder.add(event)
-                worked_s += time.perf_counter() - begin
-                if worked_s > _SLICE_S:
-                    await asyncio.sleep(worked_s)
-                    worked_s = 0.0
         return builder.answer()
 
 

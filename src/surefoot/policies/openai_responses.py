@@ -40,6 +40,8 @@ TOKEN_CHARACTERS, _MORE_CHARACTERS = 128, 256
 """Characters of a token at most (runs of white space in GPT-4's vocabulary), and of an answer beyond them."""
 TOKEN_EVENTS, _MORE_EVENTS = 4, 256
 """Events of a stream for each token at most, and beyond them."""
+_TOKEN_PARTS, _MORE_PARTS = 32, 1024
+"""Objects of an answer for each token at most (with its alternatives), and beyond them."""
 _MOST_PARTS = 4096
 """Choices of an answer, and calls or pieces of reasoning of a message: each costs microseconds to read."""
 
@@ -243,6 +245,12 @@ def _check_size(characters: int, events: int, tokens: int) -> None:
         raise ResponseError(f"the answer has more characters than {tokens} tokens can have")
     if events > _MORE_EVENTS + TOKEN_EVENTS * tokens:
         raise ResponseError(f"the answer has more events than {tokens} tokens can have")
+
+
+def check_parts(data: bytes, tokens: int) -> None:
+    """Raise :class:`ResponseError` for unread JSON of more objects than so many tokens can have."""
+    if data.count(b"{") > _MORE_PARTS + _TOKEN_PARTS * tokens:
+        raise ResponseError(f"the answer has more objects than {tokens} tokens can have")
 
 
 def merge(results: Sequence[SampleResult]) -> SampleResult:
