@@ -124,6 +124,51 @@ def test_a_cut_or_lying_file_is_refused_in_a_sentence(file: Path, tmp_path: Path
             load_policy(damaged)
 
 
+def with_tensor_field(whole: bytes, name: bytes, dimensions: list[int], kind: int | None = None) -> bytes:
+    """The file with another shape or type of one tensor."""
+    at = whole.index(struct.pack("<Q", len(name)) + name) + 8 + len(name)
+    (count,) = struct.unpack_from("<I", whole, at)
+    end = at + 4 + 8 * count
+    kinds = whole[end : end + 4] if kind is None else struct.pack("<I", kind)
+    shape = struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions)
+    return whole[:at] + shape + kinds + whole[end + 4 :]
+
+
+NORM = b"output_norm.weight"
+PUBLIC = {
+    "a dimension of 0": lambda whole: with_tensor_field(whole, NORM, [0]),
+    "a dimension of 2^42 + 1": lambda whole: with_tensor_field(whole, NORM, [2**42 + 1]),
+    "dimensions whose product wraps to 64": lambda whole: with_tensor_field(whole, NORM, [2**32, 2**32, 64]),
+    "a dimension of 2^63": lambda whole: with_tensor_field(whole, NORM, [2**63]),
+    "a million dimensions": lambda whole: with_tensor_field(whole, NORM, [1] * 1_000_000),
+    "a type that is none": lambda whole: with_tensor_field(whole, NORM, [64], 4_000_000_000),
+    "an empty key": lambda whole: whole.replace(
+        struct.pack("<Q", 12) + b"general.name", struct.pack("<Q", 0) + b"general.name", 1
+    ),
+    "token types of another width": lambda whole: whole.replace(
+        b"tokenizer.ggml.token_type" + struct.pack("<II", 9, 5),
+        b"tokenizer.ggml.token_type" + struct.pack("<II", 9, 0),
+        1,
+    ),
+    "an alignment of 0": lambda whole: whole.replace(
+        struct.pack("<Q", 12) + b"general.name" + struct.pack("<I", 8) + struct.pack("<Q", 4) + b"tiny",
+        struct.pack("<Q", 17) + b"general.alignment" + struct.pack("<II", 4, 0),
+        1,
+    ),
+}
+"""Faults of readers of GGUF files that were reported in public."""
+
+
+@pytest.mark.parametrize("fault", PUBLIC)
+def test_faults_of_other_readers_are_refused_in_a_sentence(file: Path, tmp_path: Path, fault: str) -> None:
+    whole = file.read_bytes()
+    damaged = PUBLIC[fault](whole)
+    assert damaged != whole
+    (tmp_path / "damaged.gguf").write_bytes(damaged)
+    with suppress(PolicyError):  # any other error is a fault
+        load_policy(tmp_path / "damaged.gguf")
+
+
 def test_a_number_of_layers_that_the_file_does_not_hold(file: Path, tmp_path: Path) -> None:
     key, whole = b"qwen2.block_count", file.read_bytes()
     at = whole.index(key) + len(key) + 4
