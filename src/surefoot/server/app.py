@@ -3,7 +3,7 @@
 The pages are rendered on the server, load nothing from other hosts, and are usable without scripts. A page
 with a JSON twin answers it at its address with ``.json``, or with ``Accept: application/json``. The pages of
 traces and requests show everybody's labels. Annotators must not see each other's, so a project's pages of
-that kind are for its administrators and viewers (``read``), the others for those of the whole server.
+that kind are for its administrators and viewers (``read``), the others for viewers of the whole server.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def _accepts(request: Request, method: str) -> bool:
     names = ("type", "path", "root_path", "headers")
     scope = {**{name: request.scope.get(name, "") for name in names}, "method": method}
     routes: list[BaseRoute] = request.app.routes
-    known = (route for route in routes if isinstance(route, Served) and route.path != _REST)
-    return any(route.matches(scope)[0] is Match.FULL for route in known)
+    others = (route for route in routes if isinstance(route, Served) and route.path != _REST)
+    return any(route.matches(scope)[0] is Match.FULL for route in others)
 
 
 def page(path: str, function: Callable[..., Response], action: Action) -> Route:

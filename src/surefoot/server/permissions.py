@@ -62,7 +62,7 @@ ROLE_SCOPES: Final[Mapping[Role, frozenset[KeyScope]]] = MappingProxyType(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Actor:
+class Principal:
     """The author of a request: a signed-in user, or the owner of an API key."""
 
     name: str
@@ -90,7 +90,7 @@ class Actor:
         return True
 
 
-def role_in(actor: Actor, project: int | None = None) -> Role | None:
+def role_in(actor: Principal, project: int | None = None) -> Role | None:
     """The role in a project or, without one, on the whole server; ``None`` = it is not open to the actor."""
     if actor.only_project not in (None, project):
         return None
@@ -105,7 +105,7 @@ def role_in(actor: Actor, project: int | None = None) -> Role | None:
     return actor.key_role if role == "admin" else None
 
 
-def allowed(actor: Actor, action: Action, project: int | None = None) -> Role | None:
+def allowed(actor: Principal, action: Action, project: int | None = None) -> Role | None:
     """The role in which an action is allowed, in a project or on the whole server; here alone it is decided.
 
     Raises ``ScopeError`` for a key that lacks the scope, ``ForbiddenError`` for another role, and

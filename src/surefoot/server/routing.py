@@ -125,8 +125,8 @@ def openapi_document(
             **{str(code): {"description": MEANINGS[code], "content": error} for code in sorted(statuses)},
         }
         for path, suffix in zip(route.paths, ("", "_json"), strict=False):
-            known = paths.setdefault(_PARAMETER.sub(r"{\1}", path), {})
-            known[route.method.lower()] = {**operation, "operationId": name + suffix}
+            methods = paths.setdefault(_PARAMETER.sub(r"{\1}", path), {})
+            methods[route.method.lower()] = {**operation, "operationId": name + suffix}
     about = "An OpenAI-compatible gateway that verifies as it generates."
     components: dict[str, Any] = {"schemas": definitions.get("$defs", {})}
     if with_keys:

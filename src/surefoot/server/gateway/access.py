@@ -25,7 +25,7 @@ from surefoot.concurrency import CALLER
 from surefoot.errors import ExpiredKeyError, ForbiddenError, ScopeError, StoreError
 from surefoot.server.gateway.errors import ApiError, invalid, printable, response_of
 from surefoot.server.gateway.settings import ServerLimits, ServerSettings, is_loopback
-from surefoot.server.permissions import Action, Actor, allowed
+from surefoot.server.permissions import Action, Principal, allowed
 from surefoot.server.routing import Route
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class KeyAuth:
         if key is None:
             require_local(headers)
             return None
-        actor = Actor(
+        actor = Principal(
             name=key.name,
             role=key.role,
             key_role=key.role,
@@ -355,7 +355,7 @@ def _declared_length(scope: Scope) -> int:
 async def read_body(request: Request, kind: type[BaseModel], limits: ServerLimits) -> BaseModel:
     """The parsed body, which the request keeps.
 
-    Raises :class:`ApiError` 400 for what is not a JSON object of this kind, one nested too deeply or of too
+    Raises :class:`ApiError` 400 for anything but a JSON object of this kind, one nested too deeply or of too
     many parts, and text that UTF-8 cannot hold.
     """
     max_depth = limits.max_json_depth

@@ -1,4 +1,4 @@
-"""Has anything changed? A chart of signals of each request, against those of a reference."""
+"""Has anything changed? A chart of signals of each request, compared with a reference."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from surefoot.server.gateway.settings import PageSettings
 from surefoot.server.pages.forms import Form, read_form
 from surefoot.server.pages.mathematics import page_budget
 from surefoot.server.pages.render import FOLDER, HEADERS, templates
-from surefoot.server.permissions import Action, Actor, Role, allowed, role_in
+from surefoot.server.permissions import Action, Principal, Role, allowed, role_in
 from surefoot.server.routing import Route
 from surefoot.server.store.accounts import Project
 from surefoot.server.store.database import Database
@@ -117,7 +117,7 @@ class Page:
 
     request: Request
     pages: Pages
-    visitor: Actor | None = None
+    visitor: Principal | None = None
     """The author of the request, if known."""
     opened: Project | None = None
     """The project of the address."""
@@ -146,7 +146,7 @@ class Page:
         return str(self.request.scope.get("root_path", ""))
 
     @property
-    def actor(self) -> Actor:
+    def actor(self) -> Principal:
         """The author of the request. Raises ``SignInNeeded`` if they are unknown."""
         if self.visitor is None:
             raise SignInNeeded
@@ -282,7 +282,7 @@ def page_endpoint(route: Route, pages: Pages) -> Callable[[Request], Awaitable[R
     return answer
 
 
-def visitor_of(request: Request) -> Actor | None:
+def visitor_of(request: Request) -> Principal | None:
     """The visitor, by API key or cookie; ``None`` = unknown."""
     pages: Pages = request.app.state.pages
     db, sent = pages.db, bearer_key(request)
@@ -308,7 +308,7 @@ def visitor_of(request: Request) -> Actor | None:
     owner = user or key
     if owner is None:
         return None
-    return Actor(
+    return Principal(
         name=key.name if key else owner.name,
         role=owner.role,
         user_id=user.id if user else None,
