@@ -205,6 +205,8 @@ PAIRS = [
     ("1{,}000", "1000", True),
     ("10,00", "1000", False),
     ("(1,234)", "(1, 234)", True),
+    ("1:1", r"\begin{pmatrix} 2 \\ 1 \end{pmatrix}", False),
+    ("4x-5y=-50", r"\frac{12}{5,\!525}", False),
     ("about 3.5 or so", "about 35 or so", False),
     ("near -5 or so", "near 5 or so", False),
     ("x = 1/3 = 0.33", "1/3", True),

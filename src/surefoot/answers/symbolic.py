@@ -61,9 +61,16 @@ def same_formulas(answer: str, reference: str) -> bool:
         if question.same(x, y):
             return True
         # "(1,234)" may be a number or a pair
-        x2 = _read(answer, lists=True) if y.kind in _PLURAL else x
-        y2 = _read(reference, lists=True) if x.kind in _PLURAL else y
+        x2 = _as_list(answer, x) if y.kind in _PLURAL else x
+        y2 = _as_list(reference, y) if x.kind in _PLURAL else y
         return (x2, y2) != (x, y) and question.same(x2, y2)
+
+
+def _as_list(text: str, tree: FormulaNode) -> FormulaNode:
+    try:
+        return read_formula(text, lists=True)
+    except UnreadableError:
+        return tree
 
 
 def value_of(text: str) -> Fraction | None:
@@ -76,9 +83,9 @@ def value_of(text: str) -> Fraction | None:
     return value if isinstance(value, Fraction) and not _is_variable(_read(text)) else None
 
 
-def _read(text: str, *, lists: bool = False) -> FormulaNode:
+def _read(text: str) -> FormulaNode:
     try:
-        return read_formula(text, lists=lists)
+        return read_formula(text)
     except UnreadableError:
         return read_formula(text, lists=True)
 
@@ -447,7 +454,7 @@ class _Question:
         kinds = {x.kind, y.kind}
         if not kinds & _PLURAL:
             return self.same_value(x, y)
-        if ":" in (x.text, y.text):
+        if ":" in (x.text, y.text) and not any(z.kind in _PLURAL for z in (x, y) if z.text != ":"):
             return self.same_ratio(*(z.parts if z.text == ":" else (z, number(1)) for z in (x, y)))
         if kinds == {"mod"}:
             a, m, b, n = self.values(*x.parts, *y.parts)
