@@ -165,7 +165,7 @@ class Inspection(JSONResult):
             f"Findings: {found:,} in {self.with_findings:,} of {traces:,} traces; of the other "
             f"{traces - self.with_findings:,} the checks cannot tell. Verdicts: {found - advice:,}, which "
             f"name a first suspicious step in {named:,} of the traces; their checks were right about the "
-            f"step in 70 % of the cases or more on every corpus. Advice: {advice:,}, without a label."
+            f"step in 70 % of the cases or more on every corpus. Advice, without a label: {advice:,}."
         )
 
 

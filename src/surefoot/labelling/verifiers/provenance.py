@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from surefoot.labelling.verifiers.claims import stems_of_name
 
 _PART: Final = re.compile(r"[^\W_]+")
-_TOKEN: Final = re.compile(r"[\w-]*\d{3}[\w-]*", re.ASCII)
+_FIELD: Final = re.compile(r'"(\w{1,64})": ?"?([\w-]{0,64}\d{3}[\w-]{0,64})', re.ASCII)
 _DIGITS: Final = re.compile(r"\d+", re.ASCII)
 _SPACED: Final = re.compile(r"\d[\d ().-]{5,20}\d", re.ASCII)
 """Digits in groups, as of telephone numbers, cards and accounts."""
@@ -48,8 +48,8 @@ class Provenance:
     numbers: dict[float, None] = field(default_factory=dict)
     words: list[str] = field(default_factory=list)
     """Texts of people, in lower case."""
-    forms: set[str] = field(default_factory=set)
-    """Forms of the identifiers in results."""
+    forms: set[tuple[str, str]] = field(default_factory=set)
+    """Names and forms of the identifiers in results."""
     scrambled: set[str] = field(default_factory=set)
     """Digits of identifiers and numbers, in order of size."""
 
@@ -64,14 +64,14 @@ class Provenance:
         if by == "person":
             self.words.append(lower)
         elif by == "tool":
-            self.forms.update(map(_form, _TOKEN.findall(text)))
+            self.forms.update((name.lower(), _form(value)) for name, value in _FIELD.findall(text))
 
     def unknown(self, tool: str, arguments: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
         """``name value`` of each argument of a call that nothing has shown, and whether that is a fault.
 
-        It is one if results have shown identifiers of the same form, if the digits are those of a known one
-        in another order, if an amount is ten times or a tenth of a known one, or if a path is deleted. What
-        is left may be known from elsewhere, or computed.
+        It is one if results have shown other values of this name and form, if the digits are those of a known
+        one in another order, if an amount is ten times or a tenth of a known one, or if a path is deleted.
+        What is left may be known from elsewhere, or computed.
         """
         for name, value in _leaves("", arguments):
             if isinstance(value, bool) or _OWN.search(name):
@@ -85,7 +85,7 @@ class Provenance:
         if _AMOUNT.search(name):
             amount = abs(float(value))
             return any(abs(factor * amount - known) < _CENT for known in self.numbers for factor in (10, 0.1))
-        if _PATH.search(name) or _form(value) in self.forms:
+        if _PATH.search(name) or (name, _form(value)) in self.forms:
             return True
         return any("".join(sorted(run)) in self.scrambled for run in _DIGITS.findall(value) if len(run) > 3)
 
