@@ -15,17 +15,16 @@ from typing import Any, Final
 from surefoot.errors import RecordError
 from surefoot.failures import fields_failed
 from surefoot.formats.imports import (
-    IMPORT_KEY,
     ImportContext,
     ImportedTrace,
     record_tools,
     reported_usage,
     row_note,
-    task_of,
+    run_of,
 )
 from surefoot.formats.rows import Row, raw_rows
 from surefoot.io.limits import FileLimits, RowSize
-from surefoot.records import Problem, Trace, as_json
+from surefoot.records import as_json
 
 _NAME: Final = "openhands"
 _SKIPPED: Final = {
@@ -97,27 +96,21 @@ def _trace(note: dict[str, Any], row: Any, context: ImportContext) -> ImportedTr
     for index, event in enumerate(events):
         if isinstance(event, Mapping):
             chat.add(index, event)
-    messages = context.chat(chat.messages)
-    if len(messages) != len(chat.messages):
-        raise RecordError("a message holds the results of several calls, which events never do")
     metadata, instance = row.get("metadata") or {}, row.get("instance") or {}
-    usage = (row.get("metrics") or {}).get("accumulated_token_usage") or {}
     statement = instance.get("problem_statement") or row.get("instruction")
-    problem = Problem(text=statement if isinstance(statement, str) else task_of(messages), source=_NAME)
-    trace = Trace(
-        problem_id=problem.id,
-        messages=messages,
+    return run_of(
+        chat.messages,
+        context,
+        note,
+        source=_NAME,
+        task=statement if isinstance(statement, str) else None,
+        meta={"openhands": {"instance": row.get("instance_id"), "test_result": row.get("test_result")}},
         tools=() if chat.named_by_action else record_tools(chat.tools),
         outcome=_resolved(row),
         policy=(metadata.get("llm_config") or {}).get("model") or chat.model,
         error=None if row.get("error") is None else str(row["error"]),
-        usage=reported_usage(usage),
-        meta={
-            IMPORT_KEY: note,
-            "openhands": {"instance": row.get("instance_id"), "test_result": row.get("test_result")},
-        },
+        usage=reported_usage((row.get("metrics") or {}).get("accumulated_token_usage") or {}),
     )
-    return ImportedTrace(problem=problem, trace=trace)
 
 
 def _resolved(row: Mapping[str, Any]) -> bool | None:

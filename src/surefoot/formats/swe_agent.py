@@ -12,16 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.errors import RecordError
-from surefoot.formats.imports import (
-    IMPORT_KEY,
-    ImportContext,
-    ImportedTrace,
-    reported_usage,
-    row_note,
-    task_of,
-)
+from surefoot.formats.imports import ImportContext, ImportedTrace, reported_usage, row_note, run_of
 from surefoot.formats.rows import raw_rows
-from surefoot.records import Problem, Trace, reported_count
+from surefoot.records import reported_count
 
 _NAME: Final = "swe-agent"
 
@@ -66,22 +59,20 @@ def _trace(note: dict[str, Any], run: Any, row: Mapping[str, Any], context: Impo
     rows = _prompt(history)
     for number, (turn, message) in enumerate(_with_history(run["trajectory"], history)):
         rows += _turn_messages(number, turn, message)
-    messages = context.chat(rows)
-    if len(messages) != len(rows):
-        raise RecordError("a message of 'history' holds the results of several calls, which turns never do")
     info = run.get("info") or {}
     stats = info.get("model_stats") or {}
     config = _config(run.get("replay_config"))
-    problem = Problem(text=_problem_statement(config) or task_of(messages), source=_NAME)
-    trace = Trace(
-        problem_id=problem.id,
-        messages=messages,
+    return run_of(
+        rows,
+        context,
+        note,
+        source=_NAME,
+        task=_problem_statement(config),
         sample=note["sample"],
         policy=((config.get("agent") or {}).get("model") or {}).get("name"),
         finish_reason=info.get("exit_status"),
         usage=reported_usage(stats, calls=reported_count(stats.get("api_calls"))),
         meta={
-            IMPORT_KEY: note,
             "swe_agent": {
                 "instance": (config.get("problem_statement") or {}).get("id") or run.get("environment"),
                 "submission": info.get("submission"),
@@ -89,7 +80,6 @@ def _trace(note: dict[str, Any], run: Any, row: Mapping[str, Any], context: Impo
             },
         },
     )
-    return ImportedTrace(problem=problem, trace=trace)
 
 
 def _config(value: Any) -> Mapping[str, Any]:
