@@ -186,19 +186,22 @@ def same_quantity(left: Quantity, right: Quantity) -> bool:
     if not units_agree(left.unit, right.unit):
         return False
     pairs = [(x, y) for x in left.readings(right) for y in right.readings(left)]
-    return any(
-        x == y or rounds_to(y, x, left.step_of(x)) or rounds_to(x, y, right.step_of(y)) for x, y in pairs
-    )
+    return any(x == y or same_rounded(x, y, left.step_of(x), right.step_of(y)) for x, y in pairs)
 
 
-def rounds_to(value: Fraction, decimal: Fraction, step: Fraction) -> bool:
-    """Whether ``decimal``, whose last place is ``step``, is ``value`` rounded.
+def same_rounded(x: Fraction, y: Fraction, x_step: Fraction, y_step: Fraction) -> bool:
+    """Whether one of two numbers is the other rounded.
 
-    It needs six places and five digits: fewer are an approximation, which is another number.
+    The steps are the units of their last decimals, 0 if they have none. A decimal needs six digits if the
+    other number is exact, else six places and five digits: fewer are an approximation, which is another
+    number.
     """
-    if not step or step > Fraction(1, 10**_DECIMALS) or step * 10**4 > abs(decimal):
-        return False
-    return abs(value - decimal) <= step / 2
+    for decimal, step, other_step in ((x, x_step, y_step), (y, y_step, x_step)):
+        if step and abs(x - y) <= step / 2:
+            digits, places = abs(decimal) / step, step <= Fraction(1, 10**_DECIMALS)
+            if (places and digits >= 10**4) or (not other_step and digits >= 10**5):
+                return True
+    return False
 
 
 def print_number(value: Fraction) -> str:

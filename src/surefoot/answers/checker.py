@@ -41,9 +41,9 @@ class AnswerChecker:
     Methods:
 
     - ``math``: equal as normalised text, as quantities, words or choices, else by value: LaTeX and code are
-      read whole, or the pair cannot be compared. Numbers are compared exactly; one with six decimals or more
-      may be the other rounded. Names, signs, bases, moduli and brackets count, and so does the order in a
-      tuple. An equation of numbers that does not hold (``0=18``) equals nothing.
+      read whole, or the pair cannot be compared. Numbers are compared exactly; one with six decimals (of an
+      exact value: six digits) may be the other rounded. Names, signs, bases, moduli and brackets count, and
+      so does the order in a tuple. An equation of numbers that does not hold (``0=18``) equals nothing.
     - ``numeric``: quantities alone, the difference at most ``rel_tol`` of the larger; also the last side of
       equations that hold (``x = 12``, ``3 + 4 = 7``), and one with a remark (``12 (twelve)``). An answer that
       is not one is unequal; a reference that is not one cannot be compared.

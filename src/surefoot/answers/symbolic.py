@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import mpmath
 
 from surefoot.answers.formulas import ANGLES, INFINITY, FormulaNode, UnreadableError, number, read_formula
-from surefoot.maths import print_number, read_quantity, rounds_to
+from surefoot.maths import print_number, read_quantity, same_rounded
 
 _DIGITS = (50, 120)
 """Decimal digits of the two computations of each value: a difference of zero shrinks in the second one."""
@@ -337,7 +337,7 @@ class _Question:
         a, b = (Fraction(_MP.nstr(_MP.re(value), 40)) for value in numbers)
         decimals = [tree for tree, step in zip((x, y), steps, strict=True) if step]
         if all(node.kind in ("number", "neg") for tree in decimals for node in tree.walk()):
-            return rounds_to(b, a, steps[0]) or rounds_to(a, b, steps[1])
+            return same_rounded(a, b, *steps)
         return len(decimals) == 1 and max(steps) <= _ROUNDED and abs(a - b) <= _ROUNDED * max(abs(a), abs(b))
 
     def approximates(self, x: FormulaNode, y: FormulaNode) -> bool:
