@@ -12,8 +12,7 @@ from typing import Any
 
 from benchmarks.agents.real import share
 from benchmarks.common.figures import Figures, figure
-from surefoot.evaluation import inspect_traces
-from surefoot.evaluation.inspection import CHECKS, Finding
+from surefoot.evaluation import Finding, inspect_traces
 from surefoot.formats import ImportContext, ImportedTrace, ImportSettings, detect_format, import_traces
 from surefoot.io import ReadReport
 from surefoot.protocols import ProblemTrace
@@ -100,11 +99,11 @@ def rule_figures(quick: bool, data: Path) -> Figures:
     figures = planted()
     for name, traces in archives(data):
         found = findings(traces)
-        for check in CHECKS:
+        for check in sorted({one.check for _, of_trace in found for one in of_trace}):
             rows = [(trace, any(one.check == check for one in of_trace)) for trace, of_trace in found]
             for outcome, word in ((False, "failed"), (True, "successful")):
                 runs = [(trace.problem_id, hit) for trace, hit in rows if trace.outcome is outcome]
-                if any(hit for _, hit in rows) and runs:
+                if runs:
                     spoken = share(
                         [hit for _, hit in runs], [task for task, _ in runs], 100 if quick else 1000
                     )
