@@ -58,6 +58,25 @@ def test_a_decision_is_redeemed_once_for_the_calls_that_were_checked() -> None:
         bank.redeem(refused)
 
 
+def test_of_threads_that_use_one_decision_one_gets_the_calls() -> None:
+    bank, wins, errors = guard(), list[Any](), list[Exception]()
+    decision, start = check(bank, paying(1)), threading.Barrier(8)
+
+    def use() -> None:
+        start.wait(10)
+        try:
+            wins.append(bank.redeem(decision))
+        except GuardError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert (len(wins), len(errors)) == (1, 7)
+
+
 def test_unreadable_calls_are_rejected_where_others_are_held() -> None:
     call = ToolCall(id="c", name="pay", arguments='{"amount": 1, "amount": 2}')
 

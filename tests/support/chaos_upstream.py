@@ -17,13 +17,22 @@ from openai_server import Body, OpenAIServer, Reply, chat, serve
 FAULTS = (
     *("dead", "trickles", "garbage", "status 500", "status 429", "scores that are none", "huge bodies"),
     *("false counts", "false lengths", "long reasons", "endless streams", "gzip bombs", "redirects"),
-    *("endless text", "endless words", "endless line", "endless comments", "many parts", "deep events"),
+    *(
+        "endless text",
+        "endless words",
+        "endless line",
+        "endless data",
+        "endless comments",
+        "many parts",
+        "deep events",
+    ),
 )
 _STREAMS = {
     "endless streams": b'data: {"choices": []}\n\n',
     "endless text": b'data: {"choices": [{"index": 0, "delta": {"content": "' + b"x" * 1000 + b'"}}]}\n\n',
     "endless words": b'data: {"choices": [{"index": 0, "delta": {"reasoning": "a "}}]}\n\n' * 20,
     "endless line": b"data: " + b"x" * 65_536,
+    "endless data": b"data: x\n" * 5000,
     "endless comments": b": keep-alive\n\n" * 500,
     "many parts": b'data: {"choices": ['
     + b",".join([b'{"delta": {"tool_calls": [{}]}}'] * 20_000)

@@ -181,7 +181,8 @@ class Guard:
         record = self._record(decision)
         if not record.readable:
             raise GuardError("the calls can be read in several ways: nothing may be executed")
-        del self._unused[decision.id]
+        if self._unused.pop(decision.id, None) is None:  # another thread was first
+            raise GuardError("the decision has been used")
         return record.calls
 
     def _record(self, decision: GuardDecision) -> Record:

@@ -295,7 +295,12 @@ class Planner:
                 )
             message += "; turn them off in the client, or start the server with --ignore-tools"
             raise ApiError(400, message, param="tools", code="unsupported")
-        fields = {name: getattr(request, name) for name in ("tools", "tool_choice", "parallel_tool_calls")}
+        choice = request.tool_choice
+        fields = {
+            "tools": [_known(tool, _TOOL_FIELDS) for tool in request.tools],
+            "tool_choice": _known(choice, ("name",)) if isinstance(choice, dict) else choice,
+            "parallel_tool_calls": request.parallel_tool_calls,
+        }
         return {name: value for name, value in fields.items() if value is not None}
 
     def _strategy_name(self, model: str) -> str:
@@ -356,6 +361,19 @@ def _message(message: ChatMessage) -> Message:
         tool_call_id=message.tool_call_id,
         reasoning=Reasoning(text=reasoning) if reasoning else None,
     )
+
+
+_TOOL_FIELDS = ("name", "description", "parameters", "strict")
+
+
+def _known(value: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """A tool, or the choice of one, as it is sent on: what else a client wrote may mean something there."""
+    function = value.get("function")
+    if value.get("type", "function") != "function" or not isinstance(function, dict):
+        message = "tools and tool_choice: only functions are supported, {'type': 'function', 'function': {…}}"
+        raise ApiError(400, message, param="tools", code="unsupported")
+    known = {name: function[name] for name in names if function.get(name) is not None}
+    return {"type": "function", "function": known}
 
 
 def _tools_of(tools: Sequence[dict[str, Any]]) -> tuple[Tool, ...]:
