@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def started(*words: object) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("command", ["sample", "label"])
+@pytest.mark.parametrize("command", ["sample", "label", "search"])
 def test_a_kill_loses_only_the_requests_in_flight(problems, tmp_path, command):
     lock, enough = threading.Lock(), threading.Event()
     count = Counter[str]()
@@ -71,6 +72,8 @@ def test_a_kill_loses_only_the_requests_in_flight(problems, tmp_path, command):
             words += ["--out", out]
         else:
             words[-1] = out
+        if command == "search":
+            words[:4] = ["search", problems, "majority:n=1"]
         process = started(*words)
         assert enough.wait(60), process.communicate(timeout=5)
         process.send_signal(signal.SIGKILL)
@@ -84,6 +87,10 @@ def test_a_kill_loses_only_the_requests_in_flight(problems, tmp_path, command):
     assert before - 5 <= kept < 40, "what was answered is kept"
     assert set(count.values()) <= {1, 2}
     assert count.total() - 40 == before - kept <= 5, "only what was under way is asked again"
+    if command == "search":
+        found = [json.loads(line)["candidates"] for line in out.read_text().splitlines()]
+        assert [traces[0]["answer"] for traces in found] == [str(n + 1) for n in range(40)]
+        return
     record = Trace if command == "sample" else StepLabel
     written = list(read_records(out, record))
     if command == "sample":
