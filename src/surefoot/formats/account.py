@@ -17,7 +17,7 @@ _WORDS: Final = {
     *PART_KINDS, *ROLES, *OUTPUT_TYPES, *FAILED_STATES,
     "ChatGeneration", "agent", "constructor", "custom", "error", "message", "success",
 }  # fmt: skip
-"""Words that say what stands beside them."""
+"""Words for the kind of a message, part or field, which are no content."""
 _UNREAD: Final = frozenset({"steps", "created", "usage"})
 """Fields of records without text of the row."""
 _MAX_NAMES: Final = 1_000
@@ -55,7 +55,7 @@ def count_fields(row: Any, items: Sequence[Any], counts: Counter[str]) -> None:
 
 
 def fields_summary(counts: Mapping[str, int]) -> str:
-    """The names with their counts; of many, what they have in common."""
+    """The names with their counts; many are grouped by their beginnings."""
     depth = max((name.count(".") for name in counts), default=0) + 1
     groups = Counter(counts)
     while len(groups) > _SHOWN and depth > 1:
@@ -112,7 +112,7 @@ class _Texts:
     def contain(self, path: str, text: str) -> bool:
         """Whether a text is one of them, a part of one, or an attachment of which they have the hash.
 
-        Where the first texts of a path are no part of any, further ones are not looked for.
+        If the first texts of a path are part of none, later ones are not searched for.
         """
         if self._in_arguments is None:
             self._in_arguments = _texts_inside(self._arguments)
@@ -149,7 +149,7 @@ def _texts_inside(texts: Iterable[str]) -> set[str]:
 
 
 def _add_texts(value: Any, texts: list[str], arguments: list[str]) -> None:
-    """Add the texts of records, of any depth; those of the arguments of calls also to ``arguments``."""
+    """Add the texts of records of any depth; add the arguments of calls to ``arguments``, too."""
     kind = value.__class__
     if kind is str:
         texts.append(value)

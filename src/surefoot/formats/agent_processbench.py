@@ -90,7 +90,7 @@ def _messages(rows: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     except ValueError as error:
         raise RecordError(f"field 'messages': {error}") from error
     if len(messages) != len(rows):
-        raise RecordError("field 'messages': a message has several results, so labels have no places")
+        raise RecordError("field 'messages': a message has several results, so that labels would shift")
     if not any(message.role == "assistant" for message in messages):
         raise RecordError("field 'messages': no message is from the assistant")
     return messages

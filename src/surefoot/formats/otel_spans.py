@@ -429,8 +429,8 @@ def found_field(value: Any, names: Sequence[str]) -> str | None:
     if isinstance(value, Mapping):
         texts = (value[name] for name in names if isinstance(value.get(name), str))
         return next(texts, None) or found_field(list(value.values()), names)
-    found = (found_field(item, names) for item in value) if isinstance(value, list) else ()
-    return next(filter(None, found), None)
+    inner = (found_field(item, names) for item in value) if isinstance(value, list) else ()
+    return next(filter(None, inner), None)
 
 
 def _as_text(value: Any) -> str:

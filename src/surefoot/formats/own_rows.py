@@ -181,21 +181,21 @@ class _Columns:
         for sample, (text, outcome, ending) in enumerate(zip(solutions, outcomes, endings, strict=True)):
             # An empty solution is kept, because it is a failed sample.
             correct = False if outcome is None and not (text or "").strip() else _outcome(outcome)
-            own: dict[str, Any] = {
+            of_sample: dict[str, Any] = {
                 "outcome": correct,
                 "finish_reason": _finish_reason(ending),
                 "meta": {IMPORT_KEY: {**note, "sample": sample}},
             }
             # The text of a problem has the user's messages alone.
             if any(message.role != "user" for message in prompt):
-                own["messages"] = (*prompt, Message(role="assistant", content=text or ""))
+                of_sample["messages"] = (*prompt, Message(role="assistant", content=text or ""))
             else:
-                own["text"] = text or ""
+                of_sample["text"] = text or ""
             trace = Trace(
                 problem_id=problem.id if problem else str(values["problem_id"]),
                 sample=sample,
                 error=None if text is not None else "the file lacks a solution here",
-                **(fields | own),
+                **(fields | of_sample),
             )
             yield ImportedTrace(
                 problem=problem, trace=self._with_id(trace, values, several=len(solutions) > 1)

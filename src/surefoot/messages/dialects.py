@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, TypeVar
 
 PartKind = Literal["text", "reasoning", "call", "result", "both", "media", "mark"]
-"""What a part of a message is; ``both`` is a call together with its result, ``mark`` has no content."""
+"""Kinds of parts of a message; ``both`` is a call together with its result, ``mark`` has no content."""
 
 
 T = TypeVar("T", bound=str)
@@ -50,7 +50,7 @@ _PARTS: Final[Mapping[PartKind, str]] = {
     "mark": "step-start cachePoint",
 }
 PART_KINDS: Final = _by_word(_PARTS)
-"""Kinds of parts by their ``type``, or by the one field that holds them where a dialect has no types."""
+"""Kinds of parts by their ``type``, or in a dialect without types by the field that holds them."""
 
 TEXTS: Final = ("text", "content", "thinking", "reasoning", "value", "refusal", "reasoningText")
 """Fields of a part's text, which may be a text, an object with one, or a list of such parts."""
@@ -67,10 +67,10 @@ NAMES: Final = ("name", "toolName", "tool_name", "function_name", "function")
 CALL_IDS: Final = ("call_id", "callId", "toolCallId", "toolUseId", "tool_call_id", "id")
 RESULT_IDS: Final = ("tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "call_id", "callId", "id")
 OWN_CALLS: Final = {"executableCode"}
-"""Calls of a provider's own tools, which have no names and whose fields are the arguments."""
+"""Calls of a provider's own tools: they have no names, and their fields are the arguments."""
 ARGUMENTS: Final = ("arguments", "input", "args", "parameters", "rawInput", "action")
 OUTPUTS: Final = ("output", "outputs", "result", "results", "response", "errorText")
-"""Fields of a result's content, also where they stand in the call itself."""
+"""Fields of a result's content, in a result or in the call itself."""
 FAILED_STATES: Final = ("output-error", "output-denied")
 OUTPUT_TYPES: Final = {"json", "content", "text", "error-text", "error-json", "execution-denied"}
 """States of the AI SDK's calls, and types of its outputs."""

@@ -17,7 +17,7 @@ from surefoot.messages.dialects import PartKind
 StoreAttachment = Callable[[bytes, str], str]
 """Stores the bytes of an attachment, whose media type is the second argument, and returns its URI."""
 LeaveOut = Callable[[str], None]
-"""Counts what is left out of a message, by its name."""
+"""Counts a part of a message that is left out, by its name."""
 
 _ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool"})
 _NATIVE: Final = frozenset(
@@ -44,8 +44,8 @@ def message_fields(row: Mapping[str, Any], store: StoreAttachment | None = None)
     """The fields of a ``Message`` for one message in any dialect.
 
     A message in the record's own shape is returned as it is. Unknown fields pass through, so that the record
-    rejects them by name. Raises ``ValueError`` for a part of an unknown type, and for a message that is
-    several, such as one with the results of two calls.
+    rejects them by name. Raises ``ValueError`` for a part of an unknown type, and for a message that holds
+    several, such as the results of two calls.
     """
     if type(row) is _Fields or _is_native(row):
         return row
@@ -67,7 +67,7 @@ def read_messages(
     (reasoning, text, calls) one message. A call that a message holds in two shapes is read once. ``store``
     receives the bytes of each attachment that a message embeds (a ``data:`` URL); without it, only their hash
     is kept. ``leave_out`` counts parts of unknown types, and unknown fields are dropped; without it, the part
-    raises ``ValueError`` and the fields pass through. Raises ``ValueError`` for what is no message.
+    raises ``ValueError`` and the fields pass through. Raises ``ValueError`` for anything but messages.
     """
     reader = _Reader(store, leave_out)
     for number, row in enumerate(rows):
@@ -101,8 +101,8 @@ def call_fields(call: Any) -> Any:
         name = kind.removeprefix("tool-")
     elif (name is None and kind in d.OWN_CALLS) or (kind.endswith("_call") and kind not in d.PART_KINDS):
         name = name or kind
-        own = {*d.CALL_IDS, *d.OUTPUTS, *FLAG_NAMES, "type"}
-        arguments = arguments or {k: v for k, v in inner.items() if k not in own and v is not None}
+        not_arguments = {*d.CALL_IDS, *d.OUTPUTS, *FLAG_NAMES, "type"}
+        arguments = arguments or {k: v for k, v in inner.items() if k not in not_arguments and v is not None}
     fields = {
         "id": _first(inner, d.CALL_IDS),
         "name": name,
@@ -174,10 +174,10 @@ def _text_of(value: Any) -> str | None:
         return "".join(texts) if texts else None
     text = None
     for name in d.TEXTS if isinstance(value, Mapping) else ():
-        if name in value and (found := _text_of(value[name])) is not None:
-            if found:
-                return found
-            text = found
+        if name in value and (inner := _text_of(value[name])) is not None:
+            if inner:
+                return inner
+            text = inner
     return text
 
 
@@ -329,11 +329,11 @@ class _Reader:
 
     def _add_results(self, row: Mapping[str, Any], parts: Sequence[Any]) -> None:
         """The results of a tool's message: one, or several as parts."""
-        found = [_part(part) for part in parts if isinstance(part, Mapping)]
-        if all(kind != "result" for kind, _ in found):
+        kinds = [_part(part) for part in parts if isinstance(part, Mapping)]
+        if all(kind != "result" for kind, _ in kinds):
             self._messages.append(self._result(row))
             return
-        for kind, body in found:
+        for kind, body in kinds:
             if kind == "result":
                 self._messages.append(self._result(body))
             else:
@@ -348,8 +348,8 @@ class _Reader:
             flags |= {"type": content["type"]}
             content = _first(content, ("value", "reason", "type"))
         name = next((row[name] for name in d.NAMES if isinstance(row.get(name), str)), None)
-        own = {**row, "name": name} if is_message else {"name": name}
-        fields = _Draft("tool", own, self._store, self._leave_out).fields()
+        source = {**row, "name": name} if is_message else {"name": name}
+        fields = _Draft("tool", source, self._store, self._leave_out).fields()
         fields = {k: v for k, v in fields.items() if k not in ("tool_calls", "reasoning", "content")}
         fields |= self._result_content(content)
         failed = True if row.get("state") in d.FAILED_STATES else fields_failed(flags)
@@ -357,26 +357,26 @@ class _Reader:
             text = error if isinstance(error, str) else error.get("message") or _as_text(error)
             fields["content"] = fields.get("content") or text
         call_id = _first(row, d.RESULT_IDS[:-1] if is_message else d.RESULT_IDS)
-        others = {"tool_call_id": call_id, "error": failed}
-        return fields | {name: value for name, value in others.items() if value is not None}
+        answered = {"tool_call_id": call_id, "error": failed}
+        return fields | {name: value for name, value in answered.items() if value is not None}
 
     def _result_content(self, content: Any) -> dict[str, Any]:
-        """Text and attachments; a value that is no list of parts stays JSON."""
+        """Text and attachments; any value but a list of parts stays JSON."""
         if content is None:
             return {}
         parts = content if isinstance(content, list) else [content]
         if parts and all(isinstance(part, Mapping | str) for part in parts) and _are_parts(parts):
-            found = [_part(part) for part in parts]
-            if all(kind in ("text", "media") for kind, _ in found):
+            kinds = [_part(part) for part in parts]
+            if all(kind in ("text", "media") for kind, _ in kinds):
                 draft = _Draft("tool", {}, self._store, self._leave_out)
-                for kind, body in found:
+                for kind, body in kinds:
                     draft.add(kind, body)
                 return draft.fields()
         return {"content": _as_text(content)}
 
 
 def _leave_out(name: str, count: LeaveOut | None) -> None:
-    """Count what is left out. Raises ``ValueError`` if nothing counts it."""
+    """Count a part that is left out. Raises ``ValueError`` without ``count``."""
     if count is None:
         raise ValueError(f"{name}, which is not supported")
     count(name)
@@ -417,7 +417,7 @@ def _json_calls(content: Any) -> list[Any]:
 
 
 class _Draft:
-    """A message whose parts are being read; other fields are those of ``row``."""
+    """A message whose parts are being read; ``row`` has its other fields."""
 
     def __init__(
         self, role: Any, row: Mapping[str, Any], store: StoreAttachment | None, leave_out: LeaveOut | None
@@ -471,15 +471,15 @@ class _Draft:
         return fields
 
     def _all_calls(self) -> list[Any]:
-        """The calls of the message's fields and parts; one that stands in two of them is read once."""
+        """The calls of the message's fields and parts; a call in two of them is read once."""
         extra = self._row.get("additional_kwargs")
         rows = (self._row, extra) if isinstance(extra, Mapping) else (self._row,)
-        places = [row[name] for row in rows for name in d.CALLS if row.get(name)]
-        found: list[Any] = []
-        for calls in (*([each] if isinstance(each, Mapping) else each for each in places), self._calls):
+        sources = [row[name] for row in rows for name in d.CALLS if row.get(name)]
+        merged: list[Any] = []
+        for calls in (*([each] if isinstance(each, Mapping) else each for each in sources), self._calls):
             new = map(call_fields, calls)
-            found += [call for call in new if not any(_same_call(call, other) for other in tuple(found))]
-        return found
+            merged += [call for call in new if not any(_same_call(call, other) for other in tuple(merged))]
+        return merged
 
     def _attach(self, part: Mapping[str, Any]) -> None:
         kind = str(part.get("type") or next((n for n in part if d.PART_KINDS.get(n) == "media"), ""))
@@ -516,7 +516,7 @@ class _Draft:
 
 
 def _same_call(call: Any, other: Any) -> bool:
-    """Whether two shapes are one call: by id, or by content where one has no id."""
+    """Whether two shapes are one call: by id, or by content if an id is missing."""
     if not isinstance(call, Mapping) or not isinstance(other, Mapping):
         return False
     if call.get("id") and other.get("id"):
