@@ -93,6 +93,19 @@ def test_a_message_of_the_record_stays_as_it_is():
         message_fields({"role": "tool", "content": [{"type": "tool_result", "tool_use_id": "a"}] * 2})
 
 
+def test_values_of_any_depth_are_refused():
+    deep: Any = "a"
+    for _ in range(5_000):
+        deep = [deep]
+    for content in (
+        deep,
+        [{"type": "text", "text": deep}],
+        [{"type": "tool_result", "content": {"a": deep}}],
+    ):
+        with pytest.raises(ValueError, match=r"message 0: .*(recursion|unknown shape|not supported)"):
+            read_messages([{"role": "user", "content": content}])
+
+
 def test_equal_calls_without_ids_stay_two():
     call = {"function": {"name": "f", "arguments": "{}"}}
     [message] = read_messages([{"role": "assistant", "tool_calls": [call, call]}])

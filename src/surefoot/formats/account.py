@@ -17,7 +17,7 @@ _WORDS: Final = {
     *PART_KINDS, *ROLES, *OUTPUT_TYPES, *FAILED_STATES,
     "ChatGeneration", "agent", "constructor", "custom", "error", "message", "success",
 }  # fmt: skip
-"""Words for the kind of a message, part or field, which are no content."""
+"""Words for the kind of a message, part or field."""
 _UNREAD: Final = frozenset({"steps", "created", "usage"})
 """Fields of records without text of the row."""
 _MAX_NAMES: Final = 1_000

@@ -117,7 +117,7 @@ def _attributes(prompt: Any, answer: Any, *, is_call: bool) -> dict[str, Any]:
             attributes["gen_ai.tool.definitions"] = prompt["tools"]
         return attributes
     result = answer.get("output") if isinstance(answer, Mapping) and "output" in answer else answer
-    with suppress(ValueError):  # of most tools the output is no message
+    with suppress(ValueError):  # few tools return a message
         for message in read_messages([result]):
             if message["role"] == "tool" and "tool_call_id" in message:
                 return {

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, TypeVar
 
 PartKind = Literal["text", "reasoning", "call", "result", "both", "media", "mark"]
-"""Kinds of parts of a message; ``both`` is a call together with its result, ``mark`` has no content."""
+"""Kinds of parts of a message; ``both`` is a call together with its result, ``mark`` is a separator."""
 
 
 T = TypeVar("T", bound=str)
@@ -67,7 +67,7 @@ NAMES: Final = ("name", "toolName", "tool_name", "function_name", "function")
 CALL_IDS: Final = ("call_id", "callId", "toolCallId", "toolUseId", "tool_call_id", "id")
 RESULT_IDS: Final = ("tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "call_id", "callId", "id")
 OWN_CALLS: Final = {"executableCode"}
-"""Calls of a provider's own tools: they have no names, and their fields are the arguments."""
+"""Calls of a provider's own tools: without names, and with their fields as the arguments."""
 ARGUMENTS: Final = ("arguments", "input", "args", "parameters", "rawInput", "action")
 OUTPUTS: Final = ("output", "outputs", "result", "results", "response", "errorText")
 """Fields of a result's content, in a result or in the call itself."""

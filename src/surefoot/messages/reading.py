@@ -83,7 +83,7 @@ def _named_errors(where: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"{where}{error}") from error
-    except (AttributeError, LookupError, TypeError) as error:
+    except (AttributeError, LookupError, TypeError, RecursionError) as error:
         raise ValueError(f"{where}a part has an unknown shape ({error})") from error
 
 
@@ -337,7 +337,7 @@ class _Reader:
             if kind == "result":
                 self._messages.append(self._result(body))
             else:
-                _leave_out(f"{kind or body.get('type')!r:.60} beside a tool's result", self._leave_out)
+                _leave_out(f"{kind or body.get('type')!r:.60} among a tool's results", self._leave_out)
 
     def _result(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A tool's message for a result."""
