@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import time
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.server.pages.mathematics import MAX_FORMULA, _formulas, formula, mathematics, page_budget
+
+CHILDREN = {"msup": 2, "msub": 2, "msubsup": 3}
 
 
 class Tags(HTMLParser):
@@ -46,6 +49,16 @@ class Tags(HTMLParser):
 )
 def test_formulas(latex: str, part: str) -> None:
     assert part in str(formula(latex))
+
+
+@pytest.mark.parametrize("power", [r"^2", r"_1", r"_1^2", r"^{-1}"])
+@pytest.mark.parametrize("matrix", ["p", "b", "v"])
+def test_a_matrix_with_a_power_is_one_base(matrix: str, power: str) -> None:
+    written = formula(rf"\begin{{{matrix}matrix}}1&2\\3&4\end{{{matrix}matrix}}{power}")
+    assert written is not None
+    tree = ElementTree.fromstring(written)  # noqa: S314 - written here
+    (script,) = (one for one in tree.iter() if one.tag in CHILDREN)
+    assert len(script) == CHILDREN[script.tag]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,16 @@ def test_reports_stand_side_by_side(room: Room) -> None:
     assert "secret" not in page
     compared = admin.json("/reports?id=runs/one/report.html")
     assert [one["id"] for one in compared["reports"]] == ["runs/one/report.html"]
+
+
+def test_the_newest_of_many_reports_are_listed(room: Room, tmp_path: Path) -> None:
+    for number in range(520):
+        path = tmp_path / "runs" / f"{number:03}.html"
+        path.write_text("<h1>one of many</h1>")
+        os.utime(path, (2e9 + (number * 7) % 520,) * 2)
+    listed = [one["id"] for one in room.browser("admin").json("/reports")["reports"]]
+    newest = sorted(range(520), key=lambda number: -((number * 7) % 520))[:500]
+    assert listed == [f"runs/{number:03}.html" for number in newest]
 
 
 def test_a_report_is_opened_without_scripts(room: Room) -> None:

@@ -261,6 +261,8 @@ def test_every_field_of_a_record_comes_back(lab: Lab) -> None:
     assert add.trace(lab.id, HOSTILE) == trace
     assert add.scores(lab.id, HOSTILE) == [scores]
     assert [stored.record for stored in lab.db.labels.of_trace(lab.id, HOSTILE)] == [label]
+    (one,) = add.find(lab.id, RunFilter(text=lab.traces[1].id))
+    assert one.id == lab.traces[1].id
     hostile = RunFilter(text="DROP TABLE users; --", facets={"model": HOSTILE})
     assert [row.id for row in add.find(lab.id, hostile)] == [trace.id]
     assert add.find(lab.id, RunFilter(text="DROPTABLE")) == []

@@ -75,6 +75,10 @@ _ATTRIBUTES: Final = frozenset((
     "separator", "stretchy", "symmetric", "voffset", "width",
 ))
 # fmt: on
+_CHILDREN: Final = {
+    **dict.fromkeys(("mfrac", "mover", "mroot", "msub", "msup", "munder"), 2),
+    **dict.fromkeys(("msubsup", "munderover"), 3),
+}
 _VALUE = re.compile(r"[\w .,%+-]{1,60}", re.ASCII)
 
 
@@ -124,7 +128,11 @@ def formula(latex: str, *, display: bool = False) -> Markup | None:
 
 def _written(element: Element) -> str:
     name = element.tag.rpartition("}")[2]
-    inner = _text(element.text) + "".join(_written(child) + _text(child.tail) for child in element)
+    parts = [_written(child) + _text(child.tail) for child in element]
+    if (most := _CHILDREN.get(name, len(parts))) < len(parts):  # the reader forgets a row around a matrix
+        base = len(parts) - most + 1
+        parts = [f"<mrow>{''.join(parts[:base])}</mrow>", *parts[base:]]
+    inner = _text(element.text) + "".join(parts)
     if name not in _ELEMENTS:
         return inner
     attributes = "".join(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from heapq import nlargest
 from html import escape, unescape
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -71,14 +71,14 @@ def report_page(page: Page) -> Response:
 
 
 def _files(page: Page) -> dict[str, Path]:
-    """The pages in the folders by name, newest first; links out of a folder are left out."""
+    """The newest pages in the folders by name, newest first; links out of a folder are left out."""
     files: dict[str, Path] = {}
     for folder in page.settings.reports:
         root = folder.resolve()
-        for path in islice(root.rglob("*.html"), _MOST):
+        for path in root.rglob("*.html"):
             if path.is_file() and path.resolve().is_relative_to(root):
                 files[f"{root.name}/{path.relative_to(root)}"] = path
-    return dict(sorted(files.items(), key=lambda item: -item[1].stat().st_mtime))
+    return dict(nlargest(_MOST, files.items(), key=lambda item: item[1].stat().st_mtime))
 
 
 def _first_screen(name: str, path: Path) -> dict[str, Any]:

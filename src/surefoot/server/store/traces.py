@@ -85,7 +85,7 @@ class RunFilter:
 
     problem_id: str | None = None
     text: str | None = None
-    """Words that all occur in the problem or the trace."""
+    """Words that all occur in the problem, the trace or its id."""
     wrong: bool | None = None
     """Whether a label that counts calls a step wrong."""
     scorer: str | None = None
@@ -298,7 +298,7 @@ class Traces(Repository):
             steps=len(trace.steps),
         )
         if added.new:
-            words: Any = _words(f"{problem.text}\n{whole_text(trace)}"[:_SEARCHED])
+            words: Any = _words(f"{trace.id}\n{problem.text}\n{whole_text(trace)}"[:_SEARCHED])
             if not self._connections.sqlite:
                 words = func.to_tsvector(_DICTIONARY, words)
             row = {"project_id": project_id, "trace_id": trace.id, "words": words}
