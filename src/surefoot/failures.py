@@ -79,7 +79,7 @@ def fields_failed(fields: Mapping[str, Any]) -> bool | None:
         if status.lower() in _SUCCEEDED_WORDS:
             return False
     inner = (named[name] for name in _WRAPPERS if isinstance(named.get(name), Mapping))
-    return next((said for said in map(_object_failed, inner) if said is not None), None)
+    return next((failed for failed in map(_object_failed, inner) if failed is not None), None)
 
 
 def text_failed(text: str) -> bool | None:

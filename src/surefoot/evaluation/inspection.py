@@ -160,10 +160,10 @@ class Inspection(JSONResult):
             return "No traces to check."
         if not self.findings:
             return f"Cannot tell: no check speaks on any of the {traces:,} traces."
-        found, advice = sum(self.findings.values()), sum(self.advice.values())
+        findings, advice = sum(self.findings.values()), sum(self.advice.values())
         return (
-            f"Findings: {found:,} in {self.with_findings:,} of {traces:,} traces; of the other "
-            f"{traces - self.with_findings:,} the checks cannot tell. Verdicts: {found - advice:,}, which "
+            f"Findings: {findings:,} in {self.with_findings:,} of {traces:,} traces; of the other "
+            f"{traces - self.with_findings:,} the checks cannot tell. Verdicts: {findings - advice:,}, which "
             f"name a first suspicious step in {named:,} of the traces; their checks were right about the "
             f"step in 70 % of the cases or more on every corpus. Advice, without a label: {advice:,}."
         )

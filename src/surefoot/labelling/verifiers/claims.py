@@ -99,8 +99,8 @@ def admits(text: str, results: Sequence[str] = (), before: str = "") -> bool:
     sentences = " ".join(_sentences(text))
     if _ADMITS.search(sentences):
         return True
-    told = {word for result in results for word in _TOLD.findall(result[:_MAX_TEXT].lower())}
-    return bool((told - set(_TOLD.findall(before.lower()))) & set(_TOLD.findall(sentences)))
+    words = {word for result in results for word in _TOLD.findall(result[:_MAX_TEXT].lower())}
+    return bool((words - set(_TOLD.findall(before.lower()))) & set(_TOLD.findall(sentences)))
 
 
 def asserts(text: str) -> bool:

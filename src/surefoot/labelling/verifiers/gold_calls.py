@@ -122,7 +122,7 @@ def _in_order(arguments: dict[str, Any]) -> dict[str, Any]:
     ordered = dict(arguments)
     for names in by_length.values():
         rows = sorted(zip(*(arguments[name] for name in names), strict=True), key=json_text)
-        ordered |= {name: [row[place] for row in rows] for place, name in enumerate(names)}
+        ordered |= {name: [row[column] for row in rows] for column, name in enumerate(names)}
     return ordered
 
 

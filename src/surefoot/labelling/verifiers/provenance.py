@@ -84,7 +84,9 @@ class Provenance:
             return False
         if _AMOUNT.search(name):
             amount = abs(float(value))
-            return any(abs(factor * amount - known) < _CENT for known in self.numbers for factor in (10, 0.1))
+            return any(
+                abs(factor * amount - number) < _CENT for number in self.numbers for factor in (10, 0.1)
+            )
         if _PATH.search(name) or (name, _form(value)) in self.forms:
             return True
         return any("".join(sorted(run)) in self.scrambled for run in _DIGITS.findall(value) if len(run) > 3)
@@ -152,10 +154,10 @@ def _form(text: str) -> str:
 
 def _number(text: str) -> float:
     """A number with separators of thousands in either style."""
-    *whole, last = re.split(r"[,.' ]", text)
-    if not whole:
+    *groups, last = re.split(r"[,.' ]", text)
+    if not groups:
         return float(text)
-    return float("".join([*whole, last])) if len(last) == 3 else float(f"{''.join(whole)}.{last}")
+    return float("".join([*groups, last])) if len(last) == 3 else float(f"{''.join(groups)}.{last}")
 
 
 def _leaves(name: str, value: object) -> Iterator[tuple[str, Any]]:

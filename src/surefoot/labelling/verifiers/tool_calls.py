@@ -109,11 +109,11 @@ class ToolCallVerifier:
         results = list(call_results(trace.messages))
         judged = self._outcomes(trace.messages, trace.tools, policy, results)
         by_call: dict[tuple[int, int], list[RuleOutcome]] = {}
-        for place, (result, outcomes) in enumerate(zip(results, judged, strict=True)):
+        for position, (result, outcomes) in enumerate(zip(results, judged, strict=True)):
             if outcomes and outcomes[0].reason.startswith("schema"):
                 unknown = all(tool.name != result.call.name for tool in trace.tools)
                 fixed = any(
-                    later.succeeded if unknown else _repairs(result, later) for later in results[place + 1 :]
+                    later.succeeded if unknown else _repairs(result, later) for later in results[position + 1 :]
                 )
                 outcomes[0] = _outcome(outcomes[0].reason, advice=result.succeeded or fixed)
             by_call[result.message, result.number] = outcomes
@@ -312,9 +312,9 @@ def _unsupported_arguments(
 ) -> Iterator[tuple[CallResult, RuleOutcome]]:
     """Calls with arguments that nothing before them shows. A run that does not show what the user said, or
     has pictures, says nothing of that."""
-    seen, said = Provenance(), 0
+    provenance, replied = Provenance(), 0
     for tool in trace.tools:
-        seen.add(f"{tool.description or ''} {tool.parameters or ''}")
+        provenance.add(f"{tool.description or ''} {tool.parameters or ''}")
     by_message: dict[int, list[CallResult]] = {}
     for result in results:
         by_message.setdefault(result.message, []).append(result)
@@ -322,43 +322,47 @@ def _unsupported_arguments(
         if message.attachments or (message.role == "assistant" and not number):
             return
         if message.role != "assistant":
-            seen.add(message.content or "", "tool" if message.role == "tool" else "person")
+            provenance.add(message.content or "", "tool" if message.role == "tool" else "person")
         if message.role == "user":  # who has read what the agent said before
-            for earlier in trace.messages[said:number]:
+            for earlier in trace.messages[replied:number]:
                 if earlier.role == "assistant":
-                    seen.add(earlier.content or "", "person")
-            said = number
+                    provenance.add(earlier.content or "", "person")
+            replied = number
         for result in by_message.get(number, ()):
             failed = result.result is not None and not result.succeeded
             if not failed and not runs_commands(result.call):
-                unknown = list(seen.unknown(result.call.name, call_arguments(result.call) or {}))
+                unknown = list(provenance.unknown(result.call.name, call_arguments(result.call) or {}))
                 faults = [what for what, is_fault in unknown if is_fault]
                 if unknown:
                     names = ", ".join((faults or [what for what, _ in unknown])[:3])
                     reason = f"unsupported-argument: {names} occurs in no earlier message"
                     yield result, _outcome(reason, advice=not faults)
             if result.succeeded and not only_reads(result.call.name):
-                seen.add(result.call.arguments)
+                provenance.add(result.call.arguments)
 
 
-def _ignored_error(before: Sequence[Message], text: str) -> list[str]:
-    turn = sum(message.role == "user" for message in before)
-    here = [result for result in call_results(before) if result.turn == turn and result.result is not None]
-    if not here or any(runs_commands(result.call) for result in here):
+def _ignored_error(earlier_messages: Sequence[Message], text: str) -> list[str]:
+    turn = sum(message.role == "user" for message in earlier_messages)
+    of_turn = [
+        result
+        for result in call_results(earlier_messages)
+        if result.turn == turn and result.result is not None
+    ]
+    if not of_turn or any(runs_commands(result.call) for result in of_turn):
         return []
     failed = [
         result
-        for number, result in enumerate(here)
-        if not result.succeeded and not any(map(partial(_repairs, result), here[number + 1 :]))
+        for number, result in enumerate(of_turn)
+        if not result.succeeded and not any(map(partial(_repairs, result), of_turn[number + 1 :]))
     ]
-    changed = [result for result in here if result.succeeded and not only_reads(result.call.name)]
-    if len(failed) < len(here):
+    changed = [result for result in of_turn if result.succeeded and not only_reads(result.call.name)]
+    if len(failed) < len(of_turn):
         failed = [result for result in failed if not only_reads(result.call.name)]
     if not failed or not asserts(text):
         return []
     errors = [result.result.content or "" for result in failed if result.result]
-    earlier = " ".join(message.content or "" for message in before if message.role != "tool")
-    if admits(text, errors, earlier + " ".join(str(result.call) for result in here)):
+    words = " ".join(message.content or "" for message in earlier_messages if message.role != "tool")
+    if admits(text, errors, words + " ".join(str(result.call) for result in of_turn)):
         return []
     for result in reversed(failed):
         if not changed or any(_is_about(claim, result, changed) for claim in claims(text)):
@@ -383,29 +387,35 @@ def _values(call: ToolCall) -> set[str]:
 
 def _is_about(claim: Claim, failed: CallResult, changed: Sequence[CallResult]) -> bool:
     """Whether a claim is of a failed call, and not of one that succeeded."""
-    others = {stem for result in changed for stem in stems_of_name(result.call.name)}
+    other_stems = {stem for result in changed for stem in stems_of_name(result.call.name)}
     values = _values(failed.call).difference(*(_values(result.call) for result in changed))
-    words = set(stems_of_name(failed.call.name)) - others
+    words = set(stems_of_name(failed.call.name)) - other_stems
     return bool(words & claim.stems) or any(value in claim.sentence for value in values)
 
 
 def _claim_without_call(trace: Trace, message: int, text: str) -> list[str]:
-    said = [claim for claim in claims(text) if not claim.past]
-    calls = list(call_results(trace.messages[:message])) if said else []
-    made = [result for result in calls if result.result is None or result.succeeded]
-    if not said or any(runs_commands(result.call) or _INTERFACE.search(result.call.name) for result in made):
+    claimed = [claim for claim in claims(text) if not claim.past]
+    calls = list(call_results(trace.messages[:message])) if claimed else []
+    successful = [result for result in calls if result.result is None or result.succeeded]
+    if not claimed or any(
+        runs_commands(result.call) or _INTERFACE.search(result.call.name) for result in successful
+    ):
         return []  # commands and clicks can do anything
     names = {tool.name for tool in trace.tools} | {result.call.name for result in calls}
     tools = {name: stems_of_name(name) for name in sorted(names) if not only_reads(name)}
-    done = {stem for result in made for stem in tools.get(result.call.name, ())}
-    told = [row.content or "" for row in trace.messages[:message] if row.role != "assistant"]
-    told += [result.call.arguments for result in made]
-    known = {stem_of(word) for text in told for word in _WORDS.findall(text)}
-    for claim in said:
+    done_stems = {stem for result in successful for stem in tools.get(result.call.name, ())}
+    texts = [row.content or "" for row in trace.messages[:message] if row.role != "assistant"]
+    texts += [result.call.arguments for result in successful]
+    shown_stems = {stem_of(word) for text in texts for word in _WORDS.findall(text)}
+    for claim in claimed:
         of_verb = [name for name, stems in tools.items() if claim.stem in stems[:1]]
         of_object = [name for name, stems in tools.items() if claim.by_agent and claim.stems & set(stems[1:])]
-        by_other = claim.stem in known if not claim.by_agent else done and not of_verb
-        if claim.stem in done or by_other or any(result.call.name in of_verb + of_object for result in made):
+        by_other = claim.stem in shown_stems if not claim.by_agent else done_stems and not of_verb
+        if (
+            claim.stem in done_stems
+            or by_other
+            or any(result.call.name in of_verb + of_object for result in successful)
+        ):
             continue
         for name in of_verb or of_object:
             return [f"claim-without-call: “{claim.sentence[:80]}”, but no call of {name} succeeded before"]
