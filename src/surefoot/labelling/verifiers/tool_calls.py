@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Final, Literal, get_args
 
 from surefoot.errors import LabelError, SchemaError
@@ -46,6 +46,8 @@ unsupported-claim: identifiers in the answer occur in earlier messages; call-in-
 text, which calls nothing; policy: the rules of a :class:`ToolPolicy`."""
 
 TOOL_RULES: Final[tuple[ToolRule, ...]] = get_args(ToolRule)
+_REPAIR: Final = 50
+"""Calls among which one can repair a call that its tool refused."""
 _UNRELIABLE: Final = ("schema", "repeated-call", "unsupported-argument")
 ADVICE: Final = "advice: "
 """Beginning of the reason of a verdict without a value, if a rule speaks that is unreliable there."""
@@ -109,12 +111,11 @@ class ToolCallVerifier:
         results = list(call_results(trace.messages))
         judged = self._outcomes(trace.messages, trace.tools, policy, results)
         by_call: dict[tuple[int, int], list[RuleOutcome]] = {}
-        for position, (result, outcomes) in enumerate(zip(results, judged, strict=True)):
+        for index, (result, outcomes) in enumerate(zip(results, judged, strict=True)):
             if outcomes and outcomes[0].reason.startswith("schema"):
                 unknown = all(tool.name != result.call.name for tool in trace.tools)
-                fixed = any(
-                    later.succeeded if unknown else _repairs(result, later) for later in results[position + 1 :]
-                )
+                next_calls = results[index + 1 : index + 1 + _REPAIR]
+                fixed = any(later.succeeded if unknown else _repairs(result, later) for later in next_calls)
                 outcomes[0] = _outcome(outcomes[0].reason, advice=result.succeeded or fixed)
             by_call[result.message, result.number] = outcomes
         if "unsupported-argument" in self.rules:
@@ -342,12 +343,8 @@ def _unsupported_arguments(
 
 
 def _ignored_error(earlier_messages: Sequence[Message], text: str) -> list[str]:
-    turn = sum(message.role == "user" for message in earlier_messages)
-    of_turn = [
-        result
-        for result in call_results(earlier_messages)
-        if result.turn == turn and result.result is not None
-    ]
+    turn = list(takewhile(lambda message: message.role != "user", reversed(earlier_messages)))[::-1]
+    of_turn = [result for result in call_results(turn) if result.result is not None]
     if not of_turn or any(runs_commands(result.call) for result in of_turn):
         return []
     failed = [
