@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from surefoot.answers.formulas import UnreadableError, read_formula
+from surefoot.answers.formulas import TooLargeError, UnreadableError, read_formula
 from surefoot.concurrency import FairQueue
 from surefoot.errors import AnswerError
 from surefoot.maths import (
@@ -152,17 +152,11 @@ class AnswerChecker:
         (body, unit), (other_body, other_unit) = split_unit(answer), split_unit(reference)
         if not units_agree(unit, other_unit):
             return False, ""
-        from surefoot.answers.symbolic import TooLargeError, same_formulas
+        from surefoot.answers.symbolic import same_formulas
 
-        try:
-            return same_formulas(body, other_body), ""
-        except UnreadableError:
-            verdict = _compare_texts(answer, reference)
-            return verdict, UNREADABLE if verdict is None else ""
-        except (TooLargeError, RecursionError):
-            return None, TOO_LARGE
-        except (ArithmeticError, TypeError, AttributeError):  # a fault here: other answers are not to suffer
-            return None, "error"
+        verdict, failure = _attempt(lambda: same_formulas(body, other_body))
+        verdict = _compare_texts(answer, reference) if failure == UNREADABLE else verdict
+        return verdict, failure if verdict is None else ""
 
     def _compare_numbers(self, answer: str, reference: str) -> tuple[bool | None, str]:
         expected = stated_quantity(reference)
@@ -187,20 +181,26 @@ class AnswerChecker:
             return f"words {words}", ""
         if len(answer) > MAX_CHARS:
             return None, "too_long"
-        from surefoot.answers.symbolic import TooLargeError, fingerprint
+        from surefoot.answers.symbolic import fingerprint
 
-        try:
-            return fingerprint(split_unit(answer)[0]), ""
-        except UnreadableError:
-            return f"text {normalise(answer)}", ""
-        except (TooLargeError, RecursionError):
-            return None, TOO_LARGE
-        except (ArithmeticError, TypeError, AttributeError):  # a fault here: other answers are not to suffer
-            return None, "error"
+        text, failure = _attempt(lambda: fingerprint(split_unit(answer)[0]))
+        return (f"text {normalise(answer)}", "") if failure == UNREADABLE else (text, failure)
 
     def _count(self, failure: str) -> None:
         with self._lock:
             self.failures[failure] += 1
+
+
+def _attempt(work: Callable[[], T]) -> tuple[T | None, str]:
+    """What ``work`` returns, or why it failed."""
+    try:
+        return work(), ""
+    except UnreadableError:
+        return None, UNREADABLE
+    except (TooLargeError, RecursionError):
+        return None, TOO_LARGE
+    except (ArithmeticError, TypeError, AttributeError):  # a fault here: other answers are not to suffer
+        return None, "error"
 
 
 _CHOICES = re.compile(r"\(?[A-Z]\)?(?:(?: ?[,;&] ?(?:(?:and|or) )?| (?:and|or) )\(?[A-Z]\)?)*")

@@ -20,6 +20,10 @@ class UnreadableError(ValueError):
     """The grammar does not cover the whole text."""
 
 
+class TooLargeError(ValueError):
+    """The value of a formula has too many digits, or takes too much work."""
+
+
 class FormulaNode(NamedTuple):
     """A node of a tree.
 

@@ -18,7 +18,15 @@ from typing import Any, NamedTuple
 
 import mpmath
 
-from surefoot.answers.formulas import ANGLES, INFINITY, FormulaNode, UnreadableError, number, read_formula
+from surefoot.answers.formulas import (
+    ANGLES,
+    INFINITY,
+    FormulaNode,
+    TooLargeError,
+    UnreadableError,
+    number,
+    read_formula,
+)
 from surefoot.maths import print_number, read_quantity, same_rounded
 
 _DIGITS = (50, 120)
@@ -47,10 +55,6 @@ _MP = mpmath.MPContext()
 _LOCK = threading.Lock()
 """mpmath keeps its precision and its constants for the whole process."""
 os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
-
-
-class TooLargeError(ValueError):
-    """A number needs more than ``_MOST_BITS`` bits, or the question more than ``_MOST_WORK``."""
 
 
 def same_formulas(answer: str, reference: str) -> bool:
