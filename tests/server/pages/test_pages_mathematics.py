@@ -116,6 +116,11 @@ def test_what_is_not_understood_is_shown_as_its_source() -> None:
     assert '<code class="tex">$\\left($</code>' in str(mathematics(r"So $\left($ it is"))
 
 
+def test_an_environment_of_mathematics_is_a_formula_and_no_other() -> None:
+    assert "<mtable" in mathematics(r"So \begin{align*} x &= 1 \\ y &= 2 \end{align*} holds")
+    assert "<math" not in mathematics(r"\begin{itemize} \item 1 \end{itemize}")
+
+
 def test_long_texts_take_little_time() -> None:
     began = time.process_time()
     for text in (

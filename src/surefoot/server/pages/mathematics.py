@@ -79,6 +79,9 @@ _CHILDREN: Final = {
     **dict.fromkeys(("mfrac", "mover", "mroot", "msub", "msup", "munder"), 2),
     **dict.fromkeys(("msubsup", "munderover"), 3),
 }
+_ENVIRONMENT = re.compile(
+    r"\\begin\{(?:align(?:ed)?|array|cases|eqnarray|equation|gather(?:ed)?|[bBpvV]?matrix|multline|split)\*?\}"
+)
 _VALUE = re.compile(r"[\w .,%+-]{1,60}", re.ASCII)
 
 
@@ -107,10 +110,15 @@ def _formulas(text: str) -> Iterator[tuple[int, int, str, bool]]:
     """Start, end, LaTeX, and whether it is displayed, of each formula between dollars, ``\\[`` or ``\\(``."""
     end = 0
     for formula in sorted([*displayed_formulas(text), *inline_formulas(text)]):
-        width = len(formula.mark)
+        width = 0 if formula.mark == r"\begin" else len(formula.mark)  # an environment is read whole
         latex = text[formula.start + width : formula.end - width]
-        if formula.start >= end and formula.mark != r"\begin" and latex and len(latex) <= MAX_FORMULA:
-            yield formula.start, formula.end, latex, formula.mark in ("$$", r"\[")
+        if (
+            formula.start >= end
+            and latex
+            and len(latex) <= MAX_FORMULA
+            and (width or _ENVIRONMENT.match(latex))
+        ):
+            yield formula.start, formula.end, latex, formula.mark in ("$$", r"\[", r"\begin")
             end = formula.end
 
 
