@@ -55,7 +55,7 @@ class Grader:
     ) -> list[Grade]:
         """One grade per solution, against the reference of the same place.
 
-        A letter that is a variable in the text of the ``problem`` is no unit there: "4 m" is not 4.
+        A variable of the ``problem`` (its text) is not read as a unit: "4 m" is then not 4.
         """
         answers = [final_answer(solution, self.styles) for solution in solutions]
         products = [answer and as_product(answer, variables_of(problem)) for answer in answers]
