@@ -8,13 +8,12 @@ import io
 import json
 import random
 import re
-import socket
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -69,10 +68,6 @@ class Attacker:
         """A separate address."""
         return f"127.0.0.{self.number + 2}"
 
-    def connect(self) -> socket.socket:
-        """A connection."""
-        return socket.create_connection(("127.0.0.1", self.site.port), 30, source_address=(self.address, 0))
-
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[str, str]:
         """Ask, and count the status; returns the text of the answer and the cookies that it set."""
         link = HTTPConnection("127.0.0.1", self.site.port, timeout=60, source_address=(self.address, 0))
@@ -118,7 +113,7 @@ def page_of(name: str) -> Attack:
     """The page of one trace."""
 
     def render(attacker: Attacker, _: int) -> None:
-        path = f"/projects/1/trace?id={attacker.site.traces[name]}"
+        path = f"/projects/1/run?id={attacker.site.traces[name]}"
         attacker.ask("GET", path, Authorization=f"Bearer {attacker.site.keys['admin']}")
 
     return render
@@ -200,25 +195,6 @@ def deep_json(attacker: Attacker, _: int) -> None:
     attacker.post("/v1/score", b'{"items": ' + b"[" * 900_000 + b"]" * 900_000 + b"}")
 
 
-def two_lengths(attacker: Attacker, _: int) -> None:
-    """Requests with two lengths, and another smuggled behind."""
-    head = (
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        b"Authorization: Bearer %s\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"
-    )
-    key = attacker.site.keys[f"hostile {attacker.number}"].encode()
-    smuggled = b"0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    for _ in range(20):
-        with suppress(OSError), attacker.connect() as link:
-            link.sendall(head % key + smuggled)
-            received = b""
-            with suppress(OSError):
-                while piece := link.recv(65536):
-                    received += piece
-            for part in received.split(b"HTTP/1.1 ")[1:]:
-                attacker.statuses[part[:3].decode()] += 1
-
-
 ATTACKS: dict[str, Attack | None] = {
     "none": None,
     "hard answers": hard_answers,
@@ -231,7 +207,6 @@ ATTACKS: dict[str, Attack | None] = {
     "texts that are hard to cut": segmentation,
     "long batches of scores": score_batches,
     "deep JSON": deep_json,
-    "two lengths": two_lengths,
 }
 
 

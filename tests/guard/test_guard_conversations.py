@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from surefoot.errors import GuardError
 from surefoot.guard import Guard, GuardSettings, Review, checked_call, guarded_reply
-from surefoot.guard.conversations import MOST_BYTES, MOST_CONVERSATIONS, Conversation, Conversations
+from surefoot.guard.conversations import MOST_BYTES, MOST_CONVERSATIONS, ConversationLog, Conversations
 from surefoot.guard.guard import MOST_UNUSED
 from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
 from surefoot.labelling.verifiers.tool_policy import CallResult
@@ -285,7 +285,7 @@ def test_a_check_does_the_same_work_at_any_length_of_the_run() -> None:
     )
     policy = ToolPolicy(rules=(PolicyRule(tools=("pay",), require=total),))
     verifier, memory = ToolCallVerifier(policy=policy), Conversations(600)
-    log, run, work = Conversation(memory, ""), list(RUN), dict[int, int]()
+    log, run, work = ConversationLog(memory, ""), list(RUN), dict[int, int]()
     for number in range(1_500):
         call, steps = (
             ToolCall(id=f"c{number}", name="pay", arguments=json.dumps({"amount": 1, "n": number})),
@@ -346,10 +346,10 @@ def test_what_callers_make_a_guard_remember_takes_no_room_from_others() -> None:
 
     assert asyncio.run(turns()) == [None, "this client has 10000 conversations", None, None]
     memory = Conversations(600)
-    log = Conversation(memory, "flood")
+    log = ConversationLog(memory, "flood")
     memory.grow("flood", MOST_BYTES)
     assert not log.has_room(1)
-    assert Conversation(memory, "other").has_room(MOST_BYTES // 2)
+    assert ConversationLog(memory, "other").has_room(MOST_BYTES // 2)
     bank = guard(ToolPolicy())
     good = check(bank, paying(1), caller="other")
     record = bank._unused[good.id]

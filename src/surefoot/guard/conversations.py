@@ -76,7 +76,7 @@ def _digest(parts: list[str | None]) -> bytes:
 
 
 @dataclass(eq=False, kw_only=True)
-class Record:
+class LoggedDecision:
     """One decision of a guard."""
 
     decision: GuardDecision
@@ -85,7 +85,7 @@ class Record:
     turn: int
     readable: bool
     """Whether every call has its canonical form."""
-    conversation: Conversation | None
+    conversation: ConversationLog | None
     """Where it is logged; ``None`` for a decision that is given once more."""
     request: str | None = None
     """The request that it answers."""
@@ -150,7 +150,7 @@ class View(NamedTuple):
         return tuple(before[key.call] + last[key.call] for key in keys)
 
 
-class Conversation:
+class ConversationLog:
     """The log of a guard's decisions about one conversation: one record a decision, with its state.
 
     A released or held call counts as an attempt for ``remember_s`` seconds, whatever the messages show, and
@@ -164,9 +164,9 @@ class Conversation:
         self.used = time.monotonic()
         self.last: Future[None] | None = None
         """The check that came last."""
-        self._log: OrderedDict[str, Record] = OrderedDict()
+        self._log: OrderedDict[str, LoggedDecision] = OrderedDict()
         """Released and held ones by decision, in the order in which they got their state."""
-        self._answers: dict[str, Record] = {}
+        self._answers: dict[str, LoggedDecision] = {}
         """The released ones by request."""
         self._refused = Counter[bytes]()
         self._released: set[bytes] = set()
@@ -233,7 +233,7 @@ class Conversation:
             attempts.append(result)
         return attempts
 
-    def answer(self, request: str, keys: Sequence[Key]) -> Record | None:
+    def answer(self, request: str, keys: Sequence[Key]) -> LoggedDecision | None:
         """The record of an earlier answer to an equal request that released equal calls."""
         with self._lock:
             self._forget()
@@ -241,7 +241,7 @@ class Conversation:
         calls = [key.call for key in keys]
         return record if record is not None and [key.call for key in record.keys] == calls else None
 
-    def note(self, record: Record, state: State) -> None:
+    def note(self, record: LoggedDecision, state: State) -> None:
         """Log the state of a decision; this replaces an earlier one."""
         with self._lock:
             self._remove(record)
@@ -278,7 +278,7 @@ class Conversation:
             self._remove(record)
             self._grow(_KEY_BYTES * len(record.calls))
 
-    def _remove(self, record: Record) -> None:
+    def _remove(self, record: LoggedDecision) -> None:
         """Take back what the log has of a decision."""
         self._refused.subtract(key for key in record.refused if self._refused[key])
         record.refused = ()
@@ -311,14 +311,14 @@ class Conversations:
 
     def __init__(self, remember_s: float) -> None:
         self.remember_s = remember_s
-        self._by_caller: OrderedDict[str, OrderedDict[str, Conversation]] = OrderedDict()
+        self._by_caller: OrderedDict[str, OrderedDict[str, ConversationLog]] = OrderedDict()
         self._bytes = Shares(MOST_BYTES)
-        self._read: OrderedDict[Conversation, None] = OrderedDict()
+        self._read: OrderedDict[ConversationLog, None] = OrderedDict()
         """Those that are read on, the least recently used first."""
         self._lock = RLock()
 
     @asynccontextmanager
-    async def turn(self, caller: str, key: str) -> AsyncIterator[Conversation]:
+    async def turn(self, caller: str, key: str) -> AsyncIterator[ConversationLog]:
         """Wait until all checks of the conversation that came before have ended, in any thread or loop."""
         done: Future[None] = Future()
         with self._lock:
@@ -335,16 +335,16 @@ class Conversations:
         finally:
             done.set_result(None)
 
-    def _conversation(self, caller: str, key: str) -> Conversation:
+    def _conversation(self, caller: str, key: str) -> ConversationLog:
         of_caller = self._by_caller.get(caller, OrderedDict())
         conversation = of_caller.get(key)
         if conversation is None:
             full = caller not in self._by_caller and len(self._by_caller) >= MOST_CALLERS
             if full and not self._forget_idle(next(iter(self._by_caller)), everything=True):
-                return Conversation(self, caller, f"there are {MOST_CALLERS} callers")
+                return ConversationLog(self, caller, f"there are {MOST_CALLERS} callers")
             if len(of_caller) >= MOST_CONVERSATIONS and not self._forget_idle(caller):
-                return Conversation(self, caller, f"this client has {MOST_CONVERSATIONS} conversations")
-            conversation = self._by_caller.setdefault(caller, of_caller)[key] = Conversation(self, caller)
+                return ConversationLog(self, caller, f"this client has {MOST_CONVERSATIONS} conversations")
+            conversation = self._by_caller.setdefault(caller, of_caller)[key] = ConversationLog(self, caller)
         conversation.used = time.monotonic()
         of_caller.move_to_end(key)
         self._by_caller.move_to_end(caller)
@@ -378,7 +378,7 @@ class Conversations:
         with self._lock:
             self._bytes.add(caller, size)
 
-    def keep_read(self, conversation: Conversation) -> None:
+    def keep_read(self, conversation: ConversationLog) -> None:
         """Keep what was read of it, and forget that of another one where there are too many."""
         with self._lock:
             self._read[conversation] = None

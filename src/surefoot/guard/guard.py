@@ -17,10 +17,10 @@ from surefoot.errors import GuardError
 from surefoot.guard.conversations import (
     CALL_BYTES,
     MOST_HIDDEN,
-    Conversation,
+    ConversationLog,
     Conversations,
     Key,
-    Record,
+    LoggedDecision,
     State,
     View,
     conversation_key,
@@ -93,7 +93,7 @@ class Guard:
         self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="surefoot-guard")
         self._call_verifiers = [one for one in self.verifiers if isinstance(one, ToolCallVerifier)]
         self._conversations = Conversations(self.settings.remember_s)
-        self._unused: dict[str, Record] = {}
+        self._unused: dict[str, LoggedDecision] = {}
 
     async def check(
         self,
@@ -133,7 +133,7 @@ class Guard:
                 usage=check.usage,
             )
             keys = tuple(call.key for call in calls) if view is not None else ()
-            self._unused[decision.id] = Record(
+            self._unused[decision.id] = LoggedDecision(
                 decision=decision,
                 caller=caller,
                 calls=tuple(verdict.call for verdict in decision.calls),
@@ -185,7 +185,7 @@ class Guard:
             raise GuardError("the decision has been used")
         return record.calls
 
-    def _record(self, decision: GuardDecision) -> Record:
+    def _record(self, decision: GuardDecision) -> LoggedDecision:
         record = self._unused.get(decision.id)
         if record is None or record.calls != tuple(verdict.call for verdict in decision.calls):
             raise GuardError("this guard has not checked exactly these calls, or the decision has been used")
@@ -196,7 +196,7 @@ class Guard:
         messages: Sequence[Message],
         tools: Sequence[Tool],
         reply: Message,
-        log: Conversation,
+        log: ConversationLog,
         trusted: bool,
         request: str | None,
     ) -> _Check:
@@ -333,7 +333,7 @@ class _Check:
     calls: list[_Call]
     view: View | None = None
     """``None``: the run was not read."""
-    again: Record | None = None
+    again: LoggedDecision | None = None
     """The decision that an equal request has already."""
     usage: Usage = field(default_factory=Usage)
     """Tokens of the reward model."""
@@ -358,7 +358,7 @@ def _new_steps(item: ProblemTrace) -> list[int]:
 
 
 def _make_canonical(
-    settings: GuardSettings, log: Conversation, hidden: int, tools: Sequence[Tool], calls: Sequence[_Call]
+    settings: GuardSettings, log: ConversationLog, hidden: int, tools: Sequence[Tool], calls: Sequence[_Call]
 ) -> None:
     """Give every call its canonical form, or note why it has none."""
     size = sum(len(call.call.arguments.encode(errors="replace")) for call in calls)
