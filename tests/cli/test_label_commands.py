@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections import Counter
 from pathlib import Path
@@ -85,6 +86,26 @@ def words(
 
 def read(path: Path) -> list[StepLabel]:
     return list(read_records(path, StepLabel))
+
+
+def test_a_policy_that_never_succeeds_teaches_nothing_and_the_command_says_so(data, tmp_path):
+    server = Server()
+    server.now = lambda _: Reply(payload=completion(["The answer is 99."]))
+    with serve(server) as running:
+        ended = refused(*words(data, running.url, tmp_path / "l.jsonl"))
+        server.now = answer
+        ended_well = good(*words(data, running.url, tmp_path / "w.jsonl", method="mc:rollouts=4")).err
+    assert "no rollout succeeds from any of" in ended
+    assert "would teach that every step is wrong" in ended
+    labels = read(tmp_path / "l.jsonl")
+    traces = list(read_records(data / "t.jsonl", Trace))
+    assert len(labels) == sum(len(trace.steps) for trace in traces), "the labels are written"
+    found = re.search(r"values differ within (\d+) of (\d+) traces", ended_well)
+    values: dict[str, set[float]] = {}
+    for label in read(tmp_path / "w.jsonl"):
+        values.setdefault(label.trace_id, set()).add(label.value)
+    assert found, ended_well
+    assert (int(found[1]), int(found[2])) == (sum(len(v) > 1 for v in values.values()), len(values))
 
 
 def test_a_server_that_fails_now_and_then_changes_no_label(data, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -119,18 +120,34 @@ def with_answer(items: Any) -> Any:
 
 
 _FREE = b'"usage":%s' % Usage().model_dump_json().encode()
+_TRACE, _VALUE, _KIND = (re.compile(b'"%s":([^,}]*)' % name) for name in (b"trace_id", b"value", b"kind"))
+_FEW = 10
+"""Inner steps from which on it is no accident that no rollout succeeds."""
 
 
 class Tally:
-    """Counts of labels, of labels without a value by reason, and of tokens."""
+    """Counts of labels, of labels without a value by reason, of tokens, and what there is to learn."""
 
     def __init__(self) -> None:
         self.labels, self.tokens = 0, 0
         self.unknown: Counter[str] = Counter()
+        self.traces = self.varied = 0
+        """Traces with two values or more, and those in which they differ."""
+        self.inner: Counter[float] = Counter()
+        """Values of steps that are not the last one of their trace, by value."""
+        self.kinds: set[bytes] = set()
+        self._trace, self._values = b"", list[float]()
 
     def add(self, line: bytes) -> None:
-        """Count a label, which is a line of JSON."""
+        """Count a label, which is a line of JSON; the labels of a trace come one after another."""
         self.labels += 1
+        trace, value, kind = (pattern.search(line) for pattern in (_TRACE, _VALUE, _KIND))
+        if trace and value and kind:
+            if trace[1] != self._trace:
+                self._end_trace(trace[1])
+            self.kinds.add(kind[1].strip(b'"'))
+            if value[1] != b"null":
+                self._values.append(float(value[1]))
         if b'"value":null' not in line and _FREE in line:
             return
         label = StepLabel.model_validate_json(line)
@@ -138,8 +155,15 @@ class Tally:
         if label.value is None:
             self.unknown[label.reason or ""] += 1
 
+    def _end_trace(self, following: bytes) -> None:
+        values, self._trace, self._values = self._values, following, []
+        self.inner.update(values[:-1])
+        self.traces += len(values) > 1
+        self.varied += len(set(values)) > 1
+
     def report(self) -> None:
-        """Show the summary. Raises ``LabelError`` if no step got a value."""
+        """Show the summary. Raises ``LabelError`` if no step got a value, and if no rollout succeeds."""
+        self._end_trace(b"")
         unknown, reasons = self.unknown.total(), self.unknown.most_common()
         note(f"{self.labels} labels written, {unknown} of them without a value; {self.tokens} tokens")
         for reason, count in reasons[:5]:
@@ -149,3 +173,14 @@ class Tally:
         if self.labels and unknown == self.labels:
             reason, count = reasons[0]
             raise LabelError(f"none of the {self.labels} steps got a label; {count}: {reason}")
+        if self.traces:
+            note(f"  values differ within {self.varied} of {self.traces} traces")
+        if self.kinds == {b"value"} and self.inner:
+            inner = self.inner.total()
+            note(f"  a rollout succeeds from {inner - self.inner[0.0]} of {inner} inner steps")
+            if inner >= _FEW and inner == self.inner[0.0]:
+                raise LabelError(
+                    f"no rollout succeeds from any of {inner} inner steps: the labels are written, but would "
+                    "teach that every step is wrong. Use a policy that is sometimes right on these problems, "
+                    "other problems, or more rollouts"
+                )
