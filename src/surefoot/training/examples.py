@@ -134,6 +134,7 @@ def _encode(
         examples = [_example(item.trace.id, read, of_window, drops) for read, of_window in windows]
         if not any(examples):
             drops.add("traces without a usable label", item.trace.id)
+        drops.targets.update(target for example in filter(None, examples) for target in example.targets)
         yield from filter(None, examples)
 
 
@@ -203,12 +204,18 @@ def check_kinds(kinds: Set[LabelKind], targets: StepTargets) -> None:
         raise TrainingError("three classes are for correctness labels; train advantages with bce or mse")
 
 
+_FEW = 20
+"""Targets from which on equal ones are refused."""
+
+
 @dataclass
 class DropCounter:
     """Counts dropped records by reason, with the first record of each."""
 
     counts: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
+    targets: Counter[float] = field(default_factory=Counter)
+    """Targets that are used, by value."""
 
     def add(self, reason: str, name: str, count: int = 1) -> None:
         """Count ``count`` more, found in the record ``name``."""
@@ -217,9 +224,13 @@ class DropCounter:
             self.first.setdefault(reason, name)
 
     def example_set(self, examples: Sequence[Example]) -> ExampleSet:
-        """What was not left out. Raises ``TrainingError``, saying why, if that is nothing."""
+        """What was not left out. Raises ``TrainingError`` if that is nothing, saying why, or if there is
+        nothing to learn from many equal targets."""
         if not examples:
             raise TrainingError(f"nothing to train on: {self}")
+        if len(self.targets) == 1 and self.targets.total() >= _FEW:
+            [value] = self.targets
+            raise TrainingError(f"nothing to learn: all {self.targets.total()} targets are {value:g}")
         return ExampleSet(examples=examples, dropped=self.counts, first=self.first)
 
     def __str__(self) -> str:
