@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -79,6 +80,12 @@ def require_size(auto: Any, directory: Path, file: Mapping[str, str]) -> None:
     Such a model takes all memory before its weights are found to be missing. ``auto`` and ``file`` are as in
     :func:`load_pretrained`.
     """
+    adapter = directory / "adapter_config.json"
+    if adapter.is_file() and not (directory / "config.json").exists():  # its base is loaded with it
+        base = json.loads(adapter.read_bytes()).get("base_model_name_or_path")
+        if isinstance(base, str):
+            require_size(auto, *pretrained_source(base))
+        return
     described, _ = PreTrainedConfig.get_config_dict(directory, **file)
     for name, number in _numbers(described):
         if number > _MOST_PARTS and _COUNTED.search(name):
