@@ -110,7 +110,7 @@ def run(
         session = Session(McpProxy(guard, on_decision=note, **options))
         serving = asyncio.create_task(session.serve() if serves else asyncio.sleep(0))
         await test(session)
-        session.to_proxy.close()
+        (session.to_proxy if serves else session.from_server).close()
         await asyncio.wait_for(session.running, 10)
         serving.cancel()
         guard.close()
@@ -473,6 +473,19 @@ def test_a_request_is_cancelled_under_the_id_that_the_other_side_knows() -> None
         session.server_sends({"jsonrpc": "2.0", "id": number, "result": {"late": 1}})
         session.server_sends({"jsonrpc": "2.0", "id": again, "result": {}})
         assert await session.client_reads() == {"jsonrpc": "2.0", "id": 1, "result": {}}
+
+    run(client, serves=False)
+
+
+def test_requests_that_wait_are_bounded() -> None:
+    async def client(session: Session) -> None:
+        for number in range(10_001):
+            session.client_sends({"jsonrpc": "2.0", "id": number, "method": "ping"})
+        answer = await session.client_reads()
+        assert answer["id"] == 10_000
+        assert "requests wait for answers" in answer["error"]["message"]
+        session.from_server.close()
+        assert {(await session.client_reads())["id"] for _ in range(10_000)} == set(range(10_000))
 
     run(client, serves=False)
 

@@ -42,7 +42,7 @@ _TAIL: Final = 1000
 """Bytes at its end in which the id is looked for, too."""
 _MAX_METHOD: Final = 200
 _MAX_WAITING: Final = 10_000
-"""Requests that wait for one side's answers."""
+"""Requests of one side without an answer."""
 _MAX_PAGES: Final = 100
 """Pages of a server's list of tools that are read."""
 _LIST_TIMEOUT_S: Final = 30.0
@@ -109,9 +109,9 @@ class _Side:
         self.forget(json.dumps(number))
         await self.send(id=number, **result)
 
-    async def refuse(self, number: Any, text: str, code: int = _INVALID_REQUEST) -> None:
+    async def refuse(self, number: Any, text: str) -> None:
         """Answer its request with an error; without id if ``number`` is none, or another request's."""
-        error = {"code": code, "message": text}
+        error = {"code": _INVALID_REQUEST, "message": text}
         if (key := _key(number)) is not None and key not in self.asked:
             await self.answer(number, error=error)
         elif self.name == "client":  # it reads errors without id; a server has nobody to tell
@@ -252,7 +252,7 @@ class McpProxy:
             await self._notify(side, method, params)
         elif (key := _key(number)) is None or key in side.asked:
             await self._refuse(side, message, None, "'id' must be a new string or integer")
-        elif len(self._other(side).waiting) >= _MAX_WAITING:
+        elif max(len(side.asked), len(self._other(side).waiting)) >= _MAX_WAITING:
             await self._refuse(side, message, number, f"{_MAX_WAITING:,} requests wait for answers")
         else:
             side.asks(key)
@@ -286,7 +286,8 @@ class McpProxy:
             own = side.asked[key]
             side.forget(key)
             if own is None:  # still with the guard: the server never saw it
-                self._tasks[key].cancel()
+                if (task := self._tasks.get(key)) is not None:
+                    task.cancel()
                 return
             self._other(side).waiting[own].cancelled = True
             params = {**(params or {}), "requestId": own}
