@@ -270,7 +270,7 @@ def test_a_long_run_that_is_read_on_is_judged_as_one_that_is_read_anew(operation
             del run[-amount or len(run) :]
         call = ToolCall(id=f"c{number}", name="pay", arguments=json.dumps({"amount": amount}))
         for conversation in banks[1]._conversations._by_caller.get("", {}).values():
-            conversation.shown = None
+            conversation.prefix = None
         decisions = [check(bank, Message(role="assistant", tool_calls=(call,)), tuple(run)) for bank in banks]
         assert decisions[0].action == decisions[1].action
         assert decisions[0].reason == decisions[1].reason

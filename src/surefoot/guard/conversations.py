@@ -32,7 +32,7 @@ MOST_BYTES: Final = 256 * 2**20
 CALL_BYTES, _KEY_BYTES = 1000, 200
 """Size of a remembered call without its arguments, and of what stays of it in the end."""
 MOST_READ_ON: Final = 64
-"""Long conversations that are read on from where the last check ended; others are read anew."""
+"""Long conversations whose prefix is kept, so that a check reads only what follows."""
 _LONG: Final = 32
 """Messages of a long conversation."""
 _REFUSED: Final = "this call was not executed: "
@@ -90,7 +90,7 @@ class LoggedDecision:
     request: str | None = None
     """The request that it answers."""
     keys: tuple[Key, ...] = ()
-    shown: tuple[int, ...] = ()
+    shown_before: tuple[int, ...] = ()
     """For each call, how many equal ones the messages showed."""
     state: State = "refused"
     reviewed: bool = False
@@ -111,15 +111,15 @@ class LoggedDecision:
 
 @dataclass(eq=False, frozen=True)
 class _Entry:
-    """A released or held call. The messages show it if they show ``place`` calls that are equal to it."""
+    """A released or held call. The messages show it if they show ``ordinal`` calls that are equal to it."""
 
     key: bytes
-    place: int
+    ordinal: int
     call: ToolCall
     turn: int
 
 
-class _Shown:
+class _Prefix:
     """The calls that the beginning of a run shows; a longer run is read on from here."""
 
     def __init__(self, verifiers: Sequence[ToolCallVerifier], hidden: Iterable[_Entry]) -> None:
@@ -144,10 +144,10 @@ class View(NamedTuple):
     judges: Sequence[CallJudge]
     """One for each verifier, with all attempts so far."""
 
-    def shown(self, keys: Iterable[Key]) -> tuple[int, ...]:
+    def equal_calls(self, keys: Iterable[Key]) -> tuple[int, ...]:
         """How many calls equal to each the messages show."""
-        before, last = self.calls
-        return tuple(before[key.call] + last[key.call] for key in keys)
+        closed, last = self.calls
+        return tuple(closed[key.call] + last[key.call] for key in keys)
 
 
 class ConversationLog:
@@ -171,8 +171,8 @@ class ConversationLog:
         self._refused = Counter[bytes]()
         self._released: set[bytes] = set()
         self._entries: dict[tuple[bytes, int], _Entry] = {}
-        self._places: dict[bytes, list[int]] = {}
-        self.shown: _Shown | None = None
+        self._ordinals: dict[bytes, list[int]] = {}
+        self.prefix: _Prefix | None = None
         """What was read of a long run."""
         self._lock = Lock()
         """A person's decision may come while another message is judged, in another thread."""
@@ -182,46 +182,46 @@ class ConversationLog:
         messages = tuple(messages)
         with self._lock:
             self._forget()
-            shown = self.shown
-            if shown is None or messages[: len(shown.messages)] != shown.messages:
-                shown = _Shown(verifiers, self._entries.values())
-            end = max(_last_open(messages), len(shown.messages))
-            results = self._attempts(shown, messages[:end], len(shown.messages), shown.skipped)
+            prefix = self.prefix
+            if prefix is None or messages[: len(prefix.messages)] != prefix.messages:
+                prefix = _Prefix(verifiers, self._entries.values())
+            end = max(_last_open(messages), len(prefix.messages))
+            results = self._attempts(prefix, messages[:end], len(prefix.messages), prefix.skipped)
             for result in results:
                 key = Key.of(result.call).call
-                shown.calls[key] += 1
-                if (entry := self._entries.get((key, shown.calls[key]))) is not None:
-                    shown.hidden.pop(entry, None)
-            for judge in shown.judges:
+                prefix.calls[key] += 1
+                if (entry := self._entries.get((key, prefix.calls[key]))) is not None:
+                    prefix.hidden.pop(entry, None)
+            for judge in prefix.judges:
                 judge.add(results)
-            new = messages[len(shown.messages) : end]
-            shown.user += [message.content or "" for message in new if message.role == "user"]
-            shown.messages = messages[:end]
-            self.shown = shown if len(messages) >= _LONG else None
-            if self.shown is not None:
+            new = messages[len(prefix.messages) : end]
+            prefix.user += [message.content or "" for message in new if message.role == "user"]
+            prefix.messages = messages[:end]
+            self.prefix = prefix if len(messages) >= _LONG else None
+            if self.prefix is not None:
                 self._memory.keep_read(self)
-            return self._view(shown, messages)
+            return self._view(prefix, messages)
 
-    def _view(self, shown: _Shown, messages: tuple[Message, ...]) -> View:
+    def _view(self, prefix: _Prefix, messages: tuple[Message, ...]) -> View:
         """With the last message's calls, whose results may still come, and the hidden ones."""
-        last = self._attempts(shown, messages, len(shown.messages), shown.skipped.copy())
+        last = self._attempts(prefix, messages, len(prefix.messages), prefix.skipped.copy())
         calls = Counter(Key.of(result.call).call for result in last)
         hidden = [
             CallResult(message=-1, number=number, call=entry.call, result=None, turn=entry.turn)
-            for number, entry in enumerate(shown.hidden)
-            if shown.calls[entry.key] + calls[entry.key] < entry.place
+            for number, entry in enumerate(prefix.hidden)
+            if prefix.calls[entry.key] + calls[entry.key] < entry.ordinal
         ]
-        judges = [judge.fork() for judge in shown.judges]
+        judges = [judge.fork() for judge in prefix.judges]
         for judge in judges:
             judge.add([*last, *hidden])
-        return View(user=shown.user, calls=(shown.calls, calls), hidden=len(hidden), judges=judges)
+        return View(user=prefix.user, calls=(prefix.calls, calls), hidden=len(hidden), judges=judges)
 
     def _attempts(
-        self, shown: _Shown, messages: tuple[Message, ...], begin: int, skipped: Counter[bytes]
+        self, prefix: _Prefix, messages: tuple[Message, ...], begin: int, skipped: Counter[bytes]
     ) -> list[CallResult]:
         """The calls of the messages from ``begin`` on, without those that were refused."""
         attempts = []
-        for result in call_results(messages, begin, len(shown.user)):
+        for result in call_results(messages, begin, len(prefix.user)):
             if self._refused:
                 key, content = Key.of(result.call).with_id, ""
                 if result.result is not None:
@@ -255,20 +255,20 @@ class ConversationLog:
             self._grow(record.size)
             self._log[record.decision.id] = record
             record.entries = tuple(
-                map(self._entry, record.calls, record.keys, record.shown, repeat(record.turn))
+                map(self._entry, record.calls, record.keys, record.shown_before, repeat(record.turn))
             )
-            if self.shown is not None:
-                self.shown.hidden.update(dict.fromkeys(record.entries))
+            if self.prefix is not None:
+                self.prefix.hidden.update(dict.fromkeys(record.entries))
             if state == "released" and record.request is not None and not record.reviewed:
                 self._answers[record.request] = record
 
-    def _entry(self, call: ToolCall, key: Key, shown: int, turn: int) -> _Entry:
+    def _entry(self, call: ToolCall, key: Key, shown_before: int, turn: int) -> _Entry:
         self._released.add(key.with_id)
-        if self._refused.pop(key.with_id, 0) and self.shown is not None and self.shown.skipped[key.with_id]:
-            self.shown = None  # it counts now
-        places = self._places.setdefault(key.call, [])
-        places.append(1 + max(shown, places[-1] if places else 0))
-        entry = self._entries[key.call, places[-1]] = _Entry(key.call, places[-1], call, turn)
+        if self._refused.pop(key.with_id, 0) and self.prefix is not None and self.prefix.skipped[key.with_id]:
+            self.prefix = None  # it counts now
+        ordinals = self._ordinals.setdefault(key.call, [])
+        ordinals.append(1 + max(shown_before, ordinals[-1] if ordinals else 0))
+        entry = self._entries[key.call, ordinals[-1]] = _Entry(key.call, ordinals[-1], call, turn)
         return entry
 
     def _forget(self) -> None:
@@ -288,12 +288,12 @@ class ConversationLog:
         if record.request is not None and self._answers.get(record.request) is record:
             del self._answers[record.request]
         for entry in record.entries:
-            del self._entries[entry.key, entry.place]
-            self._places[entry.key].remove(entry.place)
-            if not self._places[entry.key]:
-                del self._places[entry.key]
-            if self.shown is not None:
-                self.shown.hidden.pop(entry, None)
+            del self._entries[entry.key, entry.ordinal]
+            self._ordinals[entry.key].remove(entry.ordinal)
+            if not self._ordinals[entry.key]:
+                del self._ordinals[entry.key]
+            if self.prefix is not None:
+                self.prefix.hidden.pop(entry, None)
 
     def has_room(self, size: int) -> bool:
         """Whether so much more may be remembered of its caller."""
@@ -374,18 +374,18 @@ class Conversations:
             return True
 
     def grow(self, caller: str, size: int) -> None:
-        """Count what is remembered of a caller."""
+        """Add to the bytes of a caller."""
         with self._lock:
             self._bytes.add(caller, size)
 
     def keep_read(self, conversation: ConversationLog) -> None:
-        """Keep what was read of it, and forget that of another one where there are too many."""
+        """Keep the prefix of a conversation; beyond the bound, drop the one used least recently."""
         with self._lock:
             self._read[conversation] = None
             self._read.move_to_end(conversation)
             if len(self._read) > MOST_READ_ON:
                 oldest, _ = self._read.popitem(last=False)
-                oldest.shown = None
+                oldest.prefix = None
 
 
 def _last_open(messages: Sequence[Message]) -> int:

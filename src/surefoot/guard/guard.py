@@ -91,7 +91,9 @@ class Guard:
         if self.settings.threshold is not None and scorer is None:
             raise GuardError("'threshold' needs a reward model; give 'scorer', or no threshold")
         self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="surefoot-guard")
-        self._call_verifiers = [one for one in self.verifiers if isinstance(one, ToolCallVerifier)]
+        self._call_verifiers = [
+            verifier for verifier in self.verifiers if isinstance(verifier, ToolCallVerifier)
+        ]
         self._conversations = Conversations(self.settings.remember_s)
         self._unused: dict[str, LoggedDecision] = {}
 
@@ -110,8 +112,8 @@ class Guard:
 
         ``caller``, such as an API key's name, and ``conversation`` say which conversation it is; without the
         latter, the messages up to the user's first do. The message of a ``trusted`` model is not scored.
-        ``request`` identifies what is answered: where it is asked again, as a client does that lost the
-        answer, and equal calls come, they are released again, with their first ids, and count once.
+        ``request`` identifies the request: if a client that lost the answer sends it again
+        and the model makes equal calls, they are released again with their first ids, and count once.
         Raises ``GuardError`` for a message without calls.
         """
         if not reply.tool_calls:
@@ -120,7 +122,7 @@ class Guard:
         key = conversation_key(messages, conversation)
         async with self._conversations.turn(caller, key) as log:
             check = await self._checked(messages, tools, reply, log, trusted, request)
-            calls, again = check.calls, check.again
+            calls, earlier = check.calls, check.earlier
             # before the calls: a reader that was too slow may still be at work on them
             readable, view = all(call.readable for call in calls), check.view
             action = max((call.action for call in calls), key=_STRENGTH.index)
@@ -128,7 +130,7 @@ class Guard:
                 id=uuid.uuid4().hex,
                 action=action,
                 reason=next((call.reason for call in calls if call.action == action), ""),
-                calls=again.decision.calls if again else tuple(call.verdict() for call in calls),
+                calls=earlier.decision.calls if earlier else tuple(call.verdict() for call in calls),
                 latency_ms=1000 * (time.monotonic() - begin),
                 usage=check.usage,
             )
@@ -139,10 +141,10 @@ class Guard:
                 calls=tuple(verdict.call for verdict in decision.calls),
                 turn=len(view.user) if view is not None else 0,
                 readable=readable and view is not None,
-                conversation=None if again else log,
+                conversation=None if earlier else log,
                 request=request,
                 keys=keys,
-                shown=view.shown(keys) if view is not None else (),
+                shown_before=view.equal_calls(keys) if view is not None else (),
             )
             if len(self._unused) > MOST_UNUSED:
                 self._drop_unused()
@@ -210,12 +212,12 @@ class Guard:
             _make_canonical(settings, log, view.hidden, tools, calls)
             keys = [call.key for call in calls]
             if request is not None and all(call.readable for call in calls):
-                check.again = log.answer(request, keys)
+                check.earlier = log.answer(request, keys)
             return _schema(tools, calls)
 
         await self._stage(calls, "schema", "schema", settings.on_schema, read)
         view = check.view
-        if view is None or check.again is not None or check.stopped:
+        if view is None or check.earlier is not None or check.stopped:
             return check
         reply = reply.model_copy(update={"tool_calls": tuple(call.call for call in calls)})
         judges = iter(view.judges)
@@ -333,7 +335,7 @@ class _Check:
     calls: list[_Call]
     view: View | None = None
     """``None``: the run was not read."""
-    again: LoggedDecision | None = None
+    earlier: LoggedDecision | None = None
     """The decision that an equal request has already."""
     usage: Usage = field(default_factory=Usage)
     """Tokens of the reward model."""
