@@ -14,9 +14,10 @@ import numpy as np
 
 from benchmarks.common.figures import Figure, Figures, figure, over_tasks
 from benchmarks.common.gates import gate_figures
+from benchmarks.worlds.mutants import labelled_mutants
 from surefoot.formats import read_humaneval, read_mbpp_check
 from surefoot.io import ReadReport
-from surefoot.labelling import grade_traces, labelled_mutants, open_verifier
+from surefoot.labelling import grade_traces, open_verifier
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import CodeTask, Problem, StepLabel, Trace
 from surefoot.sandbox import Sandbox

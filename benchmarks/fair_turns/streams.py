@@ -72,7 +72,7 @@ async def upstream() -> None:
 def run_server(folder: Path) -> None:
     """The gateway in front of it."""
     logging.disable(logging.WARNING)
-    from surefoot.policies.openai import OpenAIPolicy
+    from surefoot.policies import OpenAIPolicy
     from surefoot.server import (
         Gateway,
         GatewaySettings,

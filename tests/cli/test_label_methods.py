@@ -119,7 +119,7 @@ def test_the_help_lists_methods_with_settings_and_defaults():
             ("f", "advantage", "--problems", "p", "--labels", "a", "--labels", "b"),
             "give one file of --labels",
         ),
-        (("f", "mutants", "--out", "x.jsonl"), "is a directory here"),
+        (("f", "tree", "--policy", "m", "--out", "x.jsonl"), "is a directory here"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(words, message):

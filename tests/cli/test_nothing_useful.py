@@ -113,7 +113,7 @@ def test_questions_without_solutions_come_with_the_next_command(folder):
     "words",
     [
         ("import", "t.jsonl", "--out", "x.jsonl"),
-        ("label", "p.jsonl", "mutants", "--out", "x.jsonl"),
+        ("label", "p.jsonl", "tree", "--policy", "lab", "--out", "x.jsonl"),
         ("export", ".", "--to", "jsonl", "--out", "x.jsonl"),
     ],
 )
@@ -132,7 +132,6 @@ label e mc --problems e --policy lab
 label e tree --policy lab --out out
 label e judge --problems e --policy lab
 label e verify:rules=equations --problems e
-label e mutants --out out
 label e expert --problems e --traces e
 label e consensus --problems e --labels a=e --labels b=e
 label e advantage --problems e --labels e

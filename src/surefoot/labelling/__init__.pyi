@@ -16,10 +16,6 @@ from .judge import JudgePrompt as JudgePrompt
 from .judge import structured_output as structured_output
 from .monte_carlo import MonteCarloLabeller as MonteCarloLabeller
 from .monte_carlo import MonteCarloSettings as MonteCarloSettings
-from .mutation import Mutant as Mutant
-from .mutation import MutantReport as MutantReport
-from .mutation import labelled_mutants as labelled_mutants
-from .mutation import mutants as mutants
 from .omegaprm import OmegaPRMLabeller as OmegaPRMLabeller
 from .omegaprm import TreeSettings as TreeSettings
 from .queueing import QueueCandidate as QueueCandidate

@@ -15,14 +15,7 @@ from pydantic import Field, model_validator
 from surefoot.cli import options as o
 from surefoot.cli.label.method import Method
 from surefoot.cli.label.models import Critiques, JudgeLabels, MonteCarlo, Tree
-from surefoot.cli.label.rules import (
-    Advantage,
-    ConsensusLabels,
-    ExpertLabels,
-    Mutants,
-    RelativeProgress,
-    Verify,
-)
+from surefoot.cli.label.rules import Advantage, ConsensusLabels, ExpertLabels, RelativeProgress, Verify
 from surefoot.cli.parser import FILE_ENDINGS
 from surefoot.cli.runs import map_pieces
 from surefoot.cli.settings import Command, Flag
@@ -46,7 +39,6 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
         "consensus": ConsensusLabels,
         "advantage": Advantage,
         "progress": RelativeProgress,
-        "mutants": Mutants,
         "critiques": Critiques,
     }
 )
@@ -89,7 +81,7 @@ class SamplingOptions(o.SettingsGroup):
 class Label(Command):
     """Label steps: METHOD is a way to label with its settings, such as `mc:rollouts=8,estimate=hard`.
 
-    FILE holds traces with steps; for `tree` and `mutants` it holds problems, and `--out` is a directory.
+    FILE holds traces with steps; for `tree` it holds problems, and `--out` is a directory.
     Lists are joined by `+` (`verify:rules=equations+tool-calls`). A method refuses options that it does not
     use. If the command is stopped, the same command resumes.
 
@@ -106,7 +98,7 @@ class Label(Command):
     """
 
     file: Annotated[str, Flag(argument=True, transient=True, file=True)]
-    """File of trace records with steps (of problem records for `tree` and `mutants`), or `-` for standard
+    """File of trace records with steps (of problem records for `tree`), or `-` for standard
     input."""
     method: Annotated[str, METHOD]
     problems: o.Problems = ""

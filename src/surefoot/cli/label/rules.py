@@ -1,4 +1,4 @@
-"""``verify``, ``expert``, ``consensus``, ``advantage``, ``progress`` and ``mutants``: labels by rule."""
+"""``verify``, ``expert``, ``consensus``, ``advantage`` and ``progress``: labels by rule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from surefoot import policies
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import named, named_numbers
 from surefoot.cli.label.method import Method, usable, work_of
-from surefoot.cli.runs import RecordFiles, labelled, read_table
+from surefoot.cli.runs import labelled, read_table
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError
 from surefoot.io import write_json, write_records
@@ -24,9 +24,7 @@ from surefoot.labelling.consensus import ConsensusSettings
 from surefoot.labelling.expert import Disagreement, MatchRule
 from surefoot.labelling.verifiers.tool_calls import TOOL_RULES, ToolRule
 from surefoot.protocols import LabelledTrace, StepVerifier
-from surefoot.records import Problem, StepLabel, Trace
-from surefoot.sandbox import open_sandbox
-from surefoot.segment import segmenter
+from surefoot.records import StepLabel, Trace
 from surefoot.work.jobs import Opened
 
 if TYPE_CHECKING:
@@ -221,34 +219,3 @@ class RelativeProgress(ValueMethod):
     def labels_of(self, items: Sequence[LabelledTrace], rates: Mapping[str, float]) -> list[list[StepLabel]]:
         """Ratios of values."""
         return lb.progress_labels(items, start=rates, threshold=self.threshold)
-
-
-class Mutants(Method):
-    """Programs with one known fault each, made from reference solutions, with exact labels.
-
-    Writes `traces.jsonl` and `labels.jsonl` into the directory: the step with the fault is -1, those before
-    it are +1. Programs run in a sandbox; those that pass all hidden tests are counted and left out.
-    """
-
-    needs = ()
-    takes = ("sandbox", "seed")
-    folder = ("traces.jsonl", "labels.jsonl")
-    per_problem: int = Field(default=10, ge=1, description="Most mutants of one problem, chosen at random.")
-    segment: o.Segment = "python"
-
-    def run(self, label: Label) -> None:
-        problems, report = read_table(label.file, Problem), lb.MutantReport()
-        with open_sandbox(label.sandbox) as sandbox, RecordFiles(Path(label.out)) as files:
-            mutants = lb.labelled_mutants(
-                problems,
-                sandbox,
-                per_problem=self.per_problem,
-                seed=label.seed,
-                segmenter=segmenter(self.segment),
-                report=report,
-            )
-            for mutant in mutants:
-                files.write(traces=[mutant.trace], labels=mutant.labels)
-        note(report.summary())
-        if not report.usable:
-            raise LabelError(f"no mutant could be made: {report.summary()}")

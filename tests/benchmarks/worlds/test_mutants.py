@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from click.testing import CliRunner
 
+from benchmarks.worlds.mutants import MutantReport, labelled_mutants, mutants
 from surefoot import Problem
-from surefoot.cli import app
 from surefoot.errors import LabelError, SandboxError
-from surefoot.labelling import MutantReport, labelled_mutants, mutants
 from surefoot.labelling.verifiers.execution_trace import ExecutionTraceVerifier
 from surefoot.protocols import ProblemTrace
 from surefoot.sandbox import open_sandbox
@@ -94,14 +90,3 @@ def test_labels_and_traces_agree_and_equivalent_mutants_are_dropped(sandbox):
         assert changed.strip() in item.trace.step_text(wrong)
         assert item.trace.outcome is False
         assert row[wrong].value == -1
-
-
-def test_the_command(tmp_path, sandbox):
-    path = tmp_path / "problems.jsonl"
-    path.write_text(PROBLEM.model_dump_json() + "\n")
-    run = CliRunner().invoke(app, ["label", str(path), "mutants:per-problem=4", "--out", str(tmp_path / "m")])
-    assert run.exit_code == 0, run.output
-    traces = [json.loads(line) for line in (tmp_path / "m/traces.jsonl").read_text().splitlines()]
-    labels = [json.loads(line) for line in (tmp_path / "m/labels.jsonl").read_text().splitlines()]
-    assert 0 < len(traces) <= 4
-    assert sum(label["value"] == -1 for label in labels) == len(traces)

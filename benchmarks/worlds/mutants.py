@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from surefoot.errors import LabelError
-from surefoot.labelling.verifiers.programs import grade_traces
+from surefoot.labelling import grade_traces
 from surefoot.labels import AFTER_FIRST_ERROR, up_to_first_error
 from surefoot.protocols import LabelledTrace, ProblemTrace, Segmenter
 from surefoot.records import CodeTask, Evidence, Problem, StepLabel, Trace
