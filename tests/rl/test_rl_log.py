@@ -18,7 +18,8 @@ from surefoot.rl.log import Guards, RLLog, SampleRow, UpdateRow, curve_samples_t
 def test_the_log_survives_json():
     log = healthy_log()
     log.updates += [update_row(21, tokens=100, entropy=None), UpdateRow(update=22, samples=176)]
-    log.alarms = watch(log.updates, log.evaluations, Guards(patience=1))
+    log.evaluations += [evaluation_row(30, 0.1), evaluation_row(35, 0.1)]
+    log.alarms = watch(log.evaluations, Guards())
     log.stopped = "alarm"
     assert log.alarms
     assert RLLog.model_validate_json(log.model_dump_json()) == log

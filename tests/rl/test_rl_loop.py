@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,11 +22,10 @@ from surefoot.policies.devices import Loading
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores
-from surefoot.rl import loop
 from surefoot.rl.advantage import Gae, Group, LeaveOneOut, Reinforce
 from surefoot.rl.config import KL, PRESETS, Objective, RLConfig
 from surefoot.rl.credit import Effective, MinForm, Outcome, Summed
-from surefoot.rl.log import Guards, RLLog, SampleRow, Shape
+from surefoot.rl.log import Guards, RLLog, SampleRow
 from surefoot.rl.loop import train_policy
 from surefoot.rl.rollouts import Task
 from surefoot.segment import Line
@@ -79,13 +77,14 @@ class Silent:
 
 @dataclass
 class Rising:
-    """Calls the first so many answers wrong, and all others right."""
+    """Calls the first so many answers wrong, and all others right; the other way round unless ``rises``."""
 
     wrong: int
+    rises: bool = True
 
     def grade(self, texts: Sequence[str], _golds: Sequence[str | None], problem: str = "") -> list[Grade]:
         self.wrong -= len(texts)
-        return [Grade(answer="7", outcome=self.wrong < 0)] * len(texts)
+        return [Grade(answer="7", outcome=(self.wrong < 0) == self.rises)] * len(texts)
 
 
 @pytest.fixture(scope="module")
@@ -270,26 +269,15 @@ def test_an_adapter_is_trained_alone(lab_base: Path, task: Task, tmp_path: Path)
     assert (tmp_path / "policy" / "adapter_model.safetensors").exists()
 
 
-@pytest.fixture
-def growing(monkeypatch: pytest.MonkeyPatch) -> Guards:
-    """Rollouts of 10, 30, 50 ... tokens, and the guard that ends their run at the third update."""
-    lengths = itertools.count(10, 20)
-    monkeypatch.setattr(loop, "shape_of", lambda traces: Shape(traces=len(traces), tokens=next(lengths)))
-    return Guards(patience=2, stop_on=("length",))
-
-
-def test_a_guard_ends_the_run(lab_base: Path, task: Task, tmp_path: Path, growing: Guards) -> None:
-    log, _ = run(lab_base, task, settings(updates=9, max_tokens=2, guards=growing), tmp_path)
-    assert len(log.updates) == 3
-    assert "alarm 'length' at update 3" in (log.stopped or "")
-
-
-def test_a_run_that_is_ended_is_evaluated_at_its_end(
-    lab_base: Path, task: Task, tmp_path: Path, growing: Guards
-) -> None:
-    config = settings(updates=9, max_tokens=2, guards=growing, evaluate_every=9)
-    log, _ = run(lab_base, task, config, tmp_path)
-    assert [row.update for row in log.evaluations] == [0, 3]
+def test_a_guard_ends_the_run(lab_base: Path, task: Task, tmp_path: Path) -> None:
+    """Held-out answers are right before training alone: the fall lasts for two evaluations at update 2."""
+    falling = Rising(wrong=len(task.held_out), rises=False)
+    ungraded = Task(**{**vars(task), "grader": falling, "scorer": None})
+    config = settings(updates=9, credit=Outcome(), evaluate_every=1, guards=Guards(stop_on=("gold",)))
+    log, _ = run(lab_base, ungraded, config, tmp_path)
+    assert [row.update for row in log.evaluations] == [0, 1, 2]
+    assert len(log.updates) == 2
+    assert "alarm 'gold' at update 2" in (log.stopped or "")
 
 
 def test_the_policy_of_the_best_evaluation_is_kept(lab_base: Path, task: Task, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def gamed_log():
             for n, (accuracy, proxy) in enumerate(((0.4, 0.5), (0.6, 0.7), (0.3, 0.8), (0.2, 0.9)))
         ],
     )
-    log.alarms = watch(log.updates, log.evaluations, Guards())
+    log.alarms = watch(log.evaluations, Guards())
     log.stopped = stop_reason(log.alarms, Guards())
     return log
 
@@ -79,7 +79,7 @@ def gamed(tmp_path_factory):
 @pytest.mark.slow
 def test_the_page_of_a_gamed_run(gamed, tmp_path):
     log = gamed_log()
-    assert [alarm.name for alarm in log.alarms] == ["length", "overoptimization"]
+    assert [alarm.name for alarm in log.alarms] == ["overoptimization"]
     write_report(log, tmp_path / "again", samples=gamed.parent / "samples", settings=SETTINGS)
     assert gamed.read_bytes() == (tmp_path / "again").read_bytes()
     page = written(gamed)

@@ -1,15 +1,13 @@
 """The log of a run: one row per update, one per evaluation; and the guards that raise alarms. Without torch.
 
-Two alarms watch the training rollouts: their length, which sums of step rewards pay for (Gao et al., arXiv
-2410.15115), and their entropy. Two watch the evaluation on held-out problems, which is independent of the
-reward: the proxy keeps rising after the accuracy has turned (overoptimization; Gao et al., arXiv 2210.10760).
+The guards watch the evaluation on held-out problems, which is independent of the reward: the accuracy turns,
+and the proxy keeps rising (overoptimization; Gao et al., arXiv 2210.10760) or does not (gold).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -21,7 +19,7 @@ from surefoot.rl.channels import RewardChannels
 from surefoot.stats.intervals import Interval
 from surefoot.training.config import write_rows
 
-AlarmName = Literal["length", "entropy", "overoptimization", "gold"]
+AlarmName = Literal["overoptimization", "gold"]
 """What :class:`Guards` watches for."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -140,7 +138,7 @@ class Alarm(_Row):
     update: Count
     """Update (or evaluation) at which it began."""
     raised: Count
-    """Update at which it had lasted for ``patience``."""
+    """Update at which it had lasted for ``evaluation_patience``."""
     until: int | None = None
     """Last update at which it held; ``None`` = it still does."""
     measured: float
@@ -238,35 +236,18 @@ def _flat(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
 
 
 class Guards(FrozenModel):
-    """When to raise an alarm, and which alarms end the run. ``None`` turns an alarm off.
+    """When to raise an alarm, and which alarms end the run."""
 
-    "The start" is the first measured update: its rollouts come from the untrained policy.
-    """
-
-    length: float | None = Field(
-        default=2.0, gt=1, description="Mean tokens per rollout, as a multiple of the start's."
-    )
-    entropy: float | None = Field(
-        default=0.1,
-        gt=0,
-        lt=1,
-        description="Entropy per token, as a share of the start's; it falls in every run that learns.",
-    )
     fall: float | None = Field(
         default=0.02,
         gt=0,
         lt=1,
         description="Drop of the held-out accuracy below its best so far, at least this much and beyond "
-        "chance: alarm overoptimization where the proxy rose meanwhile, gold where it did not or is unknown.",
-    )
-    patience: int = Field(
-        default=3,
-        ge=1,
-        description="Consecutive updates for which an alarm on rollouts must hold; unmeasured ones are "
-        "skipped.",
+        "chance: alarm overoptimization where the proxy rose meanwhile, gold where it did not or is unknown. "
+        "None turns both off.",
     )
     evaluation_patience: int = Field(
-        default=2, ge=1, description="Consecutive evaluations for which overoptimization and gold must hold."
+        default=2, ge=1, description="Consecutive evaluations for which an alarm must hold."
     )
     stop_on: tuple[AlarmName, ...] = Field(
         default=("overoptimization",), description="Alarms that end the run."
@@ -274,90 +255,22 @@ class Guards(FrozenModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for name in self.stop_on:
-            field = "fall" if name in ("overoptimization", "gold") else name
-            if getattr(self, field) is None:
-                raise ValueError(f"'stop_on' names {name!r}, but '{field}' is off: set a threshold for it")
+        if self.stop_on and self.fall is None:
+            raise ValueError(
+                f"'stop_on' names {self.stop_on[0]!r}, but 'fall' is off: set a threshold for it"
+            )
         return self
 
 
-def watch(history: Sequence[UpdateRow], evaluations: Sequence[EvaluationRow], guards: Guards) -> list[Alarm]:
-    """All alarms of a run so far, in the order in which they were raised; both logs in chronological order.
+def watch(evaluations: Sequence[EvaluationRow], guards: Guards) -> list[Alarm]:
+    """All alarms of a run so far, in the order in which they were raised; ``evaluations`` are in
+    chronological order, and each is compared with the best one before it.
 
     Computed from the log alone, so a resumed run has the same alarms as one that was not killed. An alarm is
     listed once for each time it is raised; those with ``raised`` equal to the last update are new.
     """
-    alarms = [alarm for check in _CHECKS for alarm in _of_updates(check, history, guards)]
-    alarms += _of_evaluations(evaluations, guards)
-    return sorted(alarms, key=lambda alarm: alarm.raised)
-
-
-def stop_reason(alarms: Sequence[Alarm], guards: Guards) -> str | None:
-    """Why the run ends, by the first alarm that ends it; ``None`` = it continues."""
-    first = next((alarm for alarm in alarms if alarm.name in guards.stop_on), None)
-    return None if first is None else f"alarm {first.name!r} at update {first.raised}: {first.message}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Check:
-    """One quantity of the training rollouts against its value at the start."""
-
-    name: Literal["length", "entropy"]
-    quantity: Callable[[UpdateRow], float | None]
-    """Its ratio to the value at the start is compared with the threshold."""
-    sign: Literal[-1, 1]
-    """+1: the alarm is for ratios at or above the threshold; -1: at or below."""
-    message: str
-    """With ``{now}`` and ``{start}``."""
-
-
-_CHECKS = (
-    _Check(
-        name="length",
-        quantity=lambda row: row.shape.tokens,
-        sign=1,
-        message="Rollouts are {now:.4g} tokens long on average, {start:.4g} at the start. If correct answers "
-        "do not need this, the reward pays for length: use credit min-form, clip or delta rather than a sum, "
-        "the mean 'token' or 'constant' in the loss, or a KL penalty.",
-    ),
-    _Check(
-        name="entropy",
-        quantity=lambda row: row.entropy,
-        sign=-1,
-        message="Entropy is {now:.3g} nats per token, {start:.3g} at the start: the samples of a problem are "
-        "nearly equal and teach little more. Lower the learning rate, raise clip_high, give entropy a bonus, "
-        "or add KL; if accuracy is high, the problems have become too easy: use harder ones.",
-    ),
-)
-
-
-def _of_updates(check: _Check, history: Sequence[UpdateRow], guards: Guards) -> Iterator[Alarm]:
-    threshold: float | None = getattr(guards, check.name)
-    points = [(row.update, value) for row in history if (value := check.quantity(row)) is not None]
-    if threshold is None or not points:
-        return
-    start = points[0][1]
-    if start <= 0:
-        return
-    readings = []
-    for update, now in points:
-        measured = now / start
-        alarm = Alarm(
-            name=check.name,
-            update=update,
-            raised=update,
-            measured=measured,
-            threshold=threshold,
-            message=check.message.format(now=now, start=start),
-        )
-        readings.append((check.sign * (measured - threshold) >= 0, alarm))
-    yield from _episodes(readings, guards.patience)
-
-
-def _of_evaluations(evaluations: Sequence[EvaluationRow], guards: Guards) -> Iterator[Alarm]:
-    """``overoptimization`` and ``gold``: each evaluation against the best one before it."""
     if guards.fall is None or not evaluations:
-        return
+        return []
     best, readings = evaluations[0], []
     for row in evaluations[1:]:
         # what chance explains: the facing half-widths, added like independent errors
@@ -374,9 +287,17 @@ def _of_evaluations(evaluations: Sequence[EvaluationRow], guards: Guards) -> Ite
         readings.append((alarm.measured >= alarm.threshold, alarm))
         if row.accuracy.value > best.accuracy.value:
             best = row
+    alarms: list[Alarm] = []
     for name in ("overoptimization", "gold"):
         of_name = [(fell and alarm.name == name, alarm) for fell, alarm in readings]
-        yield from _episodes(of_name, guards.evaluation_patience)
+        alarms += _episodes(of_name, guards.evaluation_patience)
+    return sorted(alarms, key=lambda alarm: alarm.raised)
+
+
+def stop_reason(alarms: Sequence[Alarm], guards: Guards) -> str | None:
+    """Why the run ends, by the first alarm that ends it; ``None`` = it continues."""
+    first = next((alarm for alarm in alarms if alarm.name in guards.stop_on), None)
+    return None if first is None else f"alarm {first.name!r} at update {first.raised}: {first.message}"
 
 
 def _fallen(best: EvaluationRow, row: EvaluationRow) -> str:

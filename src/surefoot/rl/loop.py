@@ -151,17 +151,13 @@ class _Run:
             rows = [_sample_row(done, item) for item in by_turn[: self.config.keep_samples]]
             (self.directory / "samples").mkdir(parents=True, exist_ok=True)
             write_records(self.directory / "samples" / f"{done:06d}.jsonl", rows)
-        due = done % self.config.evaluate_every == 0 or done == self.config.updates
-        if due:
+        if done % self.config.evaluate_every == 0 or done == self.config.updates:
             self.evaluate(done)
         log.count_scanned()
-        log.alarms = watch(log.updates, log.evaluations, self.config.guards)
+        log.alarms = watch(log.evaluations, self.config.guards)
         log.stopped = stop_reason(log.alarms, self.config.guards)
         if self.team.all_reduce(float(log.stopped is not None), "max"):
             log.stopped = log.stopped or "the first process raised an alarm"
-            if not due:
-                self.evaluate(done)  # a run that ends early still ends with an evaluation
-                log.alarms = watch(log.updates, log.evaluations, self.config.guards)
         self.team.log(scalars(row), done)
         if done % self.config.checkpoint_every == 0 or log.stopped:
             self.save()

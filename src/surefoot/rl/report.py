@@ -14,7 +14,7 @@ from surefoot.evaluation.frame import SMALLEST_GAIN, FirstScreen, Origin, card, 
 from surefoot.evaluation.plots import GREY, SERIES, legend, new_figure, shade
 from surefoot.evaluation.report import Report
 from surefoot.io import read_records
-from surefoot.rl.log import AlarmName, EvaluationRow, RLLog, SampleRow, UpdateRow
+from surefoot.rl.log import EvaluationRow, RLLog, SampleRow, UpdateRow
 from surefoot.stats.intervals import Interval
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def write_report(
         report.tables({"evaluations": log.evaluations})
     if log.updates:
         report.heading("Training rollouts")
-        caption = "Rollouts and updates; dotted lines mark where alarms began"
+        caption = "Rollouts and updates"
         report.figure(partial(_rollouts_figure, log), caption)
         counts = {
             "failed samples": sum(row.failed for row in log.updates),
@@ -223,29 +223,24 @@ def _trace_error_figure(log: RLLog) -> Figure:
 
 
 def _rollouts_figure(log: RLLog) -> Figure:
-    """Six panels of the training rollouts and updates; dotted lines mark where alarms began."""
+    """Six panels of the training rollouts and updates."""
     from matplotlib.figure import Figure as NewFigure
 
     figure = NewFigure(figsize=(9, 8.5), layout="constrained")
-    parts: list[tuple[str, _Quantity, AlarmName | None]] = [
-        ("tokens per rollout", lambda row: row.shape.tokens, "length"),
-        ("steps per rollout", lambda row: row.shape.steps, None),
+    parts: list[tuple[str, _Quantity]] = [
+        ("tokens per rollout", lambda row: row.shape.tokens),
+        ("steps per rollout", lambda row: row.shape.steps),
         (
             "share truncated at max_tokens",
             lambda row: None if row.shape.finished is None else 1 - row.shape.finished,
-            None,
         ),
-        ("entropy, nats per token", lambda row: row.entropy, "entropy"),
-        ("KL to the reference, nats per token", lambda row: row.kl, None),
-        ("gradient norm", lambda row: row.gradient_norm, None),
+        ("entropy, nats per token", lambda row: row.entropy),
+        ("KL to the reference, nats per token", lambda row: row.kl),
+        ("gradient norm", lambda row: row.gradient_norm),
     ]
-    at = {row.update: row.samples for row in log.updates}
     panels = figure.subplots(3, 2, sharex=True)
-    for axes, (title, quantity, watched) in zip(panels.flat, parts, strict=True):
+    for axes, (title, quantity) in zip(panels.flat, parts, strict=True):
         _line(axes, log.updates, quantity, SERIES[0], "")
-        for alarm in log.alarms:
-            if alarm.name == watched:
-                axes.axvline(at[alarm.update], color="#000000", linestyle=":")
         axes.set_title(title, fontsize="medium")
         axes.set_ylim(bottom=min(0.0, axes.dataLim.y0))  # KL from single tokens may be negative
         axes.grid(alpha=0.3)
