@@ -186,9 +186,7 @@ def auc_of_task(scores: Floats, right: NDArray[np.bool_]) -> float:
     return float(((gaps > 0) + 0.5 * (gaps == 0)).mean())
 
 
-def figures_of(
-    tasks: Sequence[Samples], scores: Mapping[str, Sequence[Floats]], floors: Sequence[str]
-) -> Iterator[Figure]:
+def figures_of(tasks: Sequence[Samples], scores: Mapping[str, Sequence[Floats]]) -> Iterator[Figure]:
     """All figures of the samples."""
     by_rule = accuracies(tasks, scores)
     for name, column in (("pass_at_1", 0), ("pass_at_100", -1)):
@@ -202,8 +200,6 @@ def figures_of(
         ("fused_vs_best_rival_at_100", FUSED, rival),
         ("fused_vs_agreement_at_100", FUSED, "agreement"),
     ]
-    if "prm" in scores:
-        comparisons.append(("learned_added_at_100", "examples_prm_vote", FUSED))
     for name, one, other in comparisons:
         yield over_tasks(name, 100 * (at_all[one] - at_all[other]), f"points of {one} above {other}")
     aucs = {
@@ -213,10 +209,6 @@ def figures_of(
     mixed = [not np.isnan(value) for value in next(iter(aucs.values()))]
     for name, value in aucs.items():
         yield over_tasks(f"auc_{name}", value[mixed], f"mean of {sum(mixed)} tasks")
-    if "prm" in aucs:
-        floor = max(floors, key=lambda name: aucs[name][mixed].mean())
-        gap = aucs["prm"][mixed] - aucs[floor][mixed]
-        yield over_tasks("learned_auc_vs_floor", gap, f"prm minus {floor}")
 
 
 def fresh_figures(
@@ -277,19 +269,7 @@ def main() -> None:
     scores: dict[str, Sequence[Floats]] = {
         "shortest": [np.array([1.0 / (1 + len(text)) for text in task.texts]) for task in tasks]
     }
-    floors = ["shortest"]
-    if options.model:
-        from benchmarks.code import learned
-
-        found, gates = learned.scores_of(
-            options.model,
-            options.features,
-            [(task.problem.id, task.problem.text, task.texts, task.right) for task in tasks],
-        )
-        figures += show(gates)
-        scores |= found
-        floors += sorted(found.keys() - {"orm", "prm"})
-    figures += shown_one_by_one(figures_of(tasks, scores, floors))
+    figures += shown_one_by_one(figures_of(tasks, scores))
     write(options, figures)
 
 
