@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import islice, permutations
 from typing import Any, Final, Literal
 
 from surefoot.labelling.verifiers.claims import stems_of_name
@@ -34,6 +34,8 @@ _PATH: Final = re.compile(r"(?:^|_)(?:path|file|filename|directory|folder|source
 _DESTROYS: Final = {"delet", "remov", "rm", "mov", "renam", "rmdir", "unlink"}
 _FACTORS: Final = (1, 2, 3, 4, 12, 1 / 2, 1 / 3, 1 / 4, 1 / 12)
 _CENT: Final = 0.006
+_VALUES: Final = 200
+"""Values of one call that are looked up."""
 _SMALL, _SHORT, _MOST = 20, 1000, 40
 """Amounts up to here may be counted, integers below here may be places in a list; numbers that arithmetic
 combines."""
@@ -48,6 +50,8 @@ class Provenance:
     numbers: dict[float, None] = field(default_factory=dict)
     words: list[str] = field(default_factory=list)
     """Texts of people, in lower case."""
+    multiplies: bool = False
+    """A person speaks of thousands, shares and the like, so amounts cannot be followed."""
     forms: set[tuple[str, str]] = field(default_factory=set)
     """Names and forms of the identifiers in results."""
     scrambled: set[str] = field(default_factory=set)
@@ -63,6 +67,7 @@ class Provenance:
         self.scrambled.update("".join(sorted(run)) for run in _DIGITS.findall(text) if len(run) > 3)
         if by == "person":
             self.words.append(lower)
+            self.multiplies |= _MULTIPLES.search(lower) is not None
         elif by == "tool":
             self.forms.update((name.lower(), _form(value)) for name, value in _FIELD.findall(text))
 
@@ -73,7 +78,7 @@ class Provenance:
         one in another order, if an amount is ten times or a tenth of a known one, or if a path is deleted.
         What is left may be known from elsewhere, or computed.
         """
-        for name, value in _leaves("", arguments):
+        for name, value in islice(_leaves("", arguments), _VALUES):
             if isinstance(value, bool) or _OWN.search(name):
                 continue
             if self._is_unknown(tool, name, value):
@@ -127,7 +132,7 @@ class Provenance:
 
     def _computes(self, amount: float) -> bool:
         """Whether an amount has been shown, or is a sum, difference, product or quotient of two that have."""
-        if any(map(_MULTIPLES.search, self.words)) or len(self.numbers) > _MOST:
+        if self.multiplies or len(self.numbers) > _MOST:
             return True
 
         def equal(*values: float) -> bool:

@@ -46,6 +46,8 @@ unsupported-claim: identifiers in the answer occur in earlier messages; call-in-
 text, which calls nothing; policy: the rules of a :class:`ToolPolicy`."""
 
 TOOL_RULES: Final[tuple[ToolRule, ...]] = get_args(ToolRule)
+_TURN, _LAST_TURN = 40, 400
+"""Messages before an answer, and before the last one, in which a failed call is looked for."""
 _REPAIR: Final = 50
 """Calls among which one can repair a call that its tool refused."""
 _UNRELIABLE: Final = ("schema", "repeated-call", "unsupported-argument")
@@ -159,7 +161,8 @@ class ToolCallVerifier:
     def _broken_by_text(self, trace: Trace, message: int, text: str) -> list[RuleOutcome]:
         reasons = []
         if "ignored-error" in self.rules:
-            reasons += _ignored_error(trace.messages[:message], text)
+            most = _LAST_TURN if message == len(trace.messages) - 1 else _TURN
+            reasons += _ignored_error(trace.messages[:message], text, most)
         if trace.tools or any(row.tool_calls for row in trace.messages):
             if "claim-without-call" in self.rules and not reasons:
                 reasons += _claim_without_call(trace, message, text)
@@ -317,6 +320,8 @@ def _unsupported_arguments(
     for tool in trace.tools:
         provenance.add(f"{tool.description or ''} {tool.parameters or ''}")
     by_message: dict[int, list[CallResult]] = {}
+    if all(runs_commands(result.call) for result in results):
+        return
     for result in results:
         by_message.setdefault(result.message, []).append(result)
     for number, message in enumerate(trace.messages):
@@ -342,8 +347,10 @@ def _unsupported_arguments(
                 provenance.add(result.call.arguments)
 
 
-def _ignored_error(earlier_messages: Sequence[Message], text: str) -> list[str]:
-    turn = list(takewhile(lambda message: message.role != "user", reversed(earlier_messages)))[::-1]
+def _ignored_error(earlier_messages: Sequence[Message], text: str, most: int) -> list[str]:
+    """What an answer ignores of the last ``most`` messages."""
+    latest = earlier_messages[-most:]
+    turn = list(takewhile(lambda message: message.role != "user", reversed(latest)))[::-1]
     of_turn = [result for result in call_results(turn) if result.result is not None]
     if not of_turn or any(runs_commands(result.call) for result in of_turn):
         return []
