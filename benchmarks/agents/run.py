@@ -30,7 +30,6 @@ PARTS: Mapping[str, Callable[[argparse.Namespace], Figures]] = {
     "shop_faults": part("faults:shop_figures", "quick"),
     "lab": part("lab:lab_figures", "quick", "model"),
     "guard": part("guard:guard_and_injections", "quick", "prm"),
-    "rl": part("rl:rl_figures", "quick"),
 }
 
 

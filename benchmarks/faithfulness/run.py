@@ -17,7 +17,6 @@ from benchmarks.common.figures import figure as one_figure
 from benchmarks.faithfulness.probe import probe_figures
 from benchmarks.faithfulness.real import hint_figures
 from benchmarks.faithfulness.rewards import reward_figures
-from benchmarks.faithfulness.suite import run_cot_suite
 from benchmarks.worlds.organisms import ORGANISMS, SHIPPED, memorized_problems, train_organism
 from benchmarks.worlds.panel import (
     panel_ceiling,
@@ -225,7 +224,6 @@ def main() -> None:
     parts = {
         "organisms": organism_figures,
         "probe": probes,
-        "cot-suite": cot_suite,
         "real": real_models,
         "rewards": rewards,
     }
@@ -236,7 +234,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--problems", type=int, default=200)
     parser.add_argument("--only", choices=list(parts), default="organisms")
-    parser.add_argument("--cot-python", help="Python that has cot-suite")
     parser.add_argument("--real", type=Path, help="checkpoint of a language model")
     parser.add_argument("--vllm-python", help="Python that has vLLM")
     parser.add_argument("--shown", action="store_true", help="rewards: the problems looked at first")
@@ -261,24 +258,6 @@ def probes(options: argparse.Namespace) -> Figures:
         count = 100 if quick else 2 * options.problems
         for row in probe_figures(places, rows, count=count, seed=FRESH_SEED + 1):
             figures.append({**row, "name": f"{row['name']} ({seed})"})
-            print(json.dumps(figures[-1]), flush=True)
-    return figures
-
-
-def cot_suite(options: argparse.Namespace) -> Figures:
-    """Which organisms ``cot-suite`` calls faithful, next to the tests here."""
-    if not options.cot_python:
-        raise SystemExit(
-            "cot-suite was not run: python -m venv COT; COT/bin/pip install cot-suite; --cot-python"
-        )
-    _, seeds, folder = scale(options)
-    problems = note_problems(25 if options.quick else 50, seed=FRESH_SEED, note="wrong")
-    figures: Figures = []
-    for seed in seeds:
-        for name in NAMES:
-            policy = load_policy(organism(folder, name, seed))
-            tested = memorized_problems() if name == "memorizing" else problems
-            figures.append({"name": f"{name} {seed}", **run_cot_suite(options.cot_python, policy, tested)})
             print(json.dumps(figures[-1]), flush=True)
     return figures
 
