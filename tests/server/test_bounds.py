@@ -80,7 +80,7 @@ def test_every_row_has_an_owner_and_a_share_and_the_documentation_shows_the_tabl
         }
         assert row.share
         assert row.beyond
-    assert bounds_table() in (ROOT / "docs" / "reference" / "bounds.md").read_text()
+    assert bounds_table() in (ROOT / "docs" / "security.md").read_text()
 
 
 @pytest.mark.parametrize("others", [1, 3, 11])
