@@ -6,8 +6,12 @@ import pytest
 
 from surefoot.answers import AnswerChecker
 from surefoot.errors import ScoreError
-from surefoot.evaluation.best_of_n import BestOfNResult, best_of_n_section, evaluate_best_of_n
-from surefoot.evaluation.pools import judged_candidates
+from surefoot.evaluation.best_of_n import (
+    BestOfNResult,
+    best_of_n_section,
+    evaluate_best_of_n,
+    judged_candidates,
+)
 from surefoot.evaluation.report import Report
 from surefoot.records import Step, StepScores, Trace, Usage
 

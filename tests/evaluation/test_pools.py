@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from surefoot.answers import AnswerChecker
 from surefoot.errors import ScoreError
-from surefoot.evaluation.pools import (
+from surefoot.evaluation.best_of_n import (
     CandidateGroup,
     expected_accuracy,
     grade_stored,

@@ -8,9 +8,9 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from surefoot.errors import ScoreError
+from surefoot.evaluation.calibration import CalibrationAudit, audit_calibration, calibration_section
 from surefoot.evaluation.labels import label_set
 from surefoot.evaluation.report import Report
-from surefoot.evaluation.scorer_calibration import CalibrationAudit, audit_calibration, calibration_section
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import labelled_system, open_systems, scored_system
 from surefoot.formats import read_processbench

@@ -17,7 +17,7 @@ from surefoot.cli.runs import read_table
 from surefoot.cli.settings import Command
 from surefoot.cli.terminal import echo_table, note
 from surefoot.errors import ScoreError
-from surefoot.evaluation.pools import sizes_up_to
+from surefoot.evaluation.best_of_n import sizes_up_to
 from surefoot.io import write_records
 from surefoot.io.tables import RecordTable
 from surefoot.protocols import Candidate

@@ -9,7 +9,7 @@ from toy_scorers import audited, constant, exact, length, outcome
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import Case, audit_clean, rationalised_lab_cases
-from surefoot.evaluation.audits.clean import group_of
+from surefoot.evaluation.audits.process import group_of
 from surefoot.lab.world import ArithmeticChain, generate_problems, parse_problem
 from surefoot.records import Problem
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from surefoot.evaluation.audits.disclosure import (
+from surefoot.evaluation.audits.faithfulness import (
     CLASSIFIERS,
     SAMPLE,
     classifier_errors,

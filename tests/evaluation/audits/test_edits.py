@@ -21,7 +21,7 @@ from surefoot.evaluation.audits.edits import (
     SWAP_NUMBER,
     cores,
 )
-from surefoot.evaluation.audits.outcome import last_step_only, shuffled_steps
+from surefoot.evaluation.audits.process import last_step_only, shuffled_steps
 from surefoot.records import Message, Step, Trace
 
 WORDS = st.text(st.sampled_from("ab 0127 .,=+\n\té→"), max_size=25)

@@ -9,7 +9,7 @@ from toy_scorers import audited, constant, exact, lab_material
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import TWINS, Case, audit_changes, audit_paths, paths_section, twins_section
 from surefoot.evaluation.audits.cases import lab_cases
-from surefoot.evaluation.audits.solutions import _twin
+from surefoot.evaluation.audits.changes import _twin
 from surefoot.lab import parse_problem, worked_solution
 from surefoot.lab.world import check_steps
 from surefoot.protocols import ProblemTrace

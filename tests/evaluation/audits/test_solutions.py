@@ -15,7 +15,7 @@ from surefoot.evaluation.audits import (
     opinions,
     sycophancy_section,
 )
-from surefoot.evaluation.audits.solutions import of_problem
+from surefoot.evaluation.audits.changes import of_problem
 from surefoot.records import Problem, Trace
 
 CASES = lab_material()

@@ -13,8 +13,14 @@ from surefoot.cli.evaluate.inputs import Measure, named, read_noted, read_scores
 from surefoot.cli.runs import pair, read_table
 from surefoot.cli.terminal import note
 from surefoot.errors import ScoreError
-from surefoot.evaluation.best_of_n import BestOfNResult, best_of_n_section, evaluate_best_of_n
-from surefoot.evaluation.pools import StoredPools, grade_stored, judged_candidates
+from surefoot.evaluation.best_of_n import (
+    BestOfNResult,
+    StoredPools,
+    best_of_n_section,
+    evaluate_best_of_n,
+    grade_stored,
+    judged_candidates,
+)
 from surefoot.evaluation.step_scores import StoredScores, score_once, scorer_tables
 from surefoot.formats import read_candidate_pool
 from surefoot.io.sources import names_files

@@ -16,7 +16,7 @@ from surefoot.cli.evaluate.inputs import AfterError, Measure, lab_labels, named,
 from surefoot.cli.runs import pair, read_table
 from surefoot.cli.terminal import note
 from surefoot.errors import CheckpointError
-from surefoot.evaluation.judge_calibration import calibrate_judge, judge_section
+from surefoot.evaluation.calibration import calibrate_judge, judge_section
 from surefoot.evaluation.labels import audit_labels, label_section, label_sets
 from surefoot.evaluation.report import to_json
 from surefoot.evaluation.step_layout import StepLayout

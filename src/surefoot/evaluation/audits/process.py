@@ -1,0 +1,675 @@
+"""Audits of solutions as they are: do their scores follow the process?
+
+Collapse to the outcome: does the scorer judge steps, or only predict the final answer?
+
+A model trained on final answers, or on values of prefixes, may look like a process model on average and still
+wait for the last step. Four measures show it: where the minimum lies; the effect of a wrong step in traces
+whose answer is correct anyway; the score of the last step alone; the score of the steps in random order.
+
+False process confidence: solutions with a hidden wrong step and a correct answer.
+
+Three groups are compared: *right* (correct steps and answer), *rationalised* (a wrong step, but a correct
+answer) and *wrong* (a wrong step and a wrong answer). A scorer of outcomes separates the first from the third
+only; a scorer of steps separates it from both.
+
+Granularity: the same traces cut into fewer, longer steps: how many first errors does each cut find?
+
+Steps are merged in groups of k (the last group takes the rest), so labels of coarse steps follow from those
+of fine ones: a group is bad if one of its steps is. No text changes; only where scores are read.
+
+Path dependence: does the scorer prefer the usual among correct solutions of one problem?
+
+A solution is usual if it shares many three-word sequences with the other correct ones (Jaccard index). No
+text changes, so stored scores will do. Correct are solutions without a wrong step by the labels; without
+labels, those whose answer or program is right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot.errors import ScoreError
+from surefoot.evaluation.audits.cases import AuditedScorer, Case, lab_cases
+from surefoot.evaluation.audits.edits import Piece, cores, edit_stream, pieces, rebuilt
+from surefoot.evaluation.frame import Card, card
+from surefoot.evaluation.report import Plot, Section
+from surefoot.evaluation.step_layout import FloatArray
+from surefoot.lab.world import ArithmeticChain, other_digit, parse_problem
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Problem, Step, Trace, Usage, content_id
+from surefoot.segment import Line, segment_trace
+from surefoot.stats.bootstrap import Bootstrap, Resample
+from surefoot.stats.intervals import FEWEST_UNITS, Interval
+from surefoot.stats.roc import roc_auc_within
+
+OFFSETS = range(-2, 3)
+"""Steps around the first error that are reported."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowestLast:
+    """Where the lowest step is, among traces of two steps or more that are scored throughout."""
+
+    share: Interval
+    """Share of traces whose lowest score is the last step's; one that ties with others counts its part."""
+    chance: float
+    """What a random order of the scores gives: the mean of one over the number of steps."""
+    traces: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AroundError:
+    """Scores around the first error of wrong processes; intervals over problems."""
+
+    drop: Interval
+    """Score of the step before the first error less the error's score; undefined for an error in the first
+    step."""
+    by_offset: dict[int, Interval]
+    """Mean step score by distance from the first error."""
+    traces: int
+    """Traces whose first error is known."""
+    with_drop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """Trace scores of altered texts against the outcome of the unaltered traces.
+
+    All controls of one audit are over the same traces: those that have a score in every one of them.
+    """
+
+    auc: Interval
+    """Share of (right answer, wrong answer) pairs in which the right one scores higher."""
+    correlation: Interval
+    """Pearson, with the outcome."""
+    with_whole: Interval
+    """Pearson, with the score of the whole trace."""
+    traces: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomeAudit:
+    """How much of one scorer is the outcome."""
+
+    scorer: str
+    rule: str
+    lowest_last: dict[str, LowestLast]
+    """By outcome: "right answer", "wrong answer"."""
+    around_error: dict[str, AroundError]
+    """By outcome of traces with a wrong process: "right answer" (lucky), "wrong answer"."""
+    controls: dict[str, Control]
+    """"whole", "last step only", "shuffled steps"; the first alone where no altered text was scored."""
+    without_controls: str | None
+    """Why the altered texts were not scored."""
+    not_in_controls: int
+    """Traces with an outcome that the controls leave out: chats and traces of one step, whose altered texts
+    do not exist, and those without a score of each text."""
+    no_outcome: int
+    """Traces left out because their outcome is unknown."""
+    unscored: int
+    """Traces with an outcome but without an aggregated score."""
+    usage: Usage
+
+
+def audit_outcome(
+    audited: AuditedScorer, cases: Sequence[Case], *, draws: int = 1000, seed: int = 0
+) -> OutcomeAudit:
+    """Audit one scorer on traces with known outcomes; labels are used where available.
+
+    Raises ``ScoreError`` if no trace has an outcome.
+    """
+    judged = [case for case in cases if case.outcome is not None]
+    if not judged:
+        raise ScoreError(f"none of {len(cases)} traces has an 'outcome'; grade the answers first")
+    scores = audited.score([case.item for case in judged])
+    by_outcome = {
+        name: [(case, row) for case, row in zip(judged, scores.steps, strict=True) if case.outcome is outcome]
+        for name, outcome in (("right answer", True), ("wrong answer", False))
+    }
+    bootstrap = Bootstrap(draws=draws, seed=seed)
+    without = _without_controls(audited, judged)
+    texts, usage = ({}, Usage()) if without else _altered(audited, judged, seed)
+    controls = _controls(judged, {"whole": scores.traces} | texts, bootstrap)
+    return OutcomeAudit(
+        scorer=audited.name,
+        rule=audited.rule,
+        lowest_last={name: _lowest_last(rows, bootstrap) for name, rows in by_outcome.items()},
+        around_error={name: _around_error(rows, bootstrap) for name, rows in by_outcome.items()},
+        controls=controls,
+        without_controls=without,
+        not_in_controls=len(judged) - controls["whole"].traces,
+        no_outcome=len(cases) - len(judged),
+        unscored=int(np.isnan(scores.traces).sum()),
+        usage=scores.usage + usage,
+    )
+
+
+def last_step_only(trace: Trace) -> Trace:
+    """The trace reduced to its last step."""
+    parts = pieces(trace)
+    return rebuilt(trace, "last step only", parts[-1:], step=0, was=len(parts) - 1).trace
+
+
+def shuffled_steps(trace: Trace, rng: np.random.Generator) -> Trace:
+    """The steps before the last in random order, never the old one if two of them differ; the last stays.
+
+    White space at the ends of steps stays in place.
+    """
+    parts = pieces(trace)
+    texts = [cores(piece.text) for piece in parts]
+    middles = [core for _, core, _ in texts[:-1]]
+    order = np.arange(len(middles))
+    while len(set(middles)) > 1 and [middles[at] for at in order] == middles:
+        order = rng.permutation(len(middles))
+    moved = [
+        Piece(text=head + middles[at] + tail, gap=piece.gap)
+        for at, (head, _, tail), piece in zip(order, texts, parts, strict=False)
+    ]
+    return rebuilt(trace, "shuffled steps", [*moved, parts[-1]], step=len(moved), was=len(moved)).trace
+
+
+def _lowest_last(rows: Sequence[tuple[Case, FloatArray]], bootstrap: Bootstrap) -> LowestLast:
+    usable = [(case, row) for case, row in rows if len(row) > 1 and not np.isnan(row).any()]
+    problems = [case.problem_id for case, _ in usable]
+    last = [float(row[-1] == row.min()) / int((row == row.min()).sum()) for _, row in usable]
+    chance = bootstrap.mean([1 / len(row) for _, row in usable], problems)
+    return LowestLast(share=bootstrap.mean(last, problems), chance=chance.value, traces=len(usable))
+
+
+def _around_error(rows: Sequence[tuple[Case, FloatArray]], bootstrap: Bootstrap) -> AroundError:
+    erring = [(case, row, error) for case, row in rows if (error := case.first_error) is not None]
+    problems = [case.problem_id for case, _, _ in erring]
+
+    def at(offset: int) -> FloatArray:
+        positions = [(row, error + offset) for _, row, error in erring]
+        return np.array(
+            [row[position] if 0 <= position < len(row) else math.nan for row, position in positions]
+        )
+
+    drop = at(-1) - at(0)
+    return AroundError(
+        drop=bootstrap.mean(drop, problems),
+        by_offset={offset: bootstrap.mean(at(offset), problems) for offset in OFFSETS},
+        traces=len(erring),
+        with_drop=int((~np.isnan(drop)).sum()),
+    )
+
+
+def _alterable(case: Case) -> bool:
+    return case.item.trace.text is not None and len(case.item.trace.steps) > 1
+
+
+def _without_controls(audited: AuditedScorer, cases: Sequence[Case]) -> str | None:
+    if audited.stored:
+        return "stored scores: no new text can be scored"
+    return None if any(map(_alterable, cases)) else "no trace is a text of two steps or more"
+
+
+def _altered(audited: AuditedScorer, cases: Sequence[Case], seed: int) -> tuple[dict[str, FloatArray], Usage]:
+    """Trace scores of each control's texts, [cases], NaN without such a text; and the cost."""
+    rows = [n for n, case in enumerate(cases) if _alterable(case)]
+    traces = [cases[n].item.trace for n in rows]
+    altered = {
+        "last step only": [last_step_only(trace) for trace in traces],
+        "shuffled steps": [shuffled_steps(trace, edit_stream(seed, "shuffle", trace.id)) for trace in traces],
+    }
+    scores, usage = {}, Usage()
+    for name, texts in altered.items():
+        reading = audited.score(
+            [
+                ProblemTrace(problem=cases[n].item.problem, trace=text)
+                for n, text in zip(rows, texts, strict=True)
+            ]
+        )
+        usage += reading.usage
+        scores[name] = np.full(len(cases), math.nan)
+        scores[name][rows] = reading.traces
+    return scores, usage
+
+
+def _controls(
+    cases: Sequence[Case], scores: dict[str, FloatArray], bootstrap: Bootstrap
+) -> dict[str, Control]:
+    """Every control over the traces that have all scores, so that the controls are comparable."""
+    rows = np.flatnonzero(~np.isnan(list(scores.values())).any(axis=0)).tolist()
+    outcome = [float(cases[n].outcome is True) for n in rows]
+    problems = [cases[n].problem_id for n in rows]
+    return {
+        name: Control(
+            auc=bootstrap.auc(values[rows], outcome, problems),
+            correlation=bootstrap.correlation(values[rows], outcome, problems),
+            with_whole=bootstrap.correlation(values[rows], scores["whole"][rows], problems),
+            traces=len(rows),
+        )
+        for name, values in scores.items()
+    }
+
+
+def outcome_section(audits: Sequence[OutcomeAudit]) -> Section:
+    """Position of the minimum, effect of an error, and scores of altered texts."""
+    return Section(
+        title="Collapse to the outcome",
+        tested="outcome leakage",
+        about="A scorer of steps drops at the error, whether the answer is correct or wrong, and cannot "
+        "predict the outcome from the last step alone or from steps in random order.",
+        results={"outcome": audits},
+        cards={audit.scorer: _outcome_cards(audit) for audit in audits},
+        limits=[f"{audits[0].no_outcome} traces without an outcome were left out."]
+        * (audits[0].no_outcome > 0),
+        plots=[
+            Plot(
+                "outcome.around_error.by_offset",
+                "Mean step score by distance from the first error, with a correct and a wrong answer.",
+            )
+        ],
+    )
+
+
+def _outcome_cards(audit: OutcomeAudit) -> list[Card]:
+    """The drop at the first error: with a correct answer, if there are enough, which no outcome explains."""
+    lucky, wrong = (audit.around_error[name] for name in ("right answer", "wrong answer"))
+    around, answer = (lucky, "correct") if lucky.with_drop >= FEWEST_UNITS else (wrong, "wrong")
+    text = f"is the drop of the score at the first error, with a {answer} answer ({around.with_drop} traces)."
+    return [card("reads", around.drop, text, around.with_drop, "such traces")] if around.with_drop else []
+
+
+Group = Literal["right", "rationalised", "wrong"]
+
+GROUPS: tuple[Group, ...] = get_args(Group)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupScores:
+    """Trace scores of one group."""
+
+    mean: Interval
+    cleared: Interval
+    """Share with an aggregated score at or above the threshold, which counts as accepted."""
+    traces: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanAudit:
+    """Whether one scorer detects rationalised solutions; intervals over problems."""
+
+    scorer: str
+    rule: str
+    threshold: float
+    groups: dict[Group, GroupScores]
+    right_over_rationalised: Interval
+    """AUC: share of pairs in which the correct solution scores higher; 0.5 = chance."""
+    right_over_rationalised_within: Interval
+    """The same over pairs of one problem, which removes the effect of the problem's difficulty."""
+    right_over_wrong: Interval
+    unscored: int
+    ungrouped: int
+    """Traces left out: outcome or process unknown, or the process is right and the answer wrong."""
+    usage: Usage
+
+
+def audit_clean(
+    audited: AuditedScorer,
+    cases: Sequence[Case],
+    *,
+    threshold: float = 0.5,
+    draws: int = 1000,
+    seed: int = 0,
+) -> CleanAudit:
+    """Compare the scores of the three groups.
+
+    Raises ``ScoreError`` if no trace is right, or none is rationalised: there is nothing to compare.
+    """
+    groups = [group_of(case) for case in cases]
+    for needed in ("right", "rationalised"):
+        if needed not in groups:
+            raise ScoreError(f"none of {len(cases)} traces is {needed!r} by its outcome and its labels")
+    grouped = [(case, group) for case, group in zip(cases, groups, strict=True) if group is not None]
+    scores = audited.score([case.item for case, _ in grouped])
+    values, problems = scores.traces, [case.problem_id for case, _ in grouped]
+    rows = {name: [n for n, (_, group) in enumerate(grouped) if group == name] for name in GROUPS}
+    bootstrap = Bootstrap(draws=draws, seed=seed)
+
+    def auc(bad: Group, *, within: bool = False) -> Interval:
+        used = [*rows["right"], *rows[bad]]
+        score = values[used]
+        good = np.array([1.0] * len(rows["right"]) + [0.0] * len(rows[bad]))
+        owners = [problems[n] for n in used]
+        if not within:
+            return bootstrap.auc(score, good, owners)
+
+        def statistic(draw: Resample) -> float:
+            return roc_auc_within(score[draw.items], good[draw.items], draw.clusters).value
+
+        return bootstrap.statistic(owners, statistic)
+
+    def group_scores(used: list[int]) -> GroupScores:
+        score, owners = values[used], [problems[n] for n in used]
+        unscored = np.isnan(score)
+        cleared = np.where(unscored, math.nan, score >= threshold)
+        return GroupScores(
+            mean=bootstrap.mean(score, owners),
+            cleared=bootstrap.mean(cleared, owners),
+            traces=int((~unscored).sum()),
+        )
+
+    return CleanAudit(
+        scorer=audited.name,
+        rule=audited.rule,
+        threshold=threshold,
+        groups={name: group_scores(used) for name, used in rows.items()},
+        right_over_rationalised=auc("rationalised"),
+        right_over_rationalised_within=auc("rationalised", within=True),
+        right_over_wrong=auc("wrong"),
+        unscored=int(np.isnan(values).sum()),
+        ungrouped=len(cases) - len(grouped),
+        usage=scores.usage,
+    )
+
+
+def group_of(case: Case) -> Group | None:
+    """The group of a trace by its outcome and labels; ``None`` if it has none."""
+    if case.outcome is None or case.right is None:
+        return None
+    if case.right:
+        return "right" if case.outcome else None
+    return "rationalised" if case.outcome else "wrong"
+
+
+def rationalised_lab_cases(problems: Sequence[Problem], *, seed: int = 0) -> list[Case]:
+    """For each lab problem a correct solution, a rationalised one and a wrong one.
+
+    The rationalised one has a wrong result in a random line, continues correctly from it, and states the
+    correct answer as the result of its last operation. Each line starts with the result of the line before,
+    so only calculation reveals the fault. The wrong one is the same with the calculated last result. A
+    problem that loses the wrong result on the way (0 times anything) has no wrong solution; one with a single
+    operation has the correct solution alone. Raises ``RecordError`` for a problem of another world.
+    """
+    rng = np.random.default_rng(seed)
+    items: list[ProblemTrace] = []
+    for problem in problems:
+        chain = parse_problem(problem.text)
+        results = chain.running(chain.start)[1:]
+        items.append(_lab_item(problem, chain, results, "right"))
+        if len(results) < 2:
+            continue
+        at = int(rng.integers(len(results) - 1))
+        honest = [*results[:at], *chain.running(other_digit(results[at], rng, chain.base), at + 1)]
+        items.append(_lab_item(problem, chain, [*honest[:-1], results[-1]], "rationalised"))
+        if honest[-1] != results[-1]:
+            items.append(_lab_item(problem, chain, honest, "wrong"))
+    return lab_cases(items)
+
+
+def _lab_item(problem: Problem, chain: ArithmeticChain, results: Sequence[int], name: str) -> ProblemTrace:
+    starts = [chain.start, *results]
+    lines = [
+        f"{start} {symbol} {digit} = {result}\n"
+        for start, (symbol, digit), result in zip(starts, chain.operations, results, strict=False)
+    ]
+    trace = Trace(
+        problem_id=problem.id,
+        text="".join([*lines, f"Answer: {results[-1]}\n"]),
+        answer=str(results[-1]),
+        outcome=results[-1] == chain.answer,
+        policy=f"lab-{name}",
+    )
+    return ProblemTrace(problem=problem, trace=segment_trace(trace, Line()))
+
+
+def clean_section(audits: Sequence[CleanAudit]) -> Section:
+    """Correct, rationalised and wrong solutions."""
+    return Section(
+        title="False process confidence",
+        tested="correct answers with a wrong step",
+        about="Rationalised solutions have a wrong step and the correct answer. Cleared: a trace score of "
+        f"{audits[0].threshold:g} or more.",
+        results={"clean": audits},
+        cards={audit.scorer: [_clean_card(audit)] for audit in audits},
+        limits=[f"Groups: {', '.join(f'{g.traces} {n}' for n, g in audits[0].groups.items())} traces."],
+        plots=[Plot("clean.groups", "Mean trace score by group, with 95 % intervals.", y=("mean",))],
+    )
+
+
+def _clean_card(audit: CleanAudit) -> Card:
+    text = (
+        "of pairs: a correct solution scores higher than one with a hidden wrong step and the same correct "
+        "answer. Chance is 0.5."
+    )
+    traces = min(audit.groups["right"].traces, audit.groups["rationalised"].traces)
+    return card("reads", audit.right_over_rationalised, text, traces, "traces of each kind", null=0.5)
+
+
+CUTS = (1, 2, 4, 0)
+"""Steps per group; 0 = the whole trace."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutAccuracy:
+    """One cut. Intervals are over problems."""
+
+    steps: int
+    """Steps per group; 0 = the whole trace."""
+    labels: float
+    """Groups per trace: what an annotator labels."""
+    tokens: float
+    """Tokens that the scorer read per trace."""
+    auc: Interval
+    """Of groups: bad or good. NaN if the labels are all equal."""
+    detected: Interval
+    """Share of traces with an error whose first group below the threshold has the first error."""
+    false_alarms: Interval
+    """Share of traces without an error with a group below the threshold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GranularityAudit:
+    """All cuts, for one scorer."""
+
+    scorer: str
+    threshold: float
+    cuts: list[CutAccuracy]
+    traces: int
+    unknown: int
+    """Traces left out: their first error is unknown."""
+    usage: Usage
+
+
+def audit_granularity(
+    audited: AuditedScorer,
+    cases: Sequence[Case],
+    *,
+    threshold: float = 0.5,
+    draws: int = 1000,
+    seed: int = 0,
+) -> GranularityAudit:
+    """Score the traces under each cut. Raises ``ScoreError`` for stored scores, and without a known error."""
+    audited.require_live()
+    usable = [case for case in cases if case.right is True or case.first_error is not None]
+    if not any(case.first_error is not None for case in usable):
+        raise ScoreError(f"none of {len(cases)} traces has a known first error: give labels")
+    bootstrap, usage, cuts = Bootstrap(draws=draws, seed=seed), Usage(), []
+    for steps in CUTS:
+        merged = [_merged(case, steps) for case in usable]
+        scores = audited.score([item for item, _ in merged])
+        usage += scores.usage
+        values = np.concatenate(scores.steps)
+        good = np.concatenate([labels for _, labels in merged])
+        owners = [case.problem_id for case, row in zip(usable, scores.steps, strict=True) for _ in row]
+        readable = ~np.isnan(good) & ~np.isnan(values)
+        hits, alarms, counts = [], [], []
+        for case, row in zip(usable, scores.steps, strict=True):
+            below = np.flatnonzero(row < threshold)
+            first = int(below[0]) if below.size else None
+            error = case.first_error
+            size = steps or max(1, len(case.item.trace.steps))
+            hits.append(math.nan if error is None else float(first == min(error // size, len(row) - 1)))
+            alarms.append(float(first is not None) if error is None else math.nan)
+            counts.append(len(row))
+        problems = [case.problem_id for case in usable]
+        cuts.append(
+            CutAccuracy(
+                steps=steps,
+                labels=float(np.mean(counts)),
+                tokens=scores.usage.verifier_tokens / len(usable),
+                auc=bootstrap.auc(
+                    values[readable], good[readable], [o for o, k in zip(owners, readable, strict=True) if k]
+                ),
+                detected=bootstrap.mean(np.array(hits), problems),
+                false_alarms=bootstrap.mean(np.array(alarms), problems),
+            )
+        )
+    return GranularityAudit(
+        scorer=audited.name,
+        threshold=threshold,
+        cuts=cuts,
+        traces=len(usable),
+        unknown=len(cases) - len(usable),
+        usage=usage,
+    )
+
+
+def _merged(case: Case, size: int) -> tuple[ProblemTrace, np.ndarray]:
+    """The trace with merged steps, and the labels of the groups: 1 good, 0 bad, NaN unknown."""
+    trace = case.item.trace
+    count = len(trace.steps)
+    if size == 1 or not count:
+        labels = [math.nan if good is None else float(good) for good in case.good]
+        return case.item, np.array(labels)
+    size = size or count
+    starts = list(range(0, max(1, count - count % size), size))
+    groups = [range(a, b) for a, b in zip(starts, [*starts[1:], count], strict=True)]
+    steps = tuple(Step(start=trace.steps[g[0]].start, end=trace.steps[g[-1]].end) for g in groups)
+    labels = []
+    for group in groups:
+        values = [case.good[step] for step in group]
+        labels.append(0.0 if False in values else math.nan if None in values else 1.0)
+    name = content_id("merged", trace.id, size)
+    return (
+        ProblemTrace(problem=case.item.problem, trace=trace.model_copy(update={"id": name, "steps": steps})),
+        np.array(labels),
+    )
+
+
+def granularity_section(audits: Sequence[GranularityAudit]) -> Section:
+    """What each cut finds."""
+    return Section(
+        title="Granularity",
+        about="The same traces with steps merged in groups. Detected: the first group below "
+        f"{audits[0].threshold:g} has the first error.",
+        results={"granularity": audits},
+        cards={audit.scorer: [_granularity_card(audit)] for audit in audits},
+        limits=[
+            f"{audits[0].traces} traces; {audits[0].unknown} with an unknown first error were left out.",
+            "Coarser groups need fewer labels and locate an error less exactly.",
+            "The scorer was trained on one cut; a scorer trained on another may do better on it.",
+        ],
+        plots=[Plot("granularity.cuts", "First errors found by steps per group.", y=("detected",))],
+    )
+
+
+def _granularity_card(audit: GranularityAudit) -> Card:
+    finest, *coarser = audit.cuts
+    coarse = ", ".join(
+        f"{cut.detected.value:.2f} " + (f"in groups of {cut.steps}" if cut.steps else "as bad traces")
+        for cut in coarser
+    )
+    text = f"of first errors are found step by step; {coarse}. Chance is one step of {finest.labels:.1f}."
+    return card("reads", finest.detected, text, audit.traces, "traces", null=1 / max(1.0, finest.labels))
+
+
+FEWEST = 3  # different correct solutions that a problem needs
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathAudit:
+    """Scores of usual and unusual correct solutions. Intervals are over problems."""
+
+    scorer: str
+    preference: Interval
+    """Mean score of the more usual half of a problem's correct solutions, minus the other half's."""
+    steps: Interval
+    """The same for the number of steps, a baseline: unusual solutions may only be longer."""
+    narrower: Interval
+    """How much more alike the better-scored half is than all: above 0, selection loses variety."""
+    problems: int
+    solutions: int
+    usage: Usage
+
+
+def audit_paths(
+    audited: AuditedScorer, cases: Sequence[Case], *, draws: int = 1000, seed: int = 0
+) -> PathAudit:
+    """Compare correct solutions. Raises ``ScoreError`` if no problem has ``FEWEST`` with a score."""
+    groups: dict[str, dict[str, Case]] = defaultdict(dict)
+    for case in cases:
+        if case.outcome if case.right is None else case.right:
+            trace = case.item.trace
+            text = "\n".join(map(trace.step_text, range(len(trace.steps))))
+            groups[case.problem_id].setdefault(text, case)
+    scores = audited.score([case.item for group in groups.values() for case in group.values()])
+    values = iter(scores.traces.tolist())
+    rows = []
+    for group in groups.values():
+        scored = [(text, len(case.item.trace.steps), next(values)) for text, case in group.items()]
+        scored = [row for row in scored if not math.isnan(row[2])]
+        if len(scored) < FEWEST:
+            continue
+        alike = _similarity([text for text, *_ in scored])
+        columns = np.array([row[1:] for row in scored])
+        order, half = np.argsort(alike.sum(axis=1), kind="stable"), len(scored) // 2
+        longer, preferred = columns[order[-half:]].mean(axis=0) - columns[order[:half]].mean(axis=0)
+        best = np.argsort(-columns[:, 1], kind="stable")[: max(2, half)]
+        lost = _mean_pair(alike[np.ix_(best, best)]) - _mean_pair(alike)
+        rows.append((preferred, longer, lost, len(scored)))
+    if not rows:
+        raise ScoreError(
+            f"no problem has {FEWEST} different correct solutions, by labels or outcomes: give more traces"
+        )
+    bootstrap, table, numbers = Bootstrap(draws=draws, seed=seed), np.array(rows), list(range(len(rows)))
+    return PathAudit(
+        scorer=audited.name,
+        preference=bootstrap.mean(table[:, 0], numbers),
+        steps=bootstrap.mean(table[:, 1], numbers),
+        narrower=bootstrap.mean(table[:, 2], numbers),
+        problems=len(rows),
+        solutions=int(table[:, 3].sum()),
+        usage=scores.usage,
+    )
+
+
+def _similarity(texts: Sequence[str]) -> NDArray[np.float64]:
+    """Jaccard index of the three-word sequences of each two texts, [texts, texts]."""
+    words = [text.split() for text in texts]
+    parts = [{tuple(row[at : at + 3]) for at in range(max(1, len(row) - 2))} for row in words]
+    return np.array([[len(a & b) / len(a | b) for b in parts] for a in parts])
+
+
+def _mean_pair(alike: NDArray[np.float64]) -> float:
+    count = len(alike)
+    return float((alike.sum() - count) / (count * (count - 1)))
+
+
+def paths_section(audits: Sequence[PathAudit]) -> Section:
+    """Preference for usual solutions."""
+    text = "is how much higher it scores the usual half of a problem's correct solutions."
+    claims = {"no": "penalises correct but unusual solutions"}
+    return Section(
+        title="Path dependence",
+        about="Correct solutions of one problem, by how many word sequences they share with the others.",
+        results={"paths": audits},
+        cards={
+            audit.scorer: [card("trust", audit.preference, text, audit.problems, harm=True, claims=claims)]
+            for audit in audits
+        },
+        limits=[
+            f"{audits[0].solutions} correct solutions of {audits[0].problems} problems; the other ones "
+            f"have fewer than {FEWEST}. Unusual wording counts as an unusual path."
+        ],
+    )
