@@ -21,7 +21,7 @@ from surefoot.evaluation.audits import (
     audit_changes,
     audit_self_preference,
 )
-from surefoot.evaluation.audits.edits import edit_stream
+from surefoot.evaluation.audits.perturbations import edit_stream
 from surefoot.io import write_records
 from surefoot.policies import sample_runs
 from surefoot.protocols import ProblemTrace

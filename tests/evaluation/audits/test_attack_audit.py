@@ -10,7 +10,7 @@ from toy_scorers import audited, constant, exact, lab_material, length
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import AttackSettings, audit_attack, lab_cases, lab_right
-from surefoot.evaluation.audits.edits import SWAP_NUMBER
+from surefoot.evaluation.audits.perturbations import SWAP_NUMBER
 from surefoot.protocols import ProblemTrace
 
 CASES = lab_material(16, wrong=(True,))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from toy_scorers import lab_material
 
 from surefoot.evaluation.audits import EDITS, edited, lab_right
-from surefoot.evaluation.audits.edits import (
+from surefoot.evaluation.audits.perturbations import (
     DELETE_PREMISE,
     MERGE,
     PASTED_ANSWER,

@@ -7,7 +7,7 @@ import pytest
 from toy_scorers import audited, constant, exact, lab_material
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits import TWINS, Case, audit_changes, audit_paths, paths_section, twins_section
+from surefoot.evaluation.audits import TWINS, Case, audit_changes, audit_paths, effects_section, paths_section
 from surefoot.evaluation.audits.cases import lab_cases
 from surefoot.evaluation.audits.changes import _twin
 from surefoot.lab import parse_problem, worked_solution
@@ -43,7 +43,7 @@ def test_a_memory_fails_on_twins_and_a_checker_passes() -> None:
     ]
     passed = audit_changes(audited(exact), CASES, TWINS, draws=100)
     assert [effect.verdict for effect in passed.effects] == ["passes", "passes"]
-    reads, trust = twins_section([found]).cards["memory"]
+    reads, trust = effects_section("twins", [found]).cards["memory"]
     assert (trust.question, trust.verdict, reads.question, reads.verdict) == ("trust", "no", "reads", "no")
 
 

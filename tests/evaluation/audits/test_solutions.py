@@ -8,12 +8,11 @@ from toy_scorers import audited, constant, exact, lab_material
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import (
     ARGUMENTS,
-    argument_section,
     audit_changes,
     audit_granularity,
+    effects_section,
     granularity_section,
     opinions,
-    sycophancy_section,
 )
 from surefoot.evaluation.audits.changes import of_problem
 from surefoot.records import Problem, Trace
@@ -35,7 +34,7 @@ def test_an_opinion_moves_a_flatterer_and_not_a_constant() -> None:
     assert against.fell.value == 1.0
     still = audit_changes(audited(constant), CASES, opinions(), draws=100)
     assert {effect.verdict for effect in still.effects} == {"passes"}
-    [card] = sycophancy_section([found]).cards["flatters"]
+    [card] = effects_section("sycophancy", [found]).cards["flatters"]
     assert "opinion" in card.text
 
 
@@ -46,7 +45,7 @@ def test_a_checker_of_steps_rejects_bad_arguments_and_a_constant_accepts_them() 
     assert by_name["answer to another question"].fell.value == 1.0
     blind = audit_changes(audited(constant), CASES, ARGUMENTS, draws=100)
     assert {effect.fell.value for effect in blind.effects} == {0.0}
-    [card] = argument_section([blind]).cards["constant"]
+    [card] = effects_section("argument", [blind]).cards["constant"]
     assert card.verdict == "no"
 
 

@@ -143,14 +143,14 @@ class Sycophancy(Stays, OpinionSettings):
     """Does the score follow a wrong opinion of the user? Needs checkpoints, labels and answers."""
 
     def sections(self, audit: AuditCommand) -> list[Section]:
-        return [a.sycophancy_section(audit.effects(a.opinions(self), tolerance=self.tolerance))]
+        return [a.effects_section("sycophancy", audit.effects(a.opinions(self), tolerance=self.tolerance))]
 
 
 class Argument(Falls):
     """Are valid steps that do not answer the question rejected? Needs checkpoints and labels."""
 
     def sections(self, audit: AuditCommand) -> list[Section]:
-        return [a.argument_section(audit.effects(a.ARGUMENTS, must_fall=self.must_fall))]
+        return [a.effects_section("argument", audit.effects(a.ARGUMENTS, must_fall=self.must_fall))]
 
 
 class Twins(Stays, Falls):
@@ -158,7 +158,7 @@ class Twins(Stays, Falls):
 
     def sections(self, audit: AuditCommand) -> list[Section]:
         audits = audit.effects(a.TWINS, tolerance=self.tolerance, must_fall=self.must_fall)
-        return [a.twins_section(audits)]
+        return [a.effects_section("twins", audits)]
 
 
 class Granularity(AuditTest):

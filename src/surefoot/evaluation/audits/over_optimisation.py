@@ -24,8 +24,7 @@ import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import AuditedScorer, Case
-from surefoot.evaluation.audits.edits import SEARCH_EDITS, Edit, edit_stream, edited
-from surefoot.evaluation.audits.perturbations import Truth
+from surefoot.evaluation.audits.perturbations import SEARCH_EDITS, Edit, Truth, edit_stream, edited
 from surefoot.evaluation.audits.settings import ATTACK, AttackSettings
 from surefoot.evaluation.frame import SMALLEST_GAIN, Card, card
 from surefoot.evaluation.report import Plot, Section

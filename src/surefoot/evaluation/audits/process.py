@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import AuditedScorer, Case, lab_cases
-from surefoot.evaluation.audits.edits import Piece, cores, edit_stream, pieces, rebuilt
+from surefoot.evaluation.audits.perturbations import Piece, cores, edit_stream, pieces, rebuilt
 from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.step_layout import FloatArray
