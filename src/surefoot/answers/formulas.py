@@ -13,8 +13,6 @@ from typing import NamedTuple, NoReturn
 
 from surefoot.maths import DIGITS, normalise, read_quantity, words
 
-_MAX_DEPTH = 100
-
 
 class UnreadableError(ValueError):
     """The grammar does not cover the whole text."""
@@ -27,8 +25,9 @@ class TooLargeError(ValueError):
 class FormulaNode(NamedTuple):
     """A node of a tree.
 
-    - Expressions: ``number`` (value; text = its digits), ``name`` (text), ``+ * / ^ neg %``, ``± ∓`` (a sign
-      of one operand), ``call`` (text = the function), ``sum prod`` (variable, lower, upper, body).
+    - Expressions: ``number`` (value; text = its digits, of a decimal), ``name`` (text), ``+`` (text =
+      "mixed" for a mixed number), ``* / ^ neg %``, ``± ∓`` (a sign of one operand), ``call`` (text = the
+      function), ``sum prod`` (variable, lower, upper, body).
     - Of several values: ``tuple`` (text = its brackets), ``set``, ``list``, ``∪ ∩ ∖``, ``matrix`` (text =
       the number of columns).
     - ``relation`` (text = one character per operator), ``mod`` (of two parts), ``base`` (digits; the base).
@@ -38,6 +37,12 @@ class FormulaNode(NamedTuple):
     parts: tuple[FormulaNode, ...] = ()
     text: str = ""
     value: Fraction = Fraction(0)
+
+    def __str__(self) -> str:
+        """The same text for the same tree."""
+        if self.kind in ("number", "name"):
+            return self.text if self.kind == "name" else str(self.value)
+        return f"{self.text or self.kind}({', '.join(map(str, self.parts))})"
 
     def walk(self) -> Iterator[FormulaNode]:
         """This node and all below it."""
@@ -59,6 +64,7 @@ FUNCTIONS = ANGLES | words(
     "arcsin arccos arctan arccot arcsec arccsc log ln exp sqrt abs floor ceil gcd lcm min max binom"
 )
 _SHORT = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "lg": "log", "arctg": "arctan", "tg": "tan"}
+_SHORT |= {"tbinom": "binom", "dbinom": "binom"}
 _GREEK = words(
     "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta kappa lambda mu nu xi pi rho sigma "
     "tau phi varphi chi psi omega ell Gamma Delta Theta Lambda Sigma Phi Psi Omega"
@@ -70,7 +76,7 @@ _OPERATORS = {
     ∩ cap  ∖ setminus backslash  * cdot times ast  / div  ± pm  ∓ mp  ^ **  | lvert rvert vert  ⟨ langle
     ⟩ rangle  ⌊ lfloor  ⌋ rfloor  ⌈ lceil  ⌉ rceil  ∞ infty infinity inf oo  ∅ emptyset varnothing  sum  prod
     … ldots dots cdots ...  ° circ degree  ' prime  {{ lbrace {  }} rbrace }  mod bmod pmod  choose  %
-    frac tfrac dfrac cfrac  binom tbinom dbinom  overline bar vec hat  , or lor ;  and land  \\ \
+    frac tfrac dfrac cfrac  overline bar vec hat  , or lor ;  and land  \\ \
     """.splitlines()
     for spellings in line.strip().split("  ")
     for word in spellings.split()
@@ -105,10 +111,12 @@ _SPACES = words("quad qquad displaystyle limits , : ! $") | {" "}
 _SPOKEN = words("is if of to in no not the for at by on as it be so are was an he we you any all my with am")
 RELATIONS = "=<>≤≥≠≡≈∈"
 _CLOSING = {"(": ")]", "[": ")]", "⟨": "⟩"}
-_OPENING = frozenset({"(", "{", "⌊", "⌈", "frac", "binom", "overline", "sum", "prod", "∞"})
+_OPENING = frozenset({"(", "{", "⌊", "⌈", "frac", "overline", "sum", "prod", "∞"})
 
 
-class _Token(NamedTuple):
+class FormulaToken(NamedTuple):
+    """A token of a formula."""
+
     kind: str
     """number, name, function or mark."""
     text: str
@@ -116,7 +124,7 @@ class _Token(NamedTuple):
     """Whether no space stands before it."""
 
 
-_END = _Token("end", "", touches=False)
+END = FormulaToken("end", "", touches=False)
 
 
 @lru_cache(maxsize=512)
@@ -131,9 +139,9 @@ def read_formula(text: str, *, lists: bool = False) -> FormulaNode:
         integer, _, decimals = digits.partition(".")
         digits = f"{sign}{integer.lstrip('0')}.{decimals.rstrip('0')}"
         return FormulaNode("base", (number(int(next(filter(None, bases)))),), digits)
-    parser = _Parser(list(_tokens(text.translate(_CHARACTERS), lists=lists)))
+    parser = FormulaParser(list(_tokens(text.translate(_CHARACTERS), lists=lists)))
     tree = parser.sequence()
-    if parser.peek is not _END:
+    if parser.peek is not END:
         parser.refuse()
     return tree
 
@@ -146,7 +154,7 @@ def _without_font(match: re.Match[str]) -> str:
     return f" {match[2]} "
 
 
-def _tokens(text: str, *, lists: bool) -> Iterator[_Token]:
+def _tokens(text: str, *, lists: bool) -> Iterator[FormulaToken]:
     text = _SIZES.sub(" ", _MATRIX.sub(lambda match: "\x01" if match[1] == "begin" else "\x02", text))
     if lists:
         text = re.sub(r"(?<=[0-9]),(?=[0-9])", ", ", text)
@@ -154,59 +162,68 @@ def _tokens(text: str, *, lists: bool) -> Iterator[_Token]:
     for match in _TOKEN.finditer(text):
         kind, token = str(match.lastgroup), match[str(match.lastgroup)]
         if kind == "number":
-            yield _Token("number", token, touches)
+            yield FormulaToken("number", token, touches)
         elif kind == "word":
             yield from _word(token, touches)
         elif kind == "command" and token in _GREEK:
-            yield _Token("name", token, touches)
+            yield FormulaToken("name", token, touches)
         elif kind == "command" and (name := _SHORT.get(token, token)) in FUNCTIONS:
-            yield _Token("function", name, touches)
+            yield FormulaToken("function", name, touches)
         elif kind == "mark" or token in _OPERATORS:
             escaped = kind == "command" or token not in "{}"
-            yield _Token("mark", _OPERATORS.get(token, token) if escaped else token, touches)
+            yield FormulaToken("mark", _OPERATORS.get(token, token) if escaped else token, touches)
         elif kind != "space" and token not in _SPACES:
             raise UnreadableError(token)
         touches = kind != "space"
 
 
-def _word(word: str, touches: bool) -> Iterator[_Token]:
+def _word(word: str, touches: bool) -> Iterator[FormulaToken]:
     function = _FUNCTION.match(word)
     if word in _OPERATORS:
-        yield _Token("mark", _OPERATORS[word], touches)
+        yield FormulaToken("mark", _OPERATORS[word], touches)
     elif word in ("oo", "inf", "infty", "infinity"):
-        yield _Token("mark", "∞", touches)
+        yield FormulaToken("mark", "∞", touches)
     elif word in _GREEK:
-        yield _Token("name", word, touches)
+        yield FormulaToken("name", word, touches)
     elif function and len(word) - function.end() < 2:
-        yield _Token("function", _SHORT.get(function[0], function[0]), touches)
-        yield from (_Token("name", letter, touches=True) for letter in word[function.end() :])
+        yield FormulaToken("function", _SHORT.get(function[0], function[0]), touches)
+        yield from (FormulaToken("name", letter, touches=True) for letter in word[function.end() :])
     elif len(word) > 3 or word.casefold() in _SPOKEN or _SYLLABLE.fullmatch(word):
         raise UnreadableError(word)
     else:
-        yield from (_Token("name", letter, touches or at > 0) for at, letter in enumerate(word))
+        yield from (FormulaToken("name", letter, touches or at > 0) for at, letter in enumerate(word))
 
 
-class _Parser:
-    def __init__(self, tokens: list[_Token]) -> None:
+class FormulaParser:
+    """Recursive descent over tokens.
+
+    Raises ``UnreadableError`` where the grammar does not cover them.
+    """
+
+    most_depth = 100
+
+    def __init__(self, tokens: list[FormulaToken]) -> None:
         self.tokens = tokens
+        self.doubt: str | None = None
+        """What writers may mean differently, such as ``1/2x`` or ``-3^2``."""
         self.at = 0
         self.depth = 0
         self.bars = 0
         """Absolute values that are open."""
 
     @property
-    def peek(self) -> _Token:
+    def peek(self) -> FormulaToken:
         return self.look(0)
 
-    def look(self, ahead: int) -> _Token:
-        return self.tokens[self.at + ahead] if self.at + ahead < len(self.tokens) else _END
+    def look(self, ahead: int) -> FormulaToken:
+        return self.tokens[self.at + ahead] if self.at + ahead < len(self.tokens) else END
 
     def refuse(self) -> NoReturn:
         raise UnreadableError(self.peek.text)
 
-    def take(self) -> _Token:
+    def take(self) -> FormulaToken:
         self.at += 1
-        return self.tokens[self.at - 1] if self.at <= len(self.tokens) else _END
+        return self.tokens[self.at - 1] if self.at <= len(self.tokens) else END
 
     def accept(self, *marks: str) -> str:
         """The next token if it is one of these marks; an empty text otherwise."""
@@ -265,34 +282,51 @@ class _Parser:
 
     def sum(self) -> FormulaNode:
         self.depth += 1
-        if self.depth > _MAX_DEPTH:
+        if self.depth > self.most_depth:
             self.refuse()
-        parts: list[FormulaNode] = []
+        start, parts = self.at, list[FormulaNode]()
         while (sign := self.accept("+", "-", "±", "∓")) or not parts:
             inner = self.accept("+", "-") if parts else ""  # "14 + -1.0i"
-            term = FormulaNode("neg", (self.term(),)) if inner == "-" else self.term()
+            term = self.term()
+            first = term.parts[0] if term.kind == "*" else term
+            if first.kind == "^" and "-" in (inner, "" if parts else sign):
+                self.doubt = "the sign of a power"
+            term = FormulaNode("neg", (term,)) if inner == "-" else term
             parts.append(
                 FormulaNode("neg" if sign == "-" else sign, (term,)) if sign not in ("", "+") else term
             )
         self.depth -= 1
-        return parts[0] if len(parts) == 1 else FormulaNode("+", tuple(parts))
+        node = parts[0] if len(parts) == 1 else FormulaNode("+", tuple(parts))
+        if not self.accept("choose"):
+            return node
+        group = start > 0 and self.tokens[start - 1].text == "{"
+        if node.kind == "+" and not group:
+            self.refuse()
+        return FormulaNode("call", (node, self.sum() if group else self.term()), "binom")
 
     def term(self) -> FormulaNode:
         parts = [self.power()]
+        divided = False
         while True:
             if operator := self.accept("*", "/"):
+                if divided and operator == "/":
+                    self.doubt = "a division after a division"
+                divided = operator == "/"
                 sign = self.accept("+", "-")
-                factor = FormulaNode("neg", (self.power(),)) if sign == "-" else self.power()
+                factor = self.power()
+                if sign == "-":
+                    self.doubt = "the sign of a power" if factor.kind == "^" else self.doubt
+                    factor = FormulaNode("neg", (factor,))
                 parts.append(FormulaNode("/", (number(1), factor)) if operator == "/" else factor)
             elif self.begins():
+                if divided:
+                    self.doubt = "a division followed by a factor without a sign"
+                mixed = len(parts) == 1 and _is_integer(parts[0]) and self.peek.text == "frac"
                 factor = self.power()
-                mixed = len(parts) == 1 and _is_integer(parts[0]) and factor.text == "frac"
                 if mixed and all(map(_is_integer, factor.parts)) and _is_proper(factor):
-                    parts[0] = FormulaNode("+", (parts[0], factor))
+                    parts[0] = FormulaNode("+", (parts[0], factor), "mixed")
                 else:
                     parts.append(factor)
-            elif self.accept("choose"):
-                return FormulaNode("call", (_product(parts), self.term()), "binom")
             else:
                 return _product(parts)
 

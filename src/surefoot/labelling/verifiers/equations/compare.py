@@ -8,7 +8,8 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Literal
 
-from surefoot.labelling.verifiers.equations.parsing import Expression, Side, leaves, symbols
+from surefoot.answers.formulas import DEGREE, FormulaNode
+from surefoot.labelling.verifiers.equations.parsing import FUNCTIONS, Side, has_decimals
 from surefoot.labelling.verifiers.equations.reading import Equation
 from surefoot.labelling.verifiers.equations.values import (
     PLAIN,
@@ -23,7 +24,7 @@ ClosedState = Literal["holds", "rounded", "fails", "unchecked"]
 
 
 def compare(
-    equation: Equation, left: Expression, right: Expression, notations: Sequence[Notation]
+    equation: Equation, left: FormulaNode, right: FormulaNode, notations: Sequence[Notation]
 ) -> tuple[ClosedState, str]:
     """State of an equation without unknowns, and why.
 
@@ -113,7 +114,9 @@ def _nearly(side: Side, x: Fraction, y: Fraction) -> bool:
     return abs(x - y) < unit and (y / unit).denominator != 1 and (side.places == 0 or abs(y) >= unit)
 
 
-def _excuse(equation: Equation, left: Expression, right: Expression, x: Fraction, y: Fraction) -> str | None:
+def _excuse(
+    equation: Equation, left: FormulaNode, right: FormulaNode, x: Fraction, y: Fraction
+) -> str | None:
     """Why the equation of rational numbers might still be right in another reading."""
     if _nearly(equation.left, x, y) or _nearly(equation.right, y, x):
         return "it may be rounded on purpose"
@@ -139,25 +142,26 @@ _SCALES = frozenset((12, 100, 1000, 10**6, 10**9))
 
 
 def _floating_excuse(
-    equation: Equation, left: Expression, right: Expression, x: complex, y: complex
+    equation: Equation, left: FormulaNode, right: FormulaNode, x: complex, y: complex
 ) -> str | None:
     """The same where a side has roots, pi or functions."""
-    angles = any(any(leaves(side, "fn")) for side in (left, right))
-    one_has_pi = ("pi" in symbols(left)) != ("pi" in symbols(right))
-    if any(leaves(left, "deg")) != any(leaves(right, "deg")) or (one_has_pi and angles):
+    nodes = [list(side.walk()) for side in (left, right)]
+    angles = any(node.text in FUNCTIONS for side in nodes for node in side)
+    one_has_pi, one_has_degrees = (len({mark in side for side in nodes}) > 1 for mark in (_PI, DEGREE))
+    if one_has_degrees or (one_has_pi and angles):
         return "an angle may be converted"
     a, b = _real(x), _real(y)
     if a is None or b is None:
         return None
     if one_has_pi and b and any(abs(abs(a / b) - usual) <= usual / 100 for usual in (1, *_HALF_TURN)):
         return "pi may be approximated, or an angle converted"
-    decimals = any(leaf.places for side in (left, right) for leaf in leaves(side, "n"))
     close = abs(a - b) <= _ROUNDED * max(abs(a), abs(b))
-    if _nearly(equation.left, a, b) or _nearly(equation.right, b, a) or (decimals and close):
+    if _nearly(equation.left, a, b) or _nearly(equation.right, b, a) or (has_decimals(left, right) and close):
         return "it may be rounded"
     return None
 
 
+_PI = FormulaNode("name", text="pi")
 _HALF_TURN = (Fraction(180 / math.pi), Fraction(math.pi / 180))
 
 
@@ -172,7 +176,7 @@ def _shown(number: Number) -> str:
     return short if Fraction(decimal) == real else f"{decimal:.6g}..."
 
 
-def _leading_number(node: Expression) -> Expression:
+def _leading_number(node: FormulaNode) -> FormulaNode:
     """The leftmost operand of an expression."""
     while node.parts:
         node = node.parts[0]

@@ -18,8 +18,9 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from surefoot.answers.formulas import FormulaNode
 from surefoot.labelling.verifiers.equations.compare import equal
-from surefoot.labelling.verifiers.equations.parsing import Expression, count_nodes, leaves
+from surefoot.labelling.verifiers.equations.parsing import has_decimals
 from surefoot.labelling.verifiers.equations.values import (
     Notation,
     Number,
@@ -63,8 +64,8 @@ Residual = NDArray[np.complex128]
 class Relation:
     """An equation with unknowns that a text states."""
 
-    left: Expression
-    right: Expression
+    left: FormulaNode
+    right: FormulaNode
     quote: str
     source: str
     """"the problem" or "step 3"."""
@@ -80,17 +81,17 @@ class Relation:
         return frozenset((str(self.left), str(self.right)))
 
     @property
-    def sides(self) -> tuple[Expression, Expression]:
+    def sides(self) -> tuple[FormulaNode, FormulaNode]:
         return self.left, self.right
 
     @cached_property
     def has_decimals(self) -> bool:
         """Whether a number in it may be rounded."""
-        return any(number.places for side in self.sides for number in leaves(side, "n"))
+        return has_decimals(*self.sides)
 
     @cached_property
     def nodes(self) -> int:
-        return count_nodes(self.left) + count_nodes(self.right)
+        return sum(1 for side in self.sides for _ in side.walk())
 
     def values(
         self, number: int, work: Work, known: Mapping[str, Number] = {}
@@ -245,7 +246,7 @@ def _solutions_change(relation: Relation, previous: Relation, work: Work) -> boo
     """
     factors = _is_zero(relation.right) and _is_zero(previous.right) and relation.left.kind != "*"
     rounded = relation.has_decimals or previous.has_decimals
-    if previous.left.kind == "s" or factors or rounded:
+    if previous.left.kind == "name" or factors or rounded:
         return False
     residuals = relation.residual(work), previous.residual(work)
     if np.isnan(residuals).any() or is_combination(residuals[0], residuals[1:]):
@@ -287,11 +288,11 @@ def _terms(relation: Relation, work: Work) -> tuple[list[Fraction], list[Fractio
     return sides if len(sides[0]) + len(sides[1]) >= 3 else None
 
 
-def _addends(node: Expression, sign: int = 1) -> list[tuple[int, Expression]]:
-    if node.kind in ("+", "-"):
-        return _addends(node.parts[0], sign) + _addends(node.parts[1], -sign if node.kind == "-" else sign)
+def _addends(node: FormulaNode, sign: int = 1) -> list[tuple[int, FormulaNode]]:
+    if node.kind == "+":
+        return [addend for part in node.parts for addend in _addends(part, sign)]
     return _addends(node.parts[0], -sign) if node.kind == "neg" else [(sign, node)]
 
 
-def _is_zero(node: Expression) -> bool:
-    return node.kind == "n" and not node.value
+def _is_zero(node: FormulaNode) -> bool:
+    return node.kind == "number" and not node.value

@@ -1,53 +1,37 @@
-"""Arithmetic, algebra, LaTeX and words in a step: text to tokens, tokens to expression trees.
+"""Arithmetic, algebra, LaTeX and words in a step: text to tokens, tokens to trees of formulas.
 
-A reading that writers often mean differently (``1/2x``) is parsed with a *doubt*. Nothing is evaluated here.
+The grammar is that of :mod:`surefoot.answers.formulas`. A reading that writers often mean differently
+(``1/2x``) is parsed with a *doubt*. Nothing is evaluated here.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
-from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
+from surefoot.answers.formulas import (
+    ANGLES,
+    DEGREE,
+    END,
+    FormulaNode,
+    FormulaParser,
+    FormulaToken,
+    UnreadableError,
+)
 from surefoot.maths import LATEX_DIGITS, dollars_delimit, words
 
 MAX_TOKENS = 200
 """Longest side of an equation; also bounds the depth of its tree."""
-MAX_DEPTH = 40
 MAX_DIGITS = 300
 
 _SAME_LENGTH = str.maketrans("×✕·⋅∙÷∕⁄−–‒＝", "****" + "*" + "///" + "---" + "=")
 _FRACTIONS = {"½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4", "⅕": "1/5", "⅙": "1/6", "⅛": "1/8"}
 
 
-class Expression(NamedTuple):
-    """A node of a tree.
-
-    Kinds: n (number), s (letter, ``pi`` or ``±``), the operators ``+ - * / ^ mix`` (integer and fraction),
-    ``neg`` (minus), ``%``, ``!``, ``sqrt`` (radicand, index), ``C`` (binomial), ``abs``, ``floor``, ``ceil``,
-    ``deg`` (degrees), ``fn`` (one of ``FUNCTIONS``, by ``name``) and ``call`` (a function of the text).
-    """
-
-    kind: str
-    parts: tuple[Expression, ...] = ()
-    value: Fraction = Fraction(0)
-    name: str = ""
-    places: int | None = None
-    """Digits shown after the point, for a number written with one."""
-
-    def __str__(self) -> str:
-        """The same text for the same tree; a call's text names its value as an unknown."""
-        if self.kind in "ns":
-            return self.name or str(self.value)
-        return f"{self.name or self.kind}({', '.join(map(str, self.parts))})"
-
-
-FUNCTIONS = words("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp cis")
+FUNCTIONS = ANGLES | words("arcsin arccos arctan log ln exp cis")
 """Functions by name; the logarithm to a base is ``log_2``."""
-PLUS_MINUS = Expression(kind="s", name="±")
-"""The sign that ``\\pm`` leaves open, as an unknown of value 1 or -1."""
+_KNOWN = FUNCTIONS | words("sqrt abs floor ceil binom !")
 
 _SYMBOLS = f"[²³{''.join(_FRACTIONS)}]"
 """Of the characters of words, the ones that are a token of their own at its beginning."""
@@ -101,7 +85,7 @@ _GREEK = words(
 _OPERATORS = {"times": "*", "cdot": "*", "ast": "*", "div": "/", "pm": "±", "mp": "±", "choose": "choose"}
 _ABOUT = words("approx sim simeq")
 _BARS = {"lvert": "|", "rvert": "|", "vert": "|"}
-_STEPS = {"lfloor": "rfloor", "lceil": "rceil"}
+_STEPS = {"lfloor": "⌊", "rfloor": "⌋", "lceil": "⌈", "rceil": "⌉"}
 _COMMANDS = {"frac": "frac", "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "sqrt": "sqrt"}
 _COMMANDS |= {"binom": "binom", "dbinom": "binom", "tbinom": "binom", "boxed": "boxed", "fbox": "boxed"}
 _SPOKEN = {"times": "*", "plus": "+", "minus": "-"}
@@ -223,8 +207,8 @@ def _command(name: str) -> tuple[str, str]:
         return "func", name
     if name in _BARS:
         return "abs", _BARS[name]
-    if name in _STEPS or name in _STEPS.values():
-        return "step", name
+    if name in _STEPS:
+        return "step", _STEPS[name]
     return ("sym", name) if name in _GREEK else ("opaque", name)
 
 
@@ -313,7 +297,7 @@ def _resolve_word(token: Token, previous: Token, following: list[Token]) -> Toke
 class Side(NamedTuple):
     """One side of an equation."""
 
-    tree: Expression | None
+    tree: FormulaNode | None
     problem: str | None = None
     """Why it could not be parsed."""
     doubt: str | None = None
@@ -325,297 +309,135 @@ class Side(NamedTuple):
         node = self.tree
         while node is not None and node.kind in ("neg", "%"):
             node = node.parts[0]
-        return (node.places or 0) if node is not None and node.kind == "n" else None
-
-
-class _ParseError(ValueError):
-    """The tokens are not an unambiguous expression."""
+        single = node is not None and node.kind == "number" and (node.text or node.value.denominator == 1)
+        return places(node) if node is not None and single else None
 
 
 def parse_side(tokens: Sequence[Token]) -> Side:
     """Parse one side of an equation."""
-    parser = _Parser(tokens)
+    if not tokens:
+        return Side(tree=None, problem="an empty side")
+    if len(tokens) > MAX_TOKENS:
+        return Side(tree=None, problem=f"more than {MAX_TOKENS} tokens")
+    tokens = [token for token in tokens if token.kind != "unit" or token.name == "degree"]
+    parser = _SideParser(list(_formula_tokens(_join_mixed(tokens))))
+    if len(tokens) > 6 and any(token.kind == "of" for token in tokens):
+        parser.doubt = "'of' next to other operations"
+    if any(token.kind == "num" and re.match("0[0-9]", token.name) for token in tokens):
+        parser.doubt = "a number that begins with 0"
     try:
-        return Side(tree=parser.parse(), doubt=parser.doubt)
-    except _ParseError as error:
+        tree = parser.sum()
+        return Side(tree=tree, doubt=parser.doubt) if parser.peek is END else parser.refuse()
+    except UnreadableError as error:
         return Side(tree=None, problem=str(error))
+    except RecursionError:
+        return Side(tree=None, problem="nested too deeply")
 
 
-_CLOSING = {"(": ")", "[": "]", "{": "}"}
+def _join_mixed(tokens: Sequence[Token]) -> Iterator[Token]:
+    """Make one number of ``2½`` and of ``2 1/2``."""
+    at = 0
+    while at < len(tokens):
+        token, following = tokens[at], tokens[at + 1 : at + 4]
+        length = _length_of_fraction(token, following) if token.kind == "num" and token.name.isdigit() else 0
+        fraction = "".join(part.name for part in following[:length])
+        yield token._replace(name=f"{token.name} {fraction}") if length else token
+        at += 1 + length
+
+
+def _length_of_fraction(number: Token, following: Sequence[Token]) -> int:
+    """Tokens of a proper fraction after a number, with which it is a mixed number."""
+    if following and following[0].kind == "frac":
+        return 1
+    if [token.kind for token in following] != ["num", "op", "num"] or following[0].start == number.end:
+        return 0
+    over, slash, under = (token.name for token in following)
+    digits = slash == "/" and over.isdigit() and under.isdigit()
+    return 3 if digits and 0 < int(over) < int(under) else 0
+
+
+_KINDS = {"num": "number", "frac": "number", "sym": "name", "func": "function"}
+_MARKS = {"of": "*", "degree": "°"}
+
+
+def _formula_tokens(tokens: Iterator[Token]) -> Iterator[FormulaToken]:
+    """The same in the kinds of :mod:`surefoot.answers.formulas`."""
+    for token in tokens:
+        kind, name = _KINDS.get(token.kind, "mark"), _MARKS.get(token.name, token.name)
+        name, _, base = name.partition("_") if kind == "function" else (name, "", "")
+        if token.kind == "cmd" and name in ("sqrt", "binom"):
+            kind = "function"
+        elif token.kind == "post" and name.isdigit():
+            yield FormulaToken("mark", "^", touches=True)
+            kind = "number"
+        yield FormulaToken(kind, name, touches=False)
+        if base:
+            yield FormulaToken("mark", "_", touches=True)
+            yield FormulaToken("number", base, touches=True)
+
+
 _CALLED = frozenset("fgFG")
 """Letters that are functions before a bracket."""
 _PERHAPS_CALLED = frozenset("hpqHPQETNSC")
 """Letters before a bracket that are more often functions than factors."""
 
 
-def _node(kind: str, *parts: Expression) -> Expression:
-    return Expression(kind, parts)
+class _SideParser(FormulaParser):
+    """Formulas in text, where "x 5" is more likely two things than a product."""
 
+    most_depth = 40
 
-def _number(value: Fraction | int) -> Expression:
-    return Expression(kind="n", value=Fraction(value))
+    def refuse(self) -> NoReturn:
+        token = self.peek
+        raise UnreadableError("it ends too early" if token is END else f"cannot parse {token.text!r}")
 
-
-@lru_cache(maxsize=4096)
-def _numeral(name: str) -> Expression:
-    """The number that is written as ``name``."""
-    integer, point, digits = name.partition(".")
-    if not point:
-        return _number(int(name))
-    return Expression(kind="n", value=Fraction(int(integer + digits), 10 ** len(digits)), places=len(digits))
-
-
-_END = Token("end", "", 0, 0, False)
-
-
-class _Parser:
-    """Recursive descent: ``+ -``, then ``* /`` and juxtaposition, then signs, powers and postfixes."""
-
-    def __init__(self, tokens: Sequence[Token]) -> None:
-        self.length = len(tokens)
-        self.tokens = [token for token in tokens if token.kind != "unit" or token.name == "degree"]
-        self.tokens.append(_END)
-        self.at = 0
-        self.doubt: str | None = None
-
-    def parse(self) -> Expression:
-        if not self.length:
-            raise _ParseError("an empty side")
-        if self.length > MAX_TOKENS:
-            raise _ParseError(f"more than {MAX_TOKENS} tokens")
-        tree = self.sum(0)
-        if (token := self.tokens[self.at]) is not _END:
-            raise _ParseError(f"cannot parse from {token.name!r} on")
-        return tree
-
-    def sum(self, depth: int) -> Expression:
-        self._check(depth)
-        node = self.product(depth)
-        while (token := self.tokens[self.at]).kind == "op" and token.name in ("+", "-", "±"):
-            self.at += 1
-            operator = token.name
-            right = self.product(depth)
-            if operator == "±":
-                operator, right = "+", _node("*", PLUS_MINUS, right)
-            if (node.kind == "%") != (right.kind == "%"):
+    def sum(self) -> FormulaNode:
+        node = super().sum()
+        if node.kind == "+":
+            percents = {(part.parts[0] if part.kind == "neg" else part).kind == "%" for part in node.parts}
+            if len(percents) > 1:
                 self.doubt = "a percentage added to a number"
-            node = _node(operator, node, right)
         return node
 
-    def product(self, depth: int) -> Expression:
-        node = self.signed(depth)
-        divided = False
-        while True:
-            token = self.tokens[self.at]
-            if token.kind == "op" and token.name in ("*", "/"):
-                self.at += 1
-                operator = token.name
-                if divided and operator == "/":
-                    self.doubt = "a division after a division"
-                divided = operator == "/"
-                node = _node(operator, node, self.signed(depth))
-            elif token.kind == "of":
-                self.at += 1
-                if len(self.tokens) > 7:  # with the end
-                    self.doubt = "'of' next to other operations"
-                node = _node("*", node, self.signed(depth))
-            elif self._starts_factor(token):
-                if divided:
-                    self.doubt = "a division followed by a factor without a sign"
-                node = _node("*", node, self.power(depth))
-            else:
-                return node
+    def begins(self) -> bool:
+        previous = self.tokens[self.at - 1].text
+        if self.peek.kind == "number":  # \frac{1}{5}24, 2!3!
+            return previous == "}" or (previous == "!" and self.look(1).text == "!")
+        return self.peek.text in ("[", "boxed") or (self.peek.text not in "⌊⌈" and super().begins())
 
-    def signed(self, depth: int) -> Expression:
-        token = self.tokens[self.at]
-        if token.kind != "op" or token.name not in ("-", "+", "±"):
-            return self.power(depth)
-        self._check(depth)
-        self.at += 1
-        sign = token.name
-        negative = sign == "-"
-        node = self.signed(depth + 1)
-        if sign == "±":
-            return _node("*", PLUS_MINUS, node)
-        if negative and node.kind == "^":
-            self.doubt = "the sign of a power"
-        return _node("neg", node) if negative else node
+    def primary(self) -> FormulaNode:
+        return self.argument() if self.accept("boxed") else super().primary()
 
-    def power(self, depth: int) -> Expression:
-        node = self.postfix(depth)
-        if self._sees("op", "^"):
-            self._take()
-            node = _node("^", node, self.exponent(depth + 1))
-        return node
-
-    def exponent(self, depth: int) -> Expression:
-        self._check(depth)
-        if self._sees("op", "-"):
-            self._take()
-            return _node("neg", self.exponent(depth + 1))
-        return self.power(depth)
-
-    def postfix(self, depth: int) -> Expression:
-        node = self.atom(depth)
-        while (token := self.tokens[self.at]).kind in ("post", "unit"):
-            self.at += 1
-            if token.kind == "unit":
-                node = _node("deg", node)
-                continue
-            name = token.name
-            node = _node(name, node) if name in "%!" else _node("^", node, _number(int(name)))
-        return node
-
-    def atom(self, depth: int) -> Expression:
-        token = self._take()
-        match token.kind:
-            case "num":
-                return self.number(token, depth)
-            case "sym":
-                return self.letter(token.name, depth)
-            case "open":
-                node = self.sum(depth + 1)
-                if token.name == "{" and self._sees("op", "choose"):
-                    self._take()
-                    node = _node("C", node, self.sum(depth + 1))
-                if not self._sees("close", _CLOSING[token.name]):
-                    raise _ParseError("brackets do not match")
-                self._take()
-                return node
-            case "cmd":
-                return self.command(token.name, depth + 1)
-            case "func":
-                return self.function(token.name, depth + 1)
-            case "abs":
-                node = self.sum(depth + 1)
-                if not self._sees("abs"):
-                    raise _ParseError("a bar without its pair")
-                self._take()
-                return _node("abs", node)
-            case "step" if token.name in _STEPS:
-                node = self.sum(depth + 1)
-                if not self._sees("step", _STEPS[token.name]):
-                    raise _ParseError("brackets do not match")
-                self._take()
-                return _node(token.name.removeprefix("l"), node)
-            case "frac":
-                return _number(Fraction(token.name))
-            case "end":
-                raise _ParseError("it ends too early")
-        raise _ParseError(f"cannot parse {token.name!r}")
-
-    def letter(self, name: str, depth: int) -> Expression:
+    def name(self, text: str) -> FormulaNode:
         """A symbol, or the call of a function."""
-        function = name.rstrip("'")
-        if function in _CALLED and self._sees("op", "^"):
-            raise _ParseError(f"{name} may be an inverse function")
-        if self._sees("open", "(", "["):
-            if name != function or function in _CALLED:
-                return Expression(kind="call", name=name, parts=(self.atom(depth + 1),))
-            argument = [token.kind for token in self.tokens[self.at + 1 : self.at + 3]]
-            factor = name in "hpq" and self._sees("open", "(") and argument != ["num", "close"]
+        function = text.rstrip("'")
+        if function in _CALLED and self.peek.text == "^":
+            raise UnreadableError(f"{text} may be an inverse function")
+        if self.peek.text in ("(", "["):
+            if text != function or function in _CALLED:
+                return FormulaNode("call", (self.primary(),), text)
+            number = self.look(1).kind == "number" and self.look(2).text in (")", "]")
+            factor = function in ("h", "p", "q") and self.peek.text == "(" and not number
             if function in _PERHAPS_CALLED and not factor:
-                raise _ParseError(f"{name} may be a function")
-        return Expression(kind="s", name=name)
-
-    def function(self, name: str, depth: int) -> Expression:
-        """``\\sin x``, ``\\sin^2 x``, ``\\sin^{-1} x``, ``\\sin 2x``."""
-        exponent = None
-        if self._sees("op", "^"):
-            self._take()
-            exponent = self.atom(depth) if self._sees("open") else _number(int(self._digit()))
-        if self._sees("open"):
-            argument = self.atom(depth)
-        else:
-            argument = self.power(depth)
-            while self._sees("sym"):
-                argument = _node("*", argument, self.power(depth))
-        if exponent == _node("neg", _number(1)):
-            return Expression(kind="fn", name=f"arc{name}", parts=(argument,))
-        node = Expression(kind="fn", name=name, parts=(argument,))
-        return node if exponent is None else _node("^", node, exponent)
-
-    def number(self, token: Token, depth: int) -> Expression:
-        """A number, or a mixed one: ``2½``, ``2\\frac{1}{2}``, ``2 1/2``."""
-        node, name = _numeral(token.name), token.name
-        if name[0] == "0" and name[1:2].isdigit():
-            self.doubt = "a number that begins with 0"
-        if node.places is not None or depth > MAX_DEPTH:
-            return node
-        if self._sees("frac"):
-            return _node("mix", node, self.atom(depth))
-        if self._sees("cmd", "frac"):
-            fraction = self.atom(depth + 1)
-            return _node("mix" if all(part.kind == "n" for part in fraction.parts) else "*", node, fraction)
-        ahead = self.tokens[self.at : self.at + 3] if self._sees("num") else []
-        if [token.kind for token in ahead] == ["num", "op", "num"] and ahead[1].name == "/":
-            top, bottom = _numeral(ahead[0].name).value, _numeral(ahead[2].name).value
-            if ahead[0].start > token.end and 0 < top < bottom and top.denominator == bottom.denominator == 1:
-                self.at += 3
-                return _node("mix", node, _number(top / bottom))
-        return node
-
-    def command(self, name: str, depth: int) -> Expression:
-        match name:
-            case "frac" | "binom":
-                return _node("/" if name == "frac" else "C", self.argument(depth), self.argument(depth))
-            case "boxed":
-                return self.argument(depth)
-        index = self.atom(depth) if self._sees("open", "[") else _number(2)
-        return _node("sqrt", self.argument(depth), index)
-
-    def argument(self, depth: int) -> Expression:
-        """``{...}``, or as in TeX the next single character."""
-        if self._sees("open", "{", "(") or self._sees("sym"):
-            return self.atom(depth)
-        return _number(int(self._digit()))
-
-    def _digit(self) -> str:
-        """The next digit, in TeX an argument without braces."""
-        if not (self._sees("num") and self.tokens[self.at].name.isdigit()):
-            raise _ParseError("a command without its argument")
-        token = self.tokens[self.at]
-        if len(token.name) == 1:
-            self.at += 1
-        else:
-            self.tokens[self.at] = token._replace(name=token.name[1:], start=token.start + 1)
-        return token.name[0]
-
-    def _check(self, depth: int) -> None:
-        if depth > MAX_DEPTH:
-            raise _ParseError("nested too deeply")
-
-    def _starts_factor(self, token: Token) -> bool:
-        """Whether a factor follows without a sign; "x 5" and "(2) 5" are more likely two separate things."""
-        previous = self.tokens[self.at - 1]
-        if token.kind == "num":  # \frac{1}{5}24
-            return previous.kind == "close" and previous.name == "}" and token.math
-        return token.kind in ("sym", "open", "cmd", "func") and previous.kind != "op"
-
-    def _sees(self, kind: str, *names: str) -> bool:
-        token = self.tokens[self.at]
-        return token.kind == kind and (not names or token.name in names)
-
-    def _take(self) -> Token:
-        self.at += 1
-        return self.tokens[self.at - 1]
+                raise UnreadableError(f"{text} may be a function")
+        return FormulaNode("name", text=text)
 
 
-def leaves(node: Expression, kind: str) -> Iterator[Expression]:
-    """All nodes of a kind: ``n``, ``s``, ``call``."""
-    pending = [node]
-    while pending:
-        node = pending.pop()
-        if node.kind == kind:
-            yield node
-        pending += node.parts[::-1]
+def places(number: FormulaNode) -> int:
+    """Digits that a number shows after the point."""
+    return len(number.text.partition(".")[2])
 
 
-def symbols(*nodes: Expression) -> set[str]:
-    """Names of all letters, ``pi`` included."""
-    return {leaf.name for node in nodes for leaf in leaves(node, "s")}
+def is_unknown(node: FormulaNode) -> bool:
+    """Whether it is a letter, or the call of a function of the text."""
+    return node.kind == "name" or (node.kind == "call" and node.text not in _KNOWN)
 
 
-def count_nodes(node: Expression) -> int:
-    """Nodes of a tree."""
-    return 1 + sum(map(count_nodes, node.parts))
+def has_decimals(*nodes: FormulaNode) -> bool:
+    """Whether a number in them may be rounded."""
+    return any(places(part) for node in nodes for part in node.walk() if part.kind == "number")
+
+
+def has_angles(*nodes: FormulaNode) -> bool:
+    """Whether there are functions or degrees."""
+    return any(part.text in FUNCTIONS or part == DEGREE for node in nodes for part in node.walk())

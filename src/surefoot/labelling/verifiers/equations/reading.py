@@ -318,13 +318,8 @@ def _unit_doubt(units: set[str], follows: str) -> str | None:
 
 def _has_sum(side: Side) -> bool:
     """Whether there is a sum or a root, so that this is not a plain factorisation."""
-    pending = [side.tree] if side.tree is not None else []
-    while pending:
-        node = pending.pop()
-        if node.kind in ("+", "-", "sqrt"):
-            return True
-        pending += node.parts
-    return False
+    nodes = side.tree.walk() if side.tree is not None else ()
+    return any((node.kind == "+" and node.text != "mixed") or node.text == "sqrt" for node in nodes)
 
 
 BEFORE = words(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from surefoot.answers.formulas import FormulaNode
 from surefoot.labelling.verifiers.equations.claims import check_claims
 from surefoot.labelling.verifiers.equations.compare import compare, equal
 from surefoot.labelling.verifiers.equations.derivation import (
@@ -24,7 +25,7 @@ from surefoot.labelling.verifiers.equations.derivation import (
     is_impossible,
     wrong_rewriting,
 )
-from surefoot.labelling.verifiers.equations.parsing import Expression, leaves, symbols
+from surefoot.labelling.verifiers.equations.parsing import has_angles, is_unknown
 from surefoot.labelling.verifiers.equations.reading import Equation, find_equations
 from surefoot.labelling.verifiers.equations.values import (
     Notation,
@@ -188,13 +189,14 @@ class _StepChecker:
         self.last = (equation, relation)
         return check
 
-    def _check_numbers(self, equation: Equation, left: Expression, right: Expression) -> EquationCheck:
-        ambiguous = _has_angles(left, right) or symbols(left, right)
+    def _check_numbers(self, equation: Equation, left: FormulaNode, right: FormulaNode) -> EquationCheck:
+        names = any(part.kind == "name" for side in (left, right) for part in side.walk())
+        ambiguous = names or has_angles(left, right)
         notations = self.notations if ambiguous else [Notation()]
         state, reason = compare(equation, left, right, notations)
         if state == "fails":
             doubt = equation.doubt or equation.number_doubt or self._doubt(equation)
-            if doubt is None and right.kind in ("n", "neg") and _LIST.match(equation.after):
+            if doubt is None and right.kind in ("number", "neg") and _LIST.match(equation.after):
                 doubt = "a list of numbers follows"
             if doubt:
                 return _result(equation, "unchecked", f"{reason}, but {doubt}", "numbers")
@@ -224,7 +226,7 @@ class _StepChecker:
             return _result(equation, "holds", "equal for all values")
         doubt = equation.doubt or self._doubt(equation) or self._other_objects()
         if is_impossible(relation, self.work):
-            named = relation.left.kind in ("s", "call") or _shows_addition(relation)
+            named = is_unknown(relation.left) or _shows_addition(relation)
             if named or doubt or _CONDITION.search(equation.before):
                 reason = "true for no value, but it may be a definition or a condition"
                 return _result(equation, "unchecked", reason)
@@ -251,17 +253,17 @@ class _StepChecker:
         gap = self.text[last.end : equation.start]
         if len(gap) > _GAP:
             return None
-        if relation.left.kind != "s" or unknowns((relation.right,), relation.notation):
+        if relation.left.kind != "name" or unknowns((relation.right,), relation.notation):
             named = _EXPANDS.fullmatch(gap) is not None
             if named or _is_next_line(gap) or _ARROW.fullmatch(gap):
                 return wrong_rewriting(relation, previous, self.work, named=named)
             return None
-        name = relation.left.name
+        name = relation.left.text
         if derived is not None and derived[0] == name and _ALTERNATIVE.fullmatch(gap):
             previous = derived[1]
         elif self.among_others or not (_ARROW.fullmatch(gap) or _SO.fullmatch(gap) or _is_next_line(gap)):
             return None
-        if previous.unknowns != {name} or previous.left.kind == "s" or _has_angles(*previous.sides):
+        if previous.unknowns != {name} or previous.left.kind == "name" or has_angles(*previous.sides):
             return None
         self.derived = (name, previous)
         return None if _solves(relation, previous) else f"it does not satisfy {previous.quote!r}"
@@ -278,7 +280,7 @@ def _result(
     return EquationCheck(text=equation.text, state=state, kind=kind, reason=reason)
 
 
-def _value(node: Expression, notation: Notation, known: Mapping[str, Number] = {}) -> Number | None:
+def _value(node: FormulaNode, notation: Notation, known: Mapping[str, Number] = {}) -> Number | None:
     try:
         return evaluate(node, known, notation)
     except UnknownValueError:
@@ -293,7 +295,10 @@ def _is_next_line(gap: str) -> bool:
 def _shows_addition(relation: Relation) -> bool:
     """Whether the right side is the left one with another term: ``x^2 + 2x = x^2 + 2x + 1``."""
     right = relation.right
-    return right.kind in ("+", "-") and str(right.parts[0]) == str(relation.left)
+    before = right.parts[:-1]
+    return right.kind == "+" and (
+        before == relation.left.parts if len(before) > 1 else before[0] == relation.left
+    )
 
 
 def _solves(value: Relation, relation: Relation) -> bool:
@@ -301,17 +306,13 @@ def _solves(value: Relation, relation: Relation) -> bool:
     number = _value(value.right, value.notation)
     if number is None:
         return True
-    left, right = (_value(side, relation.notation, {value.left.name: number}) for side in relation.sides)
+    left, right = (_value(side, relation.notation, {value.left.text: number}) for side in relation.sides)
     if left is None or right is None or equal(left, right):
         return True
     return abs(complex(left) - complex(right)) <= _ROUNDING * abs(complex(right))
 
 
 _ROUNDING = 0.02
-
-
-def _has_angles(*nodes: Expression) -> bool:
-    return any(any(leaves(node, kind)) for node in nodes for kind in ("fn", "deg"))
 
 
 _MARK = (

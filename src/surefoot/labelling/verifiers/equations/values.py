@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from surefoot.labelling.verifiers.equations.parsing import Expression, leaves
+from surefoot.answers.formulas import FormulaNode
+from surefoot.labelling.verifiers.equations.parsing import is_unknown, places
 
 MAX_BITS = 4096
 """Largest numerator and denominator together."""
@@ -41,9 +42,10 @@ class Notation:
     """``log`` is the natural logarithm, otherwise the one to base 10."""
 
     @property
-    def constants(self) -> dict[str, complex]:
-        """Letters with a fixed value."""
-        constants = {"pi": complex(math.pi)}
+    def constants(self) -> dict[str, Number]:
+        """Names with a fixed value."""
+        degree = Fraction(1) if self.degrees else complex(math.pi / 180)
+        constants: dict[str, Number] = {"pi": complex(math.pi), "°": degree}
         if self.imaginary:
             constants["i"] = 1j
         if self.euler:
@@ -54,20 +56,22 @@ class Notation:
 PLAIN = Notation()
 
 
-def unknowns(nodes: tuple[Expression, ...], notation: Notation) -> frozenset[str]:
-    """Letters and calls whose values are open; a call counts as one unknown, whatever its argument."""
+def unknowns(nodes: tuple[FormulaNode, ...], notation: Notation) -> frozenset[str]:
+    """Letters, calls and signs whose values are open; a call is one unknown, whatever its argument."""
     names: set[str] = set()
     pending = list(nodes)
     while pending:
         node = pending.pop()
-        if node.kind in ("s", "call"):
+        if is_unknown(node):
             names.add(str(node))
         else:
             pending += node.parts
+            if node.kind == "±":
+                names.add("±")
     return frozenset(names - notation.constants.keys() if names else names)
 
 
-def evaluate(node: Expression, point: Mapping[str, Number], notation: Notation) -> Number:
+def evaluate(node: FormulaNode, point: Mapping[str, Number], notation: Notation) -> Number:
     """The value of ``node`` where the unknowns have the values of ``point``.
 
     Raises ``UnknownValueError``.
@@ -86,42 +90,39 @@ class _Evaluator:
     def __init__(self, point: Mapping[str, Number], notation: Notation) -> None:
         self.point, self.notation = point, notation
 
-    def value(self, node: Expression) -> Number:
-        if node.kind == "n":
+    def value(self, node: FormulaNode) -> Number:
+        if node.kind == "number":
             return node.value
-        if node.kind in ("s", "call"):
-            if (name := str(node)) not in self.point:
-                raise UnknownValueError(f"no value of {name}")
-            return self.point[name]
-        parts = [self.value(part) for part in node.parts]
-        result = self._apply(node, parts)
-        if isinstance(result, Fraction):
-            if result.numerator.bit_length() + result.denominator.bit_length() > MAX_BITS:
-                raise UnknownValueError("the value has too many digits")
-        elif not cmath.isfinite(result):
-            raise UnknownValueError("it is undefined")
-        return result
-
-    def _apply(self, node: Expression, parts: list[Number]) -> Number:
-        first = parts[0]
+        if is_unknown(node):
+            return self._named(str(node))
+        first, *others = (self.value(part) for part in node.parts)
         match node.kind:
             case "%":
-                return first * self.notation.percent
-            case "mix":
-                return first + parts[1] if self.notation.mixed else first * parts[1]
-            case "deg":
-                return first if self.notation.degrees else complex(first) * math.pi / 180
-            case "fn":
-                return self._function(node.name, first)
-        if all(isinstance(part, Fraction) for part in parts):
-            return _EXACT[node.kind](*parts)
-        return _FLOATING[node.kind](*(complex(part) for part in parts))
+                return _bounded(first * self.notation.percent)
+            case "±":
+                return _bounded(first * self._named("±"))
+            case "call":
+                return _bounded(self._call(node.text, first, *others))
+            case "neg":
+                return -first
+        mixed = node.text == "mixed" and not self.notation.mixed
+        operator = "*" if mixed else node.kind
+        for other in others:
+            first = _bounded(_apply(operator, first, other))
+        return first
 
-    def _function(self, name: str, number: Number) -> complex:
-        x = complex(number)
-        if name.startswith("log"):
-            base = int(name[4:]) if name != "log" else math.e if self.notation.natural else 10
-            return cmath.log(x) / math.log(max(base, 2))
+    def _named(self, name: str) -> Number:
+        if name not in self.point:
+            raise UnknownValueError(f"no value of {name}")
+        return self.point[name]
+
+    def _call(self, name: str, *parts: Number) -> Number:
+        if name in _EXACT:
+            return _apply(name, *parts)
+        x = complex(parts[0])
+        if name == "log":
+            base = complex(parts[1]) if parts[1:] else math.e if self.notation.natural else 10
+            return cmath.log(x) / cmath.log(base)
         if name not in _FUNCTIONS:
             raise UnknownValueError(f"{name} is not known")
         if not self.notation.degrees:
@@ -129,6 +130,21 @@ class _Evaluator:
         if name in _OF_ANGLES:
             return _FUNCTIONS[name](x * math.pi / 180)
         return _FUNCTIONS[name](x) * (180 / math.pi if name.startswith("arc") else 1)
+
+
+def _apply(operator: str, *parts: Number) -> Number:
+    if all(isinstance(part, Fraction) for part in parts):
+        return _EXACT[operator](*parts)
+    return _FLOATING[operator](*(complex(part) for part in parts))
+
+
+def _bounded(result: Number) -> Number:
+    if isinstance(result, Fraction):
+        if result.numerator.bit_length() + result.denominator.bit_length() > MAX_BITS:
+            raise UnknownValueError("the value has too many digits")
+    elif not cmath.isfinite(result):
+        raise UnknownValueError("it is undefined")
+    return result
 
 
 def _exact_power(base: Fraction, exponent: Fraction) -> Number:
@@ -149,7 +165,7 @@ def _power(base: complex, exponent: complex) -> complex:
     return complex(base**exponent)
 
 
-def _exact_root(radicand: Fraction, index: Fraction) -> Number:
+def _exact_root(radicand: Fraction, index: Fraction = Fraction(2)) -> Number:
     if index == 2 and radicand >= 0:
         top, bottom = math.isqrt(radicand.numerator), math.isqrt(radicand.denominator)
         if Fraction(top * top, bottom * bottom) == radicand:
@@ -162,7 +178,7 @@ def _exact_root(radicand: Fraction, index: Fraction) -> Number:
     return _root(complex(radicand), complex(index))
 
 
-def _root(radicand: complex, index: complex) -> complex:
+def _root(radicand: complex, index: complex = 2) -> complex:
     if radicand.imag == 0 and radicand.real < 0 and index.imag == 0 and index.real % 2 == 1:
         return -complex((-radicand) ** (1 / index))
     return complex(radicand ** (1 / index)) if radicand else 0j
@@ -191,10 +207,8 @@ def _no_value(*_: complex) -> complex:
 
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
     "/": lambda a, b: a / b,
-    "neg": lambda a: -a,
 }
 _EXACT: dict[str, Callable[..., Number]] = _ARITHMETIC | {
     "^": _exact_power,
@@ -203,14 +217,14 @@ _EXACT: dict[str, Callable[..., Number]] = _ARITHMETIC | {
     "!": lambda n: Fraction(math.factorial(_whole(n, 170))),
     "floor": lambda a: Fraction(math.floor(a)),
     "ceil": lambda a: Fraction(math.ceil(a)),
-    "C": lambda n, k: Fraction(math.comb(_whole(n, 500), _whole(k, 500))),
+    "binom": lambda n, k: Fraction(math.comb(_whole(n, 500), _whole(k, 500))),
 }
 _FLOATING: dict[str, Callable[..., complex]] = _ARITHMETIC | {
     "^": _power,
     "sqrt": _root,
     "abs": lambda a: complex(abs(a)),
     "!": _no_value,
-    "C": _no_value,
+    "binom": _no_value,
     "floor": _real(lambda a: math.floor(a + 1e-12)),
     "ceil": _real(lambda a: math.ceil(a - 1e-12)),
 }
@@ -226,29 +240,29 @@ _FUNCTIONS: dict[str, Callable[[complex], complex]] = {
 _OF_ANGLES = frozenset({"cis", "sin", "cos", "tan", "cot", "sec", "csc"})
 
 
-def bounds(node: Expression) -> tuple[Fraction, Fraction]:
+def bounds(node: FormulaNode) -> tuple[Fraction, Fraction]:
     """Least and greatest value if the decimals in ``node`` with two or more digits shown were rounded.
 
     Raises ``UnknownValueError``, also where an interval cannot be computed.
     """
-    if node.kind == "n" and node.places is not None and node.places >= 2:
-        half = Fraction(1, 2 * 10**node.places)
+    if node.kind == "number" and (digits := places(node)) >= 2:
+        half = Fraction(1, 2 * 10**digits)
         return node.value - half, node.value + half
-    if all((number.places or 0) < 2 for number in leaves(node, "n")):
+    if all(places(part) < 2 for part in node.walk()):
         exact = evaluate(node, {}, PLAIN)
         if isinstance(exact, complex):
             raise UnknownValueError("it is not rational")
         return exact, exact
-    if node.kind not in (*_ARITHMETIC, "%"):
+    if node.kind not in (*_ARITHMETIC, "neg", "%"):
         raise UnknownValueError("a decimal under a power")
-    parts = [bounds(part) for part in node.parts]
-    if node.kind == "/" and parts[1][0] <= 0 <= parts[1][1]:
-        raise UnknownValueError("a division by zero")
-    corners: list[list[Fraction]] = [[]]
-    for low, high in parts:
-        corners = [[*corner, end] for corner in corners for end in (low, high)]
-    scale = PLAIN.percent if node.kind == "%" else 1
-    results = [
-        corner[0] * scale if node.kind == "%" else _ARITHMETIC[node.kind](*corner) for corner in corners
-    ]
-    return min(results), max(results)
+    (low, high), *others = (bounds(part) for part in node.parts)
+    if node.kind == "neg":
+        return -high, -low
+    if node.kind == "%":
+        return low * PLAIN.percent, high * PLAIN.percent
+    for ends in others:
+        if node.kind == "/" and ends[0] <= 0 <= ends[1]:
+            raise UnknownValueError("a division by zero")
+        corners = [_ARITHMETIC[node.kind](end, other) for end in (low, high) for other in ends]
+        low, high = min(corners), max(corners)
+    return low, high
