@@ -247,12 +247,12 @@ def final(world: World, condition: Condition, seed: int, problems: Sequence[Prob
         )
         for temperature in (0.0, 1.0)
     )
-    right = {trace.problem_id: float(trace.outcome is True) for trace in greedy.traces}
-    error = greedy.row.trace_error
+    right = {trace.problem_id: float(trace.outcome is True) for trace in greedy[1]}
+    error = greedy[0].trace_error
     return Final(
         accuracy=np.array([right[problem.id] for problem in problems]),
         trace_error=error.value if error else float("nan"),
-        sampled=sampled.row.accuracy.value,
+        sampled=sampled[0].accuracy.value,
     )
 
 
@@ -510,7 +510,7 @@ def greedy_accuracy(policy: Path, problems: Sequence[Problem], grader: Grader) -
     """Share of ``problems`` that ``policy`` solves greedily."""
     unused = generate_problems(1, seed=1, exclude=problems)
     task = Task(problems=unused, held_out=problems, segmenter=Line(), grader=grader)
-    audit = asyncio.run(
+    row, _ = asyncio.run(
         audit_policy(
             TransformersPolicy.from_pretrained(policy),
             task,
@@ -521,7 +521,7 @@ def greedy_accuracy(policy: Path, problems: Sequence[Problem], grader: Grader) -
             sampling=Sampling(max_tokens=COMMON["max_tokens"], temperature=0.0),
         )
     )
-    return audit.row.accuracy.value
+    return row.accuracy.value
 
 
 def _options() -> argparse.Namespace:

@@ -28,7 +28,7 @@ from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.records import Problem
 from surefoot.segment import Line
 from surefoot.stats import roc_auc
-from surefoot.training import VerifierConfig, build_critique_examples, train_verifier, write_critiques
+from surefoot.training import VerifierConfig, build_critique_examples, sample_critiques, train_verifier
 
 DIFFICULTY = Difficulty(min_operations=1, max_operations=3)
 
@@ -55,9 +55,9 @@ def train(items: list[LabelledTrace], directory: Path, config: VerifierConfig) -
     tokenizer.add_tokens(list(critic.PIECES))
     model = AutoModelForCausalLM.from_pretrained(TRUNK)
     model.resize_token_embeddings(len(tokenizer))
-    critiques = asyncio.run(
-        write_critiques(critic.NoisyCritic(error_rate=0.05), items, critic.FORMAT, chains=2)
-    )
+    traces = [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
+    written = sample_critiques(critic.NoisyCritic(error_rate=0.05), traces, critic.FORMAT, chains=2)
+    critiques = [record.texts for record in asyncio.run(written)]
     data = build_critique_examples(tokenizer, items, critiques, critic.FORMAT, seed=config.seed)
     start = time.perf_counter()
     log = train_verifier(

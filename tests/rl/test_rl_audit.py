@@ -86,7 +86,7 @@ def test_nothing_is_made_up_without_judges():
 def test_equal_seeds_give_equal_rows():
     settings = {"n": 3, "scorer": CHECKER, "gold": ExactLabeller()}
     assert audit(**settings) == audit(**settings)
-    assert audit(**settings).row.accuracy != audit(seed=2, **settings).row.accuracy
+    assert audit(**settings)[0].accuracy != audit(seed=2, **settings)[0].accuracy
 
 
 def test_a_solver_without_faults_has_no_trace_error():

@@ -13,7 +13,7 @@ from surefoot.lab.world import ExactLabeller
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Step, StepLabel, Trace
 from surefoot.training.critiques import build_critique_examples as build
-from surefoot.training.critiques import write_critiques
+from surefoot.training.critiques import sample_critiques
 from surefoot.training.examples import Example
 
 FORM = critic.FORMAT
@@ -36,7 +36,9 @@ def items(lab_items: list[ProblemTrace]) -> list[LabelledTrace]:
 
 
 def texts_of(items: list[LabelledTrace], chains: int = 1, **noise: float) -> list[list[str]]:
-    return asyncio.run(write_critiques(critic.NoisyCritic(**noise), items, FORM, chains=chains))
+    traces = [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
+    written = sample_critiques(critic.NoisyCritic(**noise), traces, FORM, chains=chains)
+    return [list(record.texts) for record in asyncio.run(written)]
 
 
 def right(example: Example) -> bool:

@@ -21,7 +21,7 @@ from surefoot.models.lora import Lora
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.training.batches import sharing_rows
 from surefoot.training.config import VerifierConfig
-from surefoot.training.critiques import build_critique_examples, write_critiques
+from surefoot.training.critiques import build_critique_examples, sample_critiques
 from surefoot.training.examples import Example
 from surefoot.training.sft import TokenLoss, train_verifier
 
@@ -52,7 +52,8 @@ def examples(lab_base: Path, lab_items: list[ProblemTrace]) -> list[Example]:
         LabelledTrace(problem=item.problem, trace=item.trace, labels=tuple(of_trace))
         for item, of_trace in zip(lab_items, labels, strict=True)
     ]
-    texts = asyncio.run(write_critiques(critic.NoisyCritic(), items, FORM, chains=1))
+    written = sample_critiques(critic.NoisyCritic(), lab_items, FORM, chains=1)
+    texts = [record.texts for record in asyncio.run(written)]
     return build_critique_examples(base(lab_base)[1], items, texts, FORM).examples
 
 

@@ -123,15 +123,13 @@ def workers_and_lines(engine, job, items):
 
 
 @pytest.mark.slow
-def test_a_pool_in_a_with_block_keeps_its_processes_for_the_next_job(tmp_path):
+def test_the_processes_of_a_job_end_with_it(tmp_path):
     items = items_of(tmp_path, [str(number) for number in range(7)])
     here, lines = workers_and_lines(Here(), Lengths(folder=tmp_path).job(), items)
-    with Processes(1) as pool:
-        first, lines_of_first = workers_and_lines(pool, Lengths(folder=tmp_path).job(), items)
-        second, lines_of_second = workers_and_lines(pool, Lengths(folder=tmp_path, deaths=1).job(), items)
+    first, lines_of_first = workers_and_lines(Processes(1), Lengths(folder=tmp_path).job(), items)
     assert here == {os.getpid()}
-    assert first == second != here
-    assert lines_of_first == lines_of_second == lines
+    assert first != here
+    assert lines_of_first == lines
     with pytest.raises(ProcessLookupError):
         os.kill(*first, 0)
 

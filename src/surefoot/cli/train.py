@@ -173,8 +173,8 @@ class HoldOutCommand(TrainCommand):
         return training, held_out
 
 
-class StepCommand(HoldOutCommand):
-    """Models that are read at the steps."""
+class ReaderCommand(TrainCommand):
+    """Models that start from another one and read whole traces."""
 
     base: str
     """Model to start from: `lab` (the lab's trunk), a checkpoint directory or a hub name
@@ -182,6 +182,15 @@ class StepCommand(HoldOutCommand):
     prompt: PromptFormat = PromptFormat()
     max_length: int = Field(default=2048, ge=8)
     """Tokens of a trace; later steps are left out and counted."""
+
+    def encoding(self) -> Encoding:
+        """How the checkpoint reads its input."""
+        return Encoding(**vars(self.prompt), max_length=self.max_length)
+
+
+class StepCommand(ReaderCommand, HoldOutCommand):
+    """Models that are read at the steps."""
+
     validation: float | None = Field(default=None, ge=0, le=0.9)
     """Share of the problems to hold out; the weights that do best on them are saved. If not given, a tenth of
     200 problems or more is held out only to say how far the model can be trusted."""
@@ -189,10 +198,6 @@ class StepCommand(HoldOutCommand):
     def card(self, **facts: Any) -> CheckpointCard:
         """The card of the checkpoint to train."""
         return CheckpointCard(encoding=self.encoding(), base=self.base, **facts)
-
-    def encoding(self) -> Encoding:
-        """How the checkpoint reads its input."""
-        return Encoding(**vars(self.prompt), max_length=self.max_length)
 
 
 class ClassifierCommand(StepCommand):
@@ -372,7 +377,7 @@ class TrainORM(ClassifierCommand):
         self.fit(card, self.training, data, training, held_out, self.targets, items.digest, graded)
 
 
-class TrainImplicit(TrainCommand):
+class TrainImplicit(ReaderCommand):
     """Train an implicit process reward model: a language model whose log-ratios reward each step.
 
     It needs outcomes and no step labels (Yuan et al., arXiv 2412.01981). For a 7B model the paper's learning
@@ -382,13 +387,7 @@ class TrainImplicit(TrainCommand):
     Example: `surefoot train implicit traces.jsonl --base lab --problems problems.jsonl --out iprm`
     """
 
-    base: str
-    """Model to start from: `lab` (the lab's trunk), a checkpoint directory or a hub name
-    (`owner/name@revision`)."""
     traces: o.TracesArgument
-    prompt: PromptFormat = PromptFormat()
-    max_length: int = Field(default=2048, ge=8)
-    """Tokens of a trace; later steps are left out and counted."""
     reference: str = "base"
     """Model that rewards are measured against: `base`, `none` (uniform), a directory or a hub name."""
     beta: float = Field(default=0.05, gt=0, description="Reward per nat of log-ratio.")
@@ -410,7 +409,7 @@ class TrainImplicit(TrainCommand):
                 reference=reference,
                 beta=self.beta,
                 read=self.read,
-                encoding=Encoding(**vars(self.prompt), max_length=self.max_length),
+                encoding=self.encoding(),
                 cache=self.out,
                 loading=self.loading,
             )

@@ -177,20 +177,18 @@ def pad_rollouts(rollouts: Sequence[Rollout], device: torch.device) -> Inputs:
 class UpdateStatistics:
     """Means over the steps of a round; shares and nats are means over tokens."""
 
-    loss: float = 0.0
-    gradient_norm: float = 0.0
+    loss: float
+    gradient_norm: float
     """Before clipping."""
-    clipped: float = 0.0
+    clipped: float
     """Share of tokens whose gradient the clipped objective holds back."""
-    kl: float = 0.0
-    entropy: float = 0.0
-    """Before the round's first step; 0 without a step."""
+    kl: float
+    entropy: float
+    """Before the round's first step."""
     server_gap: float | None = None
     """Mean absolute difference of the sampling server's log-probabilities from the policy's, where known."""
     server_gap_max: float | None = None
     """The largest."""
-    steps: int = 0
-    """Steps of the optimiser; 0 where no token had an advantage and nothing else had a gradient."""
 
 
 class Updater(Learner):
@@ -201,8 +199,8 @@ class Updater(Learner):
         self.actor = Actor(model, temperature=config.temperature, bf16=execution.bf16)
         super().__init__(model, config, execution, name="the policy", reader=self.actor.reader)
 
-    def update(self, samples: Sequence[TrainingSample], number: int) -> UpdateStatistics:
-        """All steps of round ``number`` (from 0), or none where nothing has a gradient.
+    def update(self, samples: Sequence[TrainingSample], number: int) -> UpdateStatistics | None:
+        """All steps of round ``number`` (from 0); ``None`` where nothing has a gradient.
 
         Raises ``TrainingError`` for numbers that are not finite.
         """
@@ -211,7 +209,7 @@ class Updater(Learner):
         something = any(sample.advantages.any() for sample in samples) or (always and bool(samples))
         fewest = int(self.processes.all_reduce(len(samples), "min"))
         if not self.processes.all_reduce(float(something), "max") or not fewest:
-            return UpdateStatistics()
+            return None
         self.set_rate(self.rate(number))
         steps = [
             self._update([samples[index] for index in minibatch])
@@ -227,7 +225,6 @@ class Updater(Learner):
             entropy=steps[0].entropy,
             server_gap=float(np.mean(gaps)) if gaps else None,
             server_gap_max=max(largest, default=None),
-            steps=len(steps),
         )
 
     def rate(self, number: int) -> float:
@@ -263,7 +260,6 @@ class Updater(Learner):
             entropy=entropy / tokens,
             server_gap=gap / compared if compared else None,
             server_gap_max=largest if compared else None,
-            steps=1,
         )
 
     def _weights(self, samples: Sequence[TrainingSample]) -> list[float]:

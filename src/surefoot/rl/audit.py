@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,24 +20,16 @@ from surefoot.stats.intervals import Interval
 _DRAWS = 2_000
 
 
-class PolicyAudit(NamedTuple):
-    """What was measured, and the traces on which it was."""
-
-    row: EvaluationRow
-    traces: list[Trace]
-    """One problem's after the other, without failed samples."""
-
-
 async def audit_policy(
     policy: Policy, task: Task, *, update: int, samples: int, n: int, seed: int, sampling: Sampling
-) -> PolicyAudit:
+) -> tuple[EvaluationRow, list[Trace]]:
     """Sample ``n`` solutions (or episodes) of each held-out problem of ``task``: graded, scored by its
     scorer, correct ones checked by its ``gold``.
 
     ``update`` and ``samples`` say how far training is. ``gold`` gives labels of kind correctness; a trace is
     wrong if one of its steps is labelled -1. Equal seeds give equal samples of an unchanged policy and equal
-    bootstrap draws. Raises ``PolicyError`` if all samples failed, ``LabelError`` if no answer could be
-    graded.
+    bootstrap draws. Returns what was measured and the traces, one problem's after the other, without failed
+    samples. Raises ``PolicyError`` if all samples failed, ``LabelError`` if no answer could be graded.
     """
     problems = task.held_out
     sampled = await task.sample(policy, problems, n=n, seed=seed, sampling=sampling)
@@ -79,7 +70,7 @@ async def audit_policy(
         unjudged=unjudged,
         usage=usage,
     )
-    return PolicyAudit(row, [item.trace for item in items])
+    return row, [item.trace for item in items]
 
 
 def shape_of(traces: Sequence[Trace]) -> Shape:

@@ -50,11 +50,6 @@ class Seconds(_Row):
     """Reward model, credit and advantages."""
     update: float = 0.0
 
-    @property
-    def total(self) -> float:
-        """Sum of the three."""
-        return self.generation + self.scoring + self.update
-
 
 class UpdateRow(_Row):
     """One round of sampling and learning. ``None``: not measured, or nothing was learned in this round."""

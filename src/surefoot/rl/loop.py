@@ -35,7 +35,7 @@ from surefoot.rl.advantage import Gae, total_return
 from surefoot.rl.audit import audit_policy, shape_of
 from surefoot.rl.channels import heard, require_no_leak
 from surefoot.rl.config import RLConfig
-from surefoot.rl.credit import FloatArray, RewardStream, ScoredRollout
+from surefoot.rl.credit import FloatArray, RewardStream, ScoredRollout, with_rewards
 from surefoot.rl.judges import Critic, OnlinePRM
 from surefoot.rl.log import RLLog, SampleRow, Seconds, UpdateRow, scalars, stop_reason, watch
 from surefoot.rl.rollouts import Rollout, RolloutBatch, Server, Task, TrainingSample, roll_out, score_steps
@@ -168,7 +168,7 @@ class _Run:
         number: int,
         rollouts: RolloutBatch,
         samples: Sequence[Sequence[TrainingSample]],
-        statistics: UpdateStatistics,
+        statistics: UpdateStatistics | None,
     ) -> UpdateRow:
         """Row of round ``number``: counts and means are over all processes, seconds are of this one."""
         gather = self.team.gather
@@ -177,7 +177,9 @@ class _Run:
         failed = sum(gather([rollouts.failed]))
         advantages = np.concatenate([sample.advantages for sample in learned]) if learned else np.zeros(0)
         usage = sum((item.usage for item in sampled), Usage())
-        stepped = bool(statistics.steps)
+        learning = vars(statistics) if statistics else {}
+        if self.models.reference is None:
+            learning = {**learning, "kl": None}
         earlier = self.log.updates[-1].samples if self.log.updates else 0
         return UpdateRow(
             update=number + 1,
@@ -187,13 +189,7 @@ class _Run:
             reward=_mean(total_return(item.scored) for item in learned),
             advantage_mean=float(advantages.mean()) if len(advantages) else None,
             advantage_std=float(advantages.std()) if len(advantages) else None,
-            loss=statistics.loss if stepped else None,
-            kl=statistics.kl if stepped and self.models.reference is not None else None,
-            clipped=statistics.clipped if stepped else None,
-            entropy=statistics.entropy if stepped else None,
-            gradient_norm=statistics.gradient_norm if stepped else None,
-            server_gap=statistics.server_gap,
-            server_gap_max=statistics.server_gap_max,
+            **learning,
             learning_rate=self.models.updater.rate(number),
             shape=shape_of(sampled),
             failed=failed,
@@ -448,7 +444,7 @@ class _Models:
             for group in samples
         ]
 
-    def learn(self, groups: Sequence[Sequence[TrainingSample]], number: int) -> UpdateStatistics:
+    def learn(self, groups: Sequence[Sequence[TrainingSample]], number: int) -> UpdateStatistics | None:
         """The optimizer steps of round ``number`` (from 0): first the policy, then the judges.
 
         Judges that are trained with the policy learn after their rewards and values were used.
@@ -506,7 +502,7 @@ def training_samples(
         ScoredRollout(
             tokens=len(rollout.ids),
             ends=part.ends,
-            outcome=_outcome(rollout),
+            outcome=None if rollout.trace.outcome is None else float(rollout.trace.outcome),
             states=rollout.states,
         )
         for rollout, part in zip(flat, read, strict=True)
@@ -536,13 +532,12 @@ def training_samples(
     if config.advantage.needs_values:
         values = _require(judges.critic, "a critic").values(flat)
         scored = [replace(item, values=value) for item, value in zip(scored, values, strict=True)]
-    rewards = [rollout for group in config.credit.credit(_regroup(scored, groups)) for rollout in group]
+    scored = [item for group in with_rewards(_regroup(scored, groups), config.credit) for item in group]
     if token_rewards is not None:
-        rewards = [
-            (*streams, RewardStream(at=tuple(range(len(extra))), values=tuple(extra.tolist())))
-            for streams, extra in zip(rewards, token_rewards, strict=True)
+        extra = [RewardStream(at=tuple(range(len(of))), values=tuple(of.tolist())) for of in token_rewards]
+        scored = [
+            replace(item, rewards=(*item.rewards, more)) for item, more in zip(scored, extra, strict=True)
         ]
-    scored = [replace(item, rewards=streams) for item, streams in zip(scored, rewards, strict=True)]
     advantages = [array for group in config.advantage.advantages(_regroup(scored, groups)) for array in group]
     samples = [
         TrainingSample(rollout=rollout, scored=item, advantages=array, scorer_usage=usage)
@@ -565,13 +560,6 @@ def within_band(groups: Sequence[Sequence[Rollout]], band: tuple[float, float] |
         if group and in_band:
             within.append(list(group))
     return within
-
-
-def _outcome(rollout: Rollout) -> float | None:
-    """Outcome reward."""
-    if rollout.trace.outcome is None:
-        return None
-    return float(rollout.trace.outcome)
 
 
 def _require(judge: T | None, what: str) -> T:

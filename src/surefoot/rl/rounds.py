@@ -279,7 +279,7 @@ class Rounds:
         if not task.held_out:
             return None
         self.progress(f"round {number}: evaluate", 0, 1)
-        audit = asyncio.run(
+        row, _ = asyncio.run(
             audit_policy(
                 self._policy(number),
                 replace(task, scorer=None),
@@ -291,7 +291,7 @@ class Rounds:
             )
         )
         self.progress(f"round {number}: evaluate", 1, 1)
-        return audit.row
+        return row
 
     def _policy(self, number: int) -> TransformersPolicy:
         return TransformersPolicy.from_pretrained(

@@ -13,7 +13,6 @@ from .config import VerifierConfig as VerifierConfig
 from .critiques import TraceCritiques as TraceCritiques
 from .critiques import build_critique_examples as build_critique_examples
 from .critiques import sample_critiques as sample_critiques
-from .critiques import write_critiques as write_critiques
 from .examples import Example as Example
 from .examples import ExampleSet as ExampleSet
 from .examples import build_examples as build_examples

@@ -71,21 +71,6 @@ async def sample_critiques(
     ]
 
 
-async def write_critiques(
-    policy: Policy,
-    items: Sequence[LabelledTrace],
-    form: VerifierFormat,
-    *,
-    chains: int = 4,
-    sampling: Sampling | None = None,
-    seed: int = 0,
-) -> list[list[str]]:
-    """The texts of :func:`sample_critiques`, as :func:`build_critique_examples` takes them."""
-    traces = [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
-    critiques = await sample_critiques(policy, traces, form, chains=chains, sampling=sampling, seed=seed)
-    return [list(record.texts) for record in critiques]
-
-
 def build_critique_examples(
     tokenizer: PreTrainedTokenizerBase,
     items: Sequence[LabelledTrace],

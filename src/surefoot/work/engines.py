@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, contextmanager
 from functools import partial
 from multiprocessing.util import Finalize
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from surefoot.errors import RunError
 from surefoot.work.jobs import Job, Opened, PieceDone, Pieces, WorkerTask, do_piece, open_job, pack_piece
@@ -103,8 +103,8 @@ def _concurrently(
 class Processes:
     """``workers`` processes of this machine, started with ``spawn``: they share nothing with this one.
 
-    In a ``with`` block they live from one job to the next, otherwise for one job. If a worker dies (out of
-    memory, a kill), the pieces under way are done again. Raises ``RunError`` if workers keep dying.
+    They live for one job. If a worker dies (out of memory, a kill), the pieces under way are done again.
+    Raises ``RunError`` if workers keep dying.
     """
 
     in_flight = 1
@@ -113,23 +113,17 @@ class Processes:
         """``threads`` of each worker; by default the cores of this machine, divided among them."""
         self.workers = workers
         self.threads = threads or max(1, available_cores() // workers)
-        self._users = 0
         self._pool: ProcessPoolExecutor | None = None
-
-    def __enter__(self) -> Self:
-        self._users += 1
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._users -= 1
-        if kind is not None or not self._users:
-            self._end(kill=kind is not None)
 
     @contextmanager
     def start(self, job: Job[Any], pieces: Pieces[Any]) -> Iterator[RunPieces]:
         """See :class:`Engine`; processes start with the first piece."""
-        with self:
+        try:
             yield partial(self._run, WorkerTask(job=job, pieces=pieces, threads=self.threads))
+        except BaseException:
+            self._end(kill=True)
+            raise
+        self._end(kill=False)
 
     def _run(self, task: WorkerTask, following: Next) -> Generator[PieceDone]:
         lost: list[int] = []
