@@ -16,15 +16,7 @@ from pydantic_core import from_json
 
 from surefoot.errors import RecordError
 from surefoot.failures import FLAG_NAMES, fields_failed
-from surefoot.formats.imports import (
-    ChatRows,
-    ImportContext,
-    ImportedTrace,
-    record_tools,
-    reported_usage,
-    row_note,
-    run_of,
-)
+from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, row_note, run_of
 from surefoot.formats.rows import raw_rows
 from surefoot.formats.trial_results import result_of, with_result
 from surefoot.records import as_json, reported_count
@@ -78,7 +70,6 @@ def _trajectories(place: str, row: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 def _trace(row: Mapping[str, Any], note: dict[str, Any], context: ImportContext) -> ImportedTrace:
     agent = row.get("agent") or {}
     extra = row.get("extra") or {}
-    metrics = [turn.get("metrics") or {} for turn in row["steps"]]
     name = row.get("trajectory_id") or row.get("session_id")
     return run_of(
         _messages(row["steps"], context),
@@ -86,9 +77,9 @@ def _trace(row: Mapping[str, Any], note: dict[str, Any], context: ImportContext)
         note,
         source=agent.get("name"),
         id=str(name) if name else "",
-        tools=record_tools(agent.get("tool_definitions")),
+        tools=agent.get("tool_definitions"),
         policy=agent.get("model_name") or agent.get("name"),
-        usage=reported_usage(*metrics),
+        usage=[turn.get("metrics") or {} for turn in row["steps"]],
         outcome=extra.get("outcome") if isinstance(extra.get("outcome"), bool) else None,
     )
 

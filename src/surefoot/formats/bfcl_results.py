@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.errors import RecordError
-from surefoot.formats.imports import IMPORT_KEY, ImportContext, ImportedTrace, row_note
+from surefoot.formats.imports import ImportContext, ImportedTrace, row_note, run_on
 from surefoot.formats.rows import raw_rows
-from surefoot.records import Problem, Trace, as_json
+from surefoot.records import Problem, as_json
 
 _NAME: Final = "bfcl"
 _HEADER: Final = {"accuracy", "correct_count", "total_count"}
@@ -43,14 +43,8 @@ def read_bfcl_results(path: Path | str, context: ImportContext) -> Iterator[Impo
         text = "\n\n".join("\n".join(texts) for texts, _ in turns)
         problem = Problem(id=row["id"], text=text, source=_NAME)
         note = row_note(_NAME, number, row)
-        trace = Trace(
-            problem_id=problem.id,
-            messages=messages,
-            outcome=outcome,
-            policy=row.get("model_name"),
-            meta={IMPORT_KEY: note, "bfcl_error": row.get("error")},
-        )
-        return [ImportedTrace(problem=problem, trace=trace)]
+        more = {"bfcl_error": row.get("error")}
+        return [run_on(problem, messages, note, outcome=outcome, policy=row.get("model_name"), meta=more)]
 
     return context.rows(raw_rows(path), build)
 

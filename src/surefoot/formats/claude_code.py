@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.errors import RecordError
-from surefoot.formats.imports import ImportContext, ImportedTrace, reported_usage, row_note, run_of
+from surefoot.formats.imports import ImportContext, ImportedTrace, row_note, run_of
 from surefoot.formats.rows import session_rows
 
 _NAME: Final = "claude-code"
@@ -46,7 +46,7 @@ def read_claude_code(path: Path | str, context: ImportContext) -> Iterator[Impor
     """
 
     def build(number: int, rows: Sequence[Mapping[str, Any]]) -> Iterator[ImportedTrace]:
-        note = row_note(_NAME, number, rows[0])
+        note = row_note(_NAME, number, rows)
         events = _kept(rows, context)
         name = next(
             (str(name) for row in rows if (name := row.get("sessionId") or row.get("session_id"))), ""
@@ -191,7 +191,8 @@ def _trace(
         task="\n\n".join(prompts),
         policy=next(filter(None, models), None),
         finish_reason=last["message"].get("stop_reason"),
-        usage=reported_usage(*usage.values(), calls=len(usage)),
+        usage=usage.values(),
+        calls=len(usage),
         **fields,
     )
 

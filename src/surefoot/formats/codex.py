@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.failures import fields_failed
-from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, reported_usage, row_note, run_of
+from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, run_of
 from surefoot.formats.rows import session_rows
 
 _NAME: Final = "codex"
@@ -39,15 +39,14 @@ def read_codex(path: Path | str, context: ImportContext) -> Iterator[ImportedTra
     The summary of a compaction is a message of the user, and the history that replaces the earlier one is
     left out. A subagent's file begins with a copy of the session that started it, which is left out, too.
     """
+    return context.runs(_NAME, session_rows(path), _trace)
 
-    def build(number: int, rows: Sequence[Mapping[str, Any]]) -> Iterator[ImportedTrace]:
-        session = _Session(context)
-        for row in rows:
-            session.add(row)
-        note = row_note(_NAME, number, rows[0])
-        yield session.trace(note if session.agent is None else note | {"subagent": session.agent})
 
-    return context.rows(session_rows(path), build)
+def _trace(rows: Sequence[Mapping[str, Any]], note: dict[str, Any], context: ImportContext) -> ImportedTrace:
+    session = _Session(context)
+    for row in rows:
+        session.add(row)
+    return session.trace(note if session.agent is None else note | {"subagent": session.agent})
 
 
 @dataclass
@@ -170,7 +169,7 @@ class _Session:
             id=self.name,
             policy=self.model,
             error=self.error,
-            usage=reported_usage(self.usage),
+            usage=[self.usage],
         )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.errors import RecordError
-from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, reported_usage, row_note, run_of
+from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, run_of
 from surefoot.formats.rows import session_rows
 from surefoot.records import as_json
 
@@ -28,11 +28,7 @@ def is_gemini_cli(row: Mapping[str, Any]) -> bool:
 
 def read_gemini_cli(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
     """One trace per file; what the program reports to the user, and what a rewind removed, is counted."""
-
-    def build(number: int, rows: Sequence[Mapping[str, Any]]) -> Iterator[ImportedTrace]:
-        yield _trace(_session(rows, context), row_note(_NAME, number, rows[0]), context)
-
-    return context.rows(session_rows(path), build)
+    return context.runs(_NAME, session_rows(path), _trace)
 
 
 def _session(rows: Sequence[Mapping[str, Any]], context: ImportContext) -> dict[str, Any]:
@@ -54,7 +50,10 @@ def _session(rows: Sequence[Mapping[str, Any]], context: ImportContext) -> dict[
     return {**session, "messages": list(messages.values())}
 
 
-def _trace(session: Mapping[str, Any], note: Mapping[str, Any], context: ImportContext) -> ImportedTrace:
+def _trace(
+    rows: Sequence[Mapping[str, Any]], note: Mapping[str, Any], context: ImportContext
+) -> ImportedTrace:
+    session = _session(rows, context)
     chat, usage, model, error = ChatRows(), [], None, None
     calls = {call.get("id") for row in session["messages"] for call in row.get("toolCalls") or ()}
     for row in session["messages"]:
@@ -81,7 +80,8 @@ def _trace(session: Mapping[str, Any], note: Mapping[str, Any], context: ImportC
         id=str(session.get("sessionId") or ""),
         policy=model,
         error=error,
-        usage=reported_usage(*usage, calls=len(usage)),
+        usage=usage,
+        calls=len(usage),
     )
 
 

@@ -124,6 +124,15 @@ class ImportContext:
         """The items that ``build`` makes of each row; a row that it rejects is counted with its reason."""
         return build_rows(rows, build, self.report, "", ROW_ERRORS)
 
+    def runs(
+        self,
+        name: str,
+        rows: Iterable[Row],
+        run: Callable[[Any, dict[str, Any], ImportContext], ImportedTrace],
+    ) -> Iterator[ImportedTrace]:
+        """:meth:`rows` for a format with one run a row; ``run`` takes the row, its note and this context."""
+        return self.rows(rows, lambda number, row: [run(row, row_note(name, number, row), self)])
+
     def count_value(self, column: str, value: Any, *, is_read: bool) -> None:
         """Count a value of a column."""
         if value is not None:
@@ -217,18 +226,38 @@ def run_of(
     source: str | None,
     task: str | None = None,
     task_id: str | None = None,
-    meta: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> ImportedTrace:
-    """An agent's run; without ``task``, the problem is what the user said first."""
+    """An agent's run with ``fields`` of :func:`run_on`; without ``task``, it is what the user said first."""
     messages = context.chat(rows)
     if not task:
         first = next(message.role for message in messages if message.role not in ("system", "developer"))
         task = NO_TASK if first == "assistant" else task_of(messages)
     # a task that the file lacks is not the same problem as another one that is lacking
     task_id = task_id or (fields.get("id") if task == NO_TASK else None)
-    problem = Problem(id=task_id or "", text=task, source=source)
-    trace = Trace(problem_id=problem.id, messages=messages, meta={IMPORT_KEY: note, **(meta or {})}, **fields)
+    return run_on(Problem(id=task_id or "", text=task, source=source), messages, note, **fields)
+
+
+def run_on(
+    problem: Problem,
+    messages: Sequence[Message],
+    note: Mapping[str, Any],
+    *,
+    tools: object = (),
+    usage: Iterable[Mapping[str, Any]] = (),
+    calls: int = 0,
+    meta: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> ImportedTrace:
+    """A run on ``problem``, with tools and rows of token counts as the file has them."""
+    trace = Trace(
+        problem_id=problem.id,
+        messages=tuple(messages),
+        tools=record_tools(tools),
+        usage=reported_usage(*usage, calls=calls),
+        meta={IMPORT_KEY: note, **(meta or {})},
+        **fields,
+    )
     return ImportedTrace(problem=problem, trace=trace)
 
 
@@ -305,8 +334,11 @@ def task_of(messages: Sequence[Message]) -> str:
 
 
 def row_note(name: str, number: int, row: Any) -> dict[str, Any]:
-    """``Trace.meta`` note of a row: its place, and a hash of its content that detects another file."""
-    return {"format": name, "row": number, "hash": origin_hash(row)}
+    """``Trace.meta`` note of a row: its place, and a hash of its content that detects another file.
+
+    Of a session (a list of rows) the first row counts.
+    """
+    return {"format": name, "row": number, "hash": origin_hash(row[0] if isinstance(row, list) else row)}
 
 
 def origin_hash(content: Any) -> str:

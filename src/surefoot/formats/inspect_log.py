@@ -20,7 +20,6 @@ from surefoot.errors import RecordError
 from surefoot.extras import need
 from surefoot.formats.account import count_fields
 from surefoot.formats.imports import (
-    IMPORT_KEY,
     RESULTS_KEY,
     ImportContext,
     ImportedTrace,
@@ -28,15 +27,14 @@ from surefoot.formats.imports import (
     check_assistant,
     check_origin,
     origin_hash,
-    record_tools,
-    reported_usage,
+    run_on,
     task_of,
 )
 from surefoot.formats.rows import Row
 from surefoot.io.atomic import atomic_file, write_json
 from surefoot.io.files import ReadReport, readable, shortened
 from surefoot.io.limits import FileLimits, RowSize, open_bounded, read_whole
-from surefoot.records import Problem, Trace
+from surefoot.records import Problem
 
 _ZSTANDARD = 93
 """Compression method of Inspect's archives, which Python's zipfile supports only from 3.14 on."""
@@ -221,20 +219,19 @@ def _trace(sample: Any, context: ImportContext) -> ImportedTrace:
     outcome = _outcome(score.get("value"))
     has_answer = any(message.role == "assistant" for message in messages)
     note = {"format": "inspect", "sample": _place(sample), "hash": origin_hash(sample["messages"])}
-    trace = Trace(
-        problem_id=problem.id,
-        messages=messages,
-        tools=record_tools(_tools(sample.get("events") or ())),
+    return run_on(
+        problem,
+        messages,
+        note,
+        tools=_tools(sample.get("events") or ()),
         answer=score.get("answer"),
         outcome=outcome if outcome is not None or has_answer else False,
         policy=output.get("model"),
         sample=int(sample.get("epoch") or 1) - 1,
         finish_reason=choices[0].get("stop_reason"),
         error=error.get("message"),
-        usage=reported_usage(*(sample.get("model_usage") or {}).values()),
-        meta={IMPORT_KEY: note},
+        usage=(sample.get("model_usage") or {}).values(),
     )
-    return ImportedTrace(problem=problem, trace=trace)
 
 
 def _message_row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.failures import fields_failed
-from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, reported_usage, row_note, run_of
+from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, run_of
 from surefoot.formats.rows import raw_rows
 from surefoot.records import reported_count
 
@@ -34,16 +34,13 @@ def is_mini_swe_agent(row: Mapping[str, Any]) -> bool:
 
 def read_mini_swe_agent(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
     """One trace per run."""
-    return context.rows(
-        raw_rows(path), lambda number, row: [_trace(row, row_note(_NAME, number, row), context)]
-    )
+    return context.runs(_NAME, raw_rows(path), _trace)
 
 
 def _trace(row: Mapping[str, Any], note: Mapping[str, Any], context: ImportContext) -> ImportedTrace:
     info = row.get("info") or {}
     stats, model = info.get("model_stats") or {}, ((info.get("config") or {}).get("model") or {})
     responses = [(message.get("extra") or {}).get("response") or message for message in row["messages"]]
-    usage = [response["usage"] for response in responses if isinstance(response.get("usage"), Mapping)]
     return run_of(
         _rows(row["messages"]),
         context,
@@ -52,7 +49,8 @@ def _trace(row: Mapping[str, Any], note: Mapping[str, Any], context: ImportConte
         task_id=row.get("instance_id"),
         policy=model.get("model_name"),
         finish_reason=info.get("exit_status") or None,
-        usage=reported_usage(*usage, calls=reported_count(stats.get("api_calls"))),
+        usage=[response["usage"] for response in responses if isinstance(response.get("usage"), Mapping)],
+        calls=reported_count(stats.get("api_calls")),
         meta={"mini_swe_agent": {"submission": info.get("submission")}},
     )
 

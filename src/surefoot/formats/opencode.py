@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.errors import RecordError
-from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, reported_usage, row_note, run_of
+from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, run_of
 from surefoot.formats.rows import Row, raw_rows
 from surefoot.io.limits import FileLimits, RowSize
 
@@ -50,11 +50,7 @@ def is_opencode_database(path: Path) -> bool:
 
 def read_opencode(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
     """One trace per session; parts without a part in the conversation, such as snapshots, are counted."""
-
-    def build(number: int, row: Mapping[str, Any]) -> Iterator[ImportedTrace]:
-        yield _trace(row, row_note(_NAME, number, row), context)
-
-    return context.rows(_sessions(Path(path)), build)
+    return context.runs(_NAME, _sessions(Path(path)), _trace)
 
 
 def _sessions(path: Path) -> Iterator[Row]:
@@ -131,7 +127,8 @@ def _trace(row: Mapping[str, Any], note: Mapping[str, Any], context: ImportConte
         policy=next((info["modelID"] for info in infos if info.get("modelID")), None),
         finish_reason=last.get("finish"),
         error=str((error.get("data") or {}).get("message") or error.get("name")) if error else None,
-        usage=reported_usage(*usage, calls=len(usage)),
+        usage=usage,
+        calls=len(usage),
     )
 
 

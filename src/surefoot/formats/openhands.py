@@ -14,14 +14,7 @@ from typing import Any, Final
 
 from surefoot.errors import RecordError
 from surefoot.failures import fields_failed
-from surefoot.formats.imports import (
-    ImportContext,
-    ImportedTrace,
-    record_tools,
-    reported_usage,
-    row_note,
-    run_of,
-)
+from surefoot.formats.imports import ImportContext, ImportedTrace, row_note, run_of
 from surefoot.formats.rows import Row, raw_rows
 from surefoot.io.limits import FileLimits, RowSize
 from surefoot.records import as_json
@@ -105,11 +98,11 @@ def _trace(note: dict[str, Any], row: Any, context: ImportContext) -> ImportedTr
         source=_NAME,
         task=statement if isinstance(statement, str) else None,
         meta={"openhands": {"instance": row.get("instance_id"), "test_result": row.get("test_result")}},
-        tools=() if chat.named_by_action else record_tools(chat.tools),
+        tools=() if chat.named_by_action else chat.tools,
         outcome=_resolved(row),
         policy=(metadata.get("llm_config") or {}).get("model") or chat.model,
         error=None if row.get("error") is None else str(row["error"]),
-        usage=reported_usage((row.get("metrics") or {}).get("accumulated_token_usage") or {}),
+        usage=[(row.get("metrics") or {}).get("accumulated_token_usage") or {}],
     )
 
 

@@ -21,20 +21,19 @@ from pydantic_core import from_json
 
 from surefoot.errors import RecordError
 from surefoot.formats.imports import (
-    IMPORT_KEY,
     ROW_ERRORS,
     ImportContext,
     ImportedTrace,
     TraceResults,
     check_assistant,
-    record_tools,
     require_object,
+    run_on,
     task_of,
     with_reasoning_tokens,
 )
 from surefoot.formats.rows import raw_rows, rejection, write_rows
 from surefoot.io.files import shortened
-from surefoot.records import Message, Problem, Trace, Usage, now, reported_count
+from surefoot.records import Message, Problem, now, reported_count
 
 _ENVELOPES: Final = {"resourceSpans", "resource_spans"}
 _INDEXED: Final = re.compile(r"^.+?\.\d+\..+$")
@@ -43,6 +42,10 @@ _FAMILIES = ("llm.input_messages", "llm.output_messages", "llm.tools", "gen_ai.p
 _OUTPUTS: Final = ("gen_ai.output.messages", "llm.output_messages", "gen_ai.completion")
 FINISH_REASONS: Final = ("finish_reason", "stop_reason", "finishReason", "stopReason")
 """Fields of a message or an answer that say why it ended."""
+_TOKENS: Final = {
+    "prompt_tokens": ("gen_ai.usage.input_tokens", "llm.token_count.prompt"),
+    "completion_tokens": ("gen_ai.usage.output_tokens", "llm.token_count.completion"),
+}
 _REASONING_TOKENS: Final = (
     "gen_ai.usage.reasoning.output_tokens",
     "llm.token_count.completion_details.reasoning",
@@ -234,39 +237,28 @@ def _traces(
 
 def _trace(trace_id: str, otel_id: str, chat: _Conversation, form: str) -> ImportedTrace:
     check_assistant(chat.messages)
-    problem = Problem(text=task_of(chat.messages))
     last = chat.calls[-1]
-    prompt_names = ("gen_ai.usage.input_tokens", "llm.token_count.prompt")
-    completion_names = ("gen_ai.usage.output_tokens", "llm.token_count.completion")
     response_ids = {
         span.span_id: span.attributes["gen_ai.response.id"]
         for span in chat.calls
         if "gen_ai.response.id" in span.attributes
     }
-    trace = Trace(
+    note = {
+        "format": form, "conversation": trace_id, "trace_id": otel_id, "spans": chat.spans,
+        "responses": response_ids,
+    }  # fmt: skip
+    return run_on(
+        Problem(text=task_of(chat.messages)),
+        chat.messages,
+        note,
         id=trace_id,
-        problem_id=problem.id,
-        messages=tuple(chat.messages),
-        tools=record_tools(next((span.tools for span in chat.calls if span.tools), ())),
+        tools=next((span.tools for span in chat.calls if span.tools), ()),
         policy=last.text("gen_ai.response.model", "gen_ai.request.model", "llm.model_name"),
         finish_reason=last.finish_reason,
         error=last.error,
-        usage=Usage(
-            prompt_tokens=sum(span.number(*prompt_names) or 0 for span in chat.calls),
-            completion_tokens=sum(span.number(*completion_names) or 0 for span in chat.calls),
-            calls=len(chat.calls),
-        ),
-        meta={
-            IMPORT_KEY: {
-                "format": form,
-                "conversation": trace_id,
-                "trace_id": otel_id,
-                "spans": chat.spans,
-                "responses": response_ids,
-            }
-        },
+        usage=[{name: span.number(*names) for name, names in _TOKENS.items()} for span in chat.calls],
+        calls=len(chat.calls),
     )
-    return ImportedTrace(problem=problem, trace=trace)
 
 
 def _add_last_results(chat: _Conversation, tool_spans: Sequence[Span], context: ImportContext) -> None:

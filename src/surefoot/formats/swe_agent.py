@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.errors import RecordError
-from surefoot.formats.imports import ImportContext, ImportedTrace, reported_usage, row_note, run_of
+from surefoot.formats.imports import ImportContext, ImportedTrace, row_note, run_of
 from surefoot.formats.rows import raw_rows
 from surefoot.records import reported_count
 
@@ -71,7 +71,8 @@ def _trace(note: dict[str, Any], run: Any, row: Mapping[str, Any], context: Impo
         sample=note["sample"],
         policy=((config.get("agent") or {}).get("model") or {}).get("name"),
         finish_reason=info.get("exit_status"),
-        usage=reported_usage(stats, calls=reported_count(stats.get("api_calls"))),
+        usage=[stats],
+        calls=reported_count(stats.get("api_calls")),
         meta={
             "swe_agent": {
                 "instance": (config.get("problem_statement") or {}).get("id") or run.get("environment"),

@@ -12,17 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.errors import RecordError
-from surefoot.formats.imports import (
-    IMPORT_KEY,
-    ImportContext,
-    ImportedTrace,
-    record_tools,
-    reported_usage,
-    row_note,
-    task_of,
-)
+from surefoot.formats.imports import ImportContext, ImportedTrace, row_note, run_on, task_of
 from surefoot.formats.rows import Row, raw_rows
-from surefoot.records import Message, Problem, Trace, content_id
+from surefoot.records import Message, Problem, content_id
 
 _TAU: Final = "tau-bench"
 _TAU2: Final = "tau2"
@@ -47,7 +39,7 @@ def is_tau2(row: Mapping[str, Any]) -> bool:
 
 def read_tau_bench(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
     """One trace per run, without tool schemas, which the files lack."""
-    return context.rows(raw_rows(path), lambda number, row: [_tau_trace(number, row, context)])
+    return context.runs(_TAU, raw_rows(path), _tau_trace)
 
 
 def read_tau2(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
@@ -71,7 +63,7 @@ def read_tau2(path: Path | str, context: ImportContext) -> Iterator[ImportedTrac
     return context.rows(simulations(), lambda _, parts: [_tau2_trace(context, *parts[:-1])])
 
 
-def _tau_trace(number: int, row: Any, context: ImportContext) -> ImportedTrace:
+def _tau_trace(row: Any, note: dict[str, Any], context: ImportContext) -> ImportedTrace:
     if not isinstance(row, Mapping) or not isinstance(row.get("traj"), list):
         raise RecordError("a run of tau-bench has its messages in 'traj'")
     task = (row.get("info") or {}).get("task") or {}
@@ -81,13 +73,13 @@ def _tau_trace(number: int, row: Any, context: ImportContext) -> ImportedTrace:
         {"name": action["name"], "arguments": action.get("kwargs") or {}}
         for action in task.get("actions") or ()
     ]
-    trace = Trace(
-        problem_id=problem.id,
-        messages=messages,
+    return run_on(
+        problem,
+        messages,
+        note,
         outcome=_outcome(row.get("reward")),
         sample=int(row.get("trial") or 0),
         meta={
-            IMPORT_KEY: row_note(_TAU, number, row),
             GOLD_KEY: gold,
             "tau_bench": {
                 "task_id": row.get("task_id"),
@@ -97,7 +89,6 @@ def _tau_trace(number: int, row: Any, context: ImportContext) -> ImportedTrace:
             },
         },
     )
-    return ImportedTrace(problem=problem, trace=trace)
 
 
 def _simulations(row: Any) -> list[Any]:
@@ -120,20 +111,20 @@ def _tau2_trace(context: ImportContext, row: Any, simulation: Any, note: dict[st
     task: Mapping[str, Any] = next((task for task in row.get("tasks") or () if task.get("id") == task_id), {})
     criteria = task.get("evaluation_criteria") or {}
     problem = _problem(_script(task), messages, _TAU2, context)
-    trace = Trace(
+    return run_on(
+        problem,
+        messages,
+        note,
         id=str(simulation.get("id") or ""),
-        problem_id=problem.id,
-        messages=messages,
-        tools=record_tools([{"name": name, **tool} for name, tool in (world.get("tool_defs") or {}).items()]),
+        tools=[{"name": name, **tool} for name, tool in (world.get("tool_defs") or {}).items()],
         outcome=_outcome((simulation.get("reward_info") or {}).get("reward")),
         policy=(info.get("agent_info") or {}).get("llm"),
         seed=simulation.get("seed"),
         sample=int(simulation.get("trial") or 0),
         finish_reason=simulation.get("termination_reason"),
         # of the agent, without the user's
-        usage=reported_usage(*(row.get("usage") or {} for row in rows if row.get("role") == "assistant")),
+        usage=[row.get("usage") or {} for row in rows if row.get("role") == "assistant"],
         meta={
-            IMPORT_KEY: note,
             GOLD_KEY: [
                 {name: action.get(name) for name in ("name", "arguments", "requestor")}
                 for action in criteria.get("actions") or ()
@@ -145,7 +136,6 @@ def _tau2_trace(context: ImportContext, row: Any, simulation: Any, note: dict[st
             },
         },
     )
-    return ImportedTrace(problem=problem, trace=trace)
 
 
 def _flattened(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
