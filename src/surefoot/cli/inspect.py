@@ -132,9 +132,7 @@ def _read(names: Mapping[str, str], context: formats.ImportContext, grader: Grad
             continue
         is_log = name not in formats.FORMATS or formats.FORMATS[name].read_log is not None
         for item in formats.import_traces(file, name, context):
-            trace = item.trace
-            if trace is not None and len(names) > 1:
-                trace = formats.with_file(trace, file)
+            trace = (formats.with_file(item, file) if len(names) > 1 else item).trace
             if trace is not None and is_log:
                 trace = graded(trace if trace.steps else cut_trace(trace), item.problem, grader)
             yield formats.ImportedTrace(problem=item.problem, trace=trace, labels=item.labels)

@@ -54,13 +54,9 @@ def read_atif(path: Path | str, context: ImportContext) -> Iterator[ImportedTrac
     return context.rows(raw_rows(path), build)
 
 
-def _has_steps(row: Any) -> bool:
-    return isinstance(row, dict) and isinstance(row.get("steps"), list)
-
-
 def _trajectories(place: str, row: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """A trajectory and those embedded in it, each with its place."""
-    if not _has_steps(row):
+    if not isinstance(row, dict) or not isinstance(row.get("steps"), list):
         raise RecordError("a trajectory is an object with 'schema_version', 'agent' and 'steps'")
     yield place, row
     for number, embedded in enumerate(row.get("subagent_trajectories") or ()):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from surefoot.errors import RecordError
 from surefoot.formats.imports import (
@@ -24,8 +24,6 @@ from surefoot.formats.imports import (
 )
 from surefoot.formats.rows import raw_rows
 from surefoot.records import Problem, Trace, Usage, reported_count
-
-_NAME: Final = "batch"
 
 
 def is_batch_output(row: Mapping[str, Any]) -> bool:
@@ -85,7 +83,7 @@ def _traces(
             "sample": index,
             "finish_reason": choice.get("finish_reason"),
             "usage": reported_usage(usage, calls=1) if index == 0 else Usage(),
-            "meta": {IMPORT_KEY: {**row_note(_NAME, number, row), "choice": index}},
+            "meta": {IMPORT_KEY: {**row_note("batch", number, row), "choice": index}},
         }
         if "text" in choice and "message" not in choice:
             yield ImportedTrace(problem=problem, trace=Trace(text=choice["text"], **fields))

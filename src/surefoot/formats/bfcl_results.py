@@ -18,7 +18,6 @@ from surefoot.formats.imports import ImportContext, ImportedTrace, row_note, run
 from surefoot.formats.rows import raw_rows
 from surefoot.records import Problem, as_json
 
-_NAME: Final = "bfcl"
 _HEADER: Final = {"accuracy", "correct_count", "total_count"}
 
 
@@ -41,8 +40,8 @@ def read_bfcl_results(path: Path | str, context: ImportContext) -> Iterator[Impo
         messages = context.chat([message for _, turn in turns for message in turn])
         outcome = False if "valid" in row else None if failed is None else row["id"] not in failed
         text = "\n\n".join("\n".join(texts) for texts, _ in turns)
-        problem = Problem(id=row["id"], text=text, source=_NAME)
-        note = row_note(_NAME, number, row)
+        problem = Problem(id=row["id"], text=text, source="bfcl")
+        note = row_note("bfcl", number, row)
         more = {"bfcl_error": row.get("error")}
         return [run_on(problem, messages, note, outcome=outcome, policy=row.get("model_name"), meta=more)]
 

@@ -16,7 +16,6 @@ from surefoot.errors import RecordError
 from surefoot.formats.imports import ImportContext, ImportedTrace, row_note, run_of
 from surefoot.formats.rows import session_rows
 
-_NAME: Final = "claude-code"
 _OTHER_EVENTS: Final = {
     "ai-title", "attachment", "custom-title", "file-history-snapshot", "last-prompt", "mode",
     "permission-mode", "progress", "queue-operation", "result", "summary", "system",
@@ -46,7 +45,7 @@ def read_claude_code(path: Path | str, context: ImportContext) -> Iterator[Impor
     """
 
     def build(number: int, rows: Sequence[Mapping[str, Any]]) -> Iterator[ImportedTrace]:
-        note = row_note(_NAME, number, rows)
+        note = row_note("claude-code", number, rows)
         events = _kept(rows, context)
         name = next(
             (str(name) for row in rows if (name := row.get("sessionId") or row.get("session_id"))), ""
@@ -187,7 +186,6 @@ def _trace(
         rows,
         context,
         note,
-        source=_NAME,
         task="\n\n".join(prompts),
         policy=next(filter(None, models), None),
         finish_reason=last["message"].get("stop_reason"),

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from surefoot.errors import RecordError
 from surefoot.formats.rows import FileRow, read_rows
@@ -64,10 +65,7 @@ def read_mbpp(path: Path | str, *, report: ReadReport | None = None) -> Iterator
 
 
 def _humaneval_problem(row: _CheckRow) -> Problem:
-    visible = [
-        CodeTest(name=f"example {number}", code=code, visibility="visible")
-        for number, code in enumerate(_examples(row.prompt, row.entry_point), start=1)
-    ]
+    visible = _tests("example", "visible", _examples(row.prompt, row.entry_point))
     return _problem(row, row.prompt, "humaneval", visible, excluded=[])
 
 
@@ -75,8 +73,15 @@ def _mbpp_check_problem(row: _CheckRow) -> Problem:
     asserts = _asserts(row.test)
     if not asserts:
         raise RecordError("field 'test': 'check' is not a list of assertions")
-    visible = [CodeTest(name="example 1", code=asserts[0], visibility="visible")]
+    visible = _tests("example", "visible", asserts[:1])
     return _problem(row, _first_example(row.prompt), "mbpp", visible, excluded=asserts[:1])
+
+
+def _tests(name: str, visibility: Literal["visible", "hidden"], codes: Iterable[str]) -> list[CodeTest]:
+    return [
+        CodeTest(name=f"{name} {number}", code=code, visibility=visibility)
+        for number, code in enumerate(codes, start=1)
+    ]
 
 
 def _problem(
@@ -86,10 +91,7 @@ def _problem(
         raise RecordError(f"field 'language': {row.language!r}, but only Python is run")
     asserts = [code for code in _asserts(row.test) if code not in excluded]
     preamble, setup = _helpers(prompt, row.entry_point), row.test
-    hidden = [
-        CodeTest(name=f"assert {number}", code=code, visibility="hidden")
-        for number, code in enumerate(asserts, start=1)
-    ]
+    hidden = _tests("assert", "hidden", asserts)
     if asserts or excluded:
         setup = _helpers(row.test, "check")
     else:
@@ -113,12 +115,8 @@ def _mbpp_problem(row: _MBPPRow) -> Problem:
     if not called:
         raise RecordError("field 'test_list': the first test calls no function of 'code'")
     first, hidden = row.test_list[0], [*row.test_list[1:], *row.challenge_test_list]
-    tests = [CodeTest(name="example 1", code=first, visibility="visible")]
-    tests += [
-        CodeTest(name=f"assert {number}", code=code, visibility="hidden")
-        for number, code in enumerate(dict.fromkeys(hidden), start=1)
-        if code != first
-    ]
+    tests = _tests("example", "visible", [first])
+    tests += [test for test in _tests("assert", "hidden", dict.fromkeys(hidden)) if test.code != first]
     task = CodeTask(entry_point=called[0], setup=row.test_setup_code, tests=tuple(tests), reference=row.code)
     text = f"{row.text}\nYour code should pass this test:\n{first}"
     meta = {"code": task.model_dump(mode="json")}

@@ -16,7 +16,6 @@ from surefoot.failures import fields_failed
 from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, run_of
 from surefoot.formats.rows import session_rows
 
-_NAME: Final = "codex"
 _ADDED: Final = (
     "# AGENTS.md", "<environment_context", "<permissions", "<skill", "<turn_aborted", "<user_instructions",
     "<user_shell_command",
@@ -39,7 +38,7 @@ def read_codex(path: Path | str, context: ImportContext) -> Iterator[ImportedTra
     The summary of a compaction is a message of the user, and the history that replaces the earlier one is
     left out. A subagent's file begins with a copy of the session that started it, which is left out, too.
     """
-    return context.runs(_NAME, session_rows(path), _trace)
+    return context.runs("codex", session_rows(path), _trace)
 
 
 def _trace(rows: Sequence[Mapping[str, Any]], note: dict[str, Any], context: ImportContext) -> ImportedTrace:
@@ -164,7 +163,6 @@ class _Session:
             self.chat.rows,
             self.context,
             note,
-            source=_NAME,
             task=next(filter(None, (*self._prompts[:1], *prompts)), None),
             id=self.name,
             policy=self.model,

@@ -16,7 +16,6 @@ from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, run
 from surefoot.formats.rows import session_rows
 from surefoot.records import as_json
 
-_NAME: Final = "gemini-cli"
 _FAILED: Final = {"success": False, "error": True, "cancelled": True}
 """Whether a call failed, by its ``status``; others are not finished."""
 
@@ -28,7 +27,7 @@ def is_gemini_cli(row: Mapping[str, Any]) -> bool:
 
 def read_gemini_cli(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
     """One trace per file; what the program reports to the user, and what a rewind removed, is counted."""
-    return context.runs(_NAME, session_rows(path), _trace)
+    return context.runs("gemini-cli", session_rows(path), _trace)
 
 
 def _session(rows: Sequence[Mapping[str, Any]], context: ImportContext) -> dict[str, Any]:
@@ -76,7 +75,6 @@ def _trace(
         chat.rows,
         context,
         note,
-        source=_NAME,
         id=str(session.get("sessionId") or ""),
         policy=model,
         error=error,

@@ -223,7 +223,6 @@ def run_of(
     context: ImportContext,
     note: Mapping[str, Any],
     *,
-    source: str | None,
     task: str | None = None,
     task_id: str | None = None,
     **fields: Any,
@@ -235,7 +234,8 @@ def run_of(
         task = NO_TASK if first == "assistant" else task_of(messages)
     # a task that the file lacks is not the same problem as another one that is lacking
     task_id = task_id or (fields.get("id") if task == NO_TASK else None)
-    return run_on(Problem(id=task_id or "", text=task, source=source), messages, note, **fields)
+    problem = Problem(id=task_id or "", text=task, source=fields.pop("source", note["format"]))
+    return run_on(problem, messages, note, **fields)
 
 
 def run_on(

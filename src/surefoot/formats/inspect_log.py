@@ -203,7 +203,10 @@ def _trace(sample: Any, context: ImportContext) -> ImportedTrace:
     unpacked = RowSize(FileLimits.from_environment())
     rows = [_resolved(row, attachments, unpacked) for row in sample["messages"]]
     error = sample.get("error") or {}
-    messages = context.messages(map(_message_row, rows))
+    for row in rows:
+        if row.get("role") == "tool":
+            row["error"] = row.get("error") or False  # a tool's message without an error did not fail
+    messages = context.messages(rows)
     if not error:
         check_assistant(messages)
     target, prompt = sample.get("target"), sample.get("input")
@@ -219,11 +222,12 @@ def _trace(sample: Any, context: ImportContext) -> ImportedTrace:
     outcome = _outcome(score.get("value"))
     has_answer = any(message.role == "assistant" for message in messages)
     note = {"format": "inspect", "sample": _place(sample), "hash": origin_hash(sample["messages"])}
+    calls = (event for event in sample.get("events") or () if event.get("event") == "model")
     return run_on(
         problem,
         messages,
         note,
-        tools=_tools(sample.get("events") or ()),
+        tools=next((call["tools"] for call in calls if call.get("tools")), ()),
         answer=score.get("answer"),
         outcome=outcome if outcome is not None or has_answer else False,
         policy=output.get("model"),
@@ -232,11 +236,6 @@ def _trace(sample: Any, context: ImportContext) -> ImportedTrace:
         error=error.get("message"),
         usage=(sample.get("model_usage") or {}).values(),
     )
-
-
-def _message_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A message; a tool's message without an error did not fail."""
-    return {**row, "error": row.get("error") or False} if row.get("role") == "tool" else dict(row)
 
 
 def _resolved(value: Any, attachments: Mapping[str, str], unpacked: RowSize) -> Any:
@@ -248,11 +247,6 @@ def _resolved(value: Any, attachments: Mapping[str, str], unpacked: RowSize) -> 
     if isinstance(value, Mapping):
         return {name: _resolved(item, attachments, unpacked) for name, item in value.items()}
     return [_resolved(item, attachments, unpacked) for item in value] if isinstance(value, list) else value
-
-
-def _tools(events: Any) -> list[Any]:
-    calls = (event for event in events if event.get("event") == "model" and event.get("tools"))
-    return next((call["tools"] for call in calls), [])
 
 
 def _outcome(value: Any) -> bool | None:

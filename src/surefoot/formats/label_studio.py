@@ -116,14 +116,14 @@ def _labelled(task: _Task, builder: TraceBuilder) -> LabelledTrace:
     )
     regions: list[list[StepLabel]] = []
     size = RowSize(FileLimits.from_environment())
-    for answers in task.annotations or []:
-        rater = _rater(answers.completed_by)
-        person = _Attribution(source="human", rater=rater, created=_time(answers, builder.created))
-        regions += _read_answers(answers, person, trace, size)
-    for answers in task.predictions or []:
-        name = answers.model_version or "label-studio prediction"
-        model = _Attribution(source=name, rater=None, created=_time(answers, builder.created))
-        regions += _read_answers(answers, model, trace, size)
+    people = [(answers, "human", _rater(answers.completed_by)) for answers in task.annotations or []]
+    models = [
+        (answers, answers.model_version or "label-studio prediction", None)
+        for answers in task.predictions or []
+    ]
+    for answers, source, rater in [*people, *models]:
+        given = _Attribution(source=source, rater=rater, created=_time(answers, builder.created))
+        regions += _read_answers(answers, given, trace, size)
     if ignored := sum(not region for region in regions):
         trace = trace.model_copy(update={"meta": {**trace.meta, "ignored": ignored}})
     labels = tuple(label for region in regions for label in region)
@@ -197,11 +197,7 @@ def _labels(
     if steps is None or not isinstance(names, list):
         return []
     labels = []
-    for name in names:
-        meaning = _meaning(name, number)
-        if meaning is None:
-            continue
-        kind, value = meaning
+    for kind, value in filter(None, (_meaning(name, number) for name in names)):
         size.add(RECORD_BYTES * len(steps))
         labels += [_label(entry, step, kind, value, attribution, trace) for step in steps]
     return labels
@@ -254,17 +250,13 @@ def _time(answers: _Answers, default: datetime) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-class _Groups(dict[tuple[str, str | None], list[tuple[int, StepLabel]]]):
-    """Labels with their numbers in the trace, by source and rater."""
-
-
 def _task(item: LabelledTrace, report: WriteReport) -> dict[str, Any]:
-    trace, people, models = item.trace, _Groups(), _Groups()
+    trace = item.trace
+    groups: dict[tuple[str, str | None], list[tuple[int, StepLabel]]] = {}
     for number, label in enumerate(item.labels):
         if label.step >= len(trace.steps):
             report.dropped["labels: no such step"] += 1
             continue
-        groups = people if label.source == "human" else models
         groups.setdefault((label.source, label.evidence.rater), []).append((number, label))
     report.written += 1
     return {
@@ -287,14 +279,16 @@ def _task(item: LabelledTrace, report: WriteReport) -> dict[str, Any]:
                 "ground_truth": False,
                 "created_at": max(label.created for _, label in group).isoformat(),
             }
-            for group in people.values()
+            for (source, _), group in groups.items()
+            if source == "human"
         ],
         "predictions": [
             {
                 "model_version": source if rater is None else f"{source}: {rater}",
                 "result": _results(group, trace),
             }
-            for (source, rater), group in models.items()
+            for (source, rater), group in groups.items()
+            if source != "human"
         ],
     }
 

@@ -45,7 +45,6 @@ def _trace(row: Mapping[str, Any], note: Mapping[str, Any], context: ImportConte
         _rows(row["messages"]),
         context,
         note,
-        source=_NAME,
         task_id=row.get("instance_id"),
         policy=model.get("model_name"),
         finish_reason=info.get("exit_status") or None,

@@ -17,7 +17,6 @@ from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, run
 from surefoot.formats.rows import Row, raw_rows
 from surefoot.io.limits import FileLimits, RowSize
 
-_NAME: Final = "opencode"
 _FAILED: Final = {"completed": False, "error": True}
 """Whether a call failed, by the status of its part; others are not finished."""
 _TABLES: Final = {"session", "message", "part"}
@@ -50,7 +49,7 @@ def is_opencode_database(path: Path) -> bool:
 
 def read_opencode(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
     """One trace per session; parts without a part in the conversation, such as snapshots, are counted."""
-    return context.runs(_NAME, _sessions(Path(path)), _trace)
+    return context.runs("opencode", _sessions(Path(path)), _trace)
 
 
 def _sessions(path: Path) -> Iterator[Row]:
@@ -122,7 +121,6 @@ def _trace(row: Mapping[str, Any], note: Mapping[str, Any], context: ImportConte
         chat.rows,
         context,
         note,
-        source=_NAME,
         id=str(session.get("id") or ""),
         policy=next((info["modelID"] for info in infos if info.get("modelID")), None),
         finish_reason=last.get("finish"),

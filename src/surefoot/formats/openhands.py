@@ -19,7 +19,6 @@ from surefoot.formats.rows import Row, raw_rows
 from surefoot.io.limits import FileLimits, RowSize
 from surefoot.records import as_json
 
-_NAME: Final = "openhands"
 _SKIPPED: Final = {
     "agent_state_changed", "change_agent_state", "condensation", "condensation_request", "condense",
     "loop_detection", "loop_recovery", "null", "pause", "push", "recall", "resume", "send_pr", "start",
@@ -63,7 +62,7 @@ def read_openhands(path: Path | str, context: ImportContext) -> Iterator[Importe
     """
     return context.rows(
         _runs(raw_rows(path)),
-        lambda number, pair: [_trace(row_note(_NAME, number, pair[0]), pair[1], context)],
+        lambda number, pair: [_trace(row_note("openhands", number, pair[0]), pair[1], context)],
     )
 
 
@@ -95,7 +94,6 @@ def _trace(note: dict[str, Any], row: Any, context: ImportContext) -> ImportedTr
         chat.messages,
         context,
         note,
-        source=_NAME,
         task=statement if isinstance(statement, str) else None,
         meta={"openhands": {"instance": row.get("instance_id"), "test_result": row.get("test_result")}},
         tools=() if chat.named_by_action else chat.tools,

@@ -363,7 +363,12 @@ def _nested(attributes: Mapping[str, Any]) -> dict[str, Any]:
         if family is None or not _INDEXED.match(name):
             nested[name] = value
         else:
-            _insert(nested.setdefault(family, {}), _name_parts(name[len(family) + 1 :]), value)
+            *path, last = _name_parts(name[len(family) + 1 :])
+            tree = nested.setdefault(family, {})
+            for key in path:
+                child = tree.setdefault(key, {})
+                tree = child if isinstance(child, dict) else {}
+            tree[last] = value
     return {name: _lists(value) if name in _FAMILIES else value for name, value in nested.items()}
 
 
@@ -374,13 +379,6 @@ def _name_parts(name: str) -> list[str]:
             f"attribute '{shortened(name)}' has {len(parts):,} parts; at most {_MAX_PARTS} are read"
         )
     return parts
-
-
-def _insert(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    for key in path[:-1]:
-        child = tree.setdefault(key, {})
-        tree = child if isinstance(child, dict) else {}
-    tree[path[-1]] = value
 
 
 def _lists(tree: Any) -> Any:

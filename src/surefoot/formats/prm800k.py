@@ -107,26 +107,17 @@ def read_prm800k(path: Path | str, *, report: ReadReport | None = None) -> Itera
     return expand_rows(path, _SessionRow, lambda _, record: _traces(record), report)
 
 
-class _Offer(NamedTuple):
+class _Rated(NamedTuple):
     """A completion, or the labeller's own, with its place."""
-
-    step: int
-    number: int
-    """Among the completions of the step; the labeller's own comes last."""
-    text: str
-    rating: float | None
-    human: bool
-    flagged: bool
-
-
-class _RatedStep(NamedTuple):
-    """One rated completion of a path."""
 
     step: int
     rating: float | None
     """-1, 0, 1, or ``None`` for not rated; validated with its row."""
     row: dict[str, Any]
     """Fields of the source row without a place in a label; kept in ``trace.meta["rows"]``."""
+    text: str = ""
+    number: int = 0
+    """Among the completions of the step; the labeller's own comes last."""
 
 
 def _traces(record: _SessionRow) -> Iterator[LabelledTrace]:
@@ -147,13 +138,13 @@ def _traces(record: _SessionRow) -> Iterator[LabelledTrace]:
     builder = TraceBuilder("\n", _time(timestamp))
     meta, texts = _meta(record), [offer.text for offer in path]
 
-    def trace(offers: list[_Offer], branch: str, place: list[int] | None) -> LabelledTrace:
+    def trace(offers: list[_Rated], branch: str, place: list[int] | None) -> LabelledTrace:
         last = offers[-1]
         return _path_trace(
             builder,
             problem,
             [*texts[: last.step], last.text],
-            [_rated(offer, steps[offer.step], branch) for offer in offers],
+            offers,
             branch=branch,
             identity=(rater, timestamp, problem.id, place),
             rater=rater,
@@ -168,10 +159,10 @@ def _traces(record: _SessionRow) -> Iterator[LabelledTrace]:
         yield trace([offer], "alternative", [offer.step, offer.number])
 
 
-def _walk(steps: list[_SessionStep], pre_generated: list[str]) -> tuple[list[_Offer], list[_Offer]]:
+def _walk(steps: list[_SessionStep], pre_generated: list[str]) -> tuple[list[_Rated], list[_Rated]]:
     """The main path, and all completions that branch off it."""
-    path: list[_Offer] = []
-    alternatives: list[_Offer] = []
+    path: list[_Rated] = []
+    alternatives: list[_Rated] = []
     for index, step in enumerate(steps):
         offers = _offers(index, step)
         if offers and len(path) < index:
@@ -180,24 +171,28 @@ def _walk(steps: list[_SessionStep], pre_generated: list[str]) -> tuple[list[_Of
             )
         chosen = _chosen(step, index, offers, pre_generated)
         if chosen is not None:
-            path.append(offers[chosen])
+            row = offers[chosen].row
+            is_preferred = row["is_human_response"] or step.get("chosen_completion") is not None
+            path.append(offers[chosen]._replace(row=row | {"is_preferred_response": is_preferred}))
         alternatives += [offer for offer in offers if offer.number != chosen]
     return path, alternatives
 
 
-def _offers(index: int, step: _SessionStep) -> list[_Offer]:
+def _offers(index: int, step: _SessionStep) -> list[_Rated]:
     human = step.get("human_completion")
     rows = list(step.get("completions") or [])
     count = len(rows)
     if human is not None:
         rows.append({"text": human} if isinstance(human, str) else human)
-    return [
-        _Offer(index, number, row["text"], row.get("rating"), number == count, bool(row.get("flagged")))
-        for number, row in enumerate(rows)
-    ]
+    offers = []
+    for number, row in enumerate(rows):
+        note = {"is_preferred_response": False, "is_human_response": number == count}
+        note |= {"flagged": True} if row.get("flagged") else {}
+        offers.append(_Rated(index, row.get("rating"), note, row["text"], number))
+    return offers
 
 
-def _chosen(step: _SessionStep, index: int, offers: list[_Offer], pre_generated: list[str]) -> int | None:
+def _chosen(step: _SessionStep, index: int, offers: list[_Rated], pre_generated: list[str]) -> int | None:
     """Number of the completion that the main path takes."""
     chosen = step.get("chosen_completion")
     if chosen is not None:
@@ -211,14 +206,6 @@ def _chosen(step: _SessionStep, index: int, offers: list[_Offer], pre_generated:
         if offer.text == expected and offer.rating is not None:
             return offer.number
     return next((offer.number for offer in offers if offer.rating == -1.0), None)
-
-
-def _rated(offer: _Offer, step: _SessionStep, branch: str) -> _RatedStep:
-    chosen = branch == "main" and (offer.human or step.get("chosen_completion") is not None)
-    row = {"is_preferred_response": chosen, "is_human_response": offer.human}
-    if offer.flagged:
-        row["flagged"] = True
-    return _RatedStep(offer.step, offer.rating, row)
 
 
 def _answer(text: str) -> str | None:
@@ -250,7 +237,7 @@ def _path_trace(
     builder: TraceBuilder,
     problem: Problem,
     parts: list[str],
-    rated: Sequence[_RatedStep],
+    rated: Sequence[_Rated],
     *,
     branch: str,
     identity: Sequence[object],
@@ -262,15 +249,11 @@ def _path_trace(
     trace_id = content_id("prm800k", branch, *identity, parts)
     meta = {**meta, "branch": branch, "rows": [step.row for step in rated]}
     trace = builder.trace(problem, parts, id=trace_id, meta=meta, **fields)
-    labels = tuple(
-        builder.label(trace_id, step.step, step.rating, "human", rater=rater, reason=_reason(step))
-        for step in rated
-    )
-    return LabelledTrace(problem=problem, trace=trace, labels=labels)
-
-
-def _reason(step: _RatedStep) -> str:
-    return "written by the labeller, not rated" if step.row["is_human_response"] else "not rated"
+    labels = []
+    for step in rated:
+        reason = "written by the labeller, not rated" if step.row["is_human_response"] else "not rated"
+        labels.append(builder.label(trace_id, step.step, step.rating, "human", rater=rater, reason=reason))
+    return LabelledTrace(problem=problem, trace=trace, labels=tuple(labels))
 
 
 _Prefix = tuple[str, ...]
@@ -349,13 +332,9 @@ def _tree_traces(problem: Problem, tree: _Tree, builder: TraceBuilder) -> Iterat
 
 def _main_end(ends: list[_Group]) -> _Group:
     """The response that ends the main path, among those that nothing continues."""
-    for group in ends:
-        if any(row.is_preferred_response for _, row in group.rows):
-            return group
-    for group in ends:
-        if any(row.rating == -1.0 for _, row in group.rows):
-            return group
-    return ends[0]
+    preferred = [group for group in ends if any(row.is_preferred_response for _, row in group.rows)]
+    wrong = [group for group in ends if any(row.rating == -1.0 for _, row in group.rows)]
+    return [*preferred, *wrong, *ends][0]
 
 
 def _new_groups(end: _Group, tree: _Tree, labelled: set[_Prefix]) -> list[_Group]:
@@ -374,7 +353,7 @@ def _group_trace(
     builder: TraceBuilder, problem: Problem, end: _Group, groups: list[_Group], branch: str
 ) -> LabelledTrace:
     rated = [
-        _RatedStep(step=len(group.prefix), rating=row.rating, row=_note(number, row))
+        _Rated(step=len(group.prefix), rating=row.rating, row=_note(number, row))
         for group in groups
         for number, row in group.rows
     ]

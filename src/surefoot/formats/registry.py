@@ -58,7 +58,7 @@ from surefoot.io.sources import files_of
 from surefoot.io.tables import Seen
 from surefoot.labels import Neutral, is_neutral
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import Problem, Trace, trusted_copy
+from surefoot.records import Problem, trusted_copy
 
 RECORDS: Final = "records"
 """Result of ``detect_format`` for a file of surefoot's own records, which can be read without an import."""
@@ -294,12 +294,7 @@ def import_traces(path: Path | str, name: str, context: ImportContext) -> Iterat
         for file in files:
             try:
                 for imported in _file_traces(form, file, context, seen):
-                    trace = imported.trace if len(files) > 1 else None
-                    yield (
-                        replace(imported, trace=with_file(trace, str(file)))
-                        if trace is not None
-                        else imported
-                    )
+                    yield with_file(imported, str(file)) if len(files) > 1 else imported
             except RecordError as error:
                 if context.failed is None or len(context.failed) + 1 == len(files):
                     raise
@@ -324,10 +319,7 @@ def _folder_traces(path: Path, name: str, context: ImportContext) -> Iterator[Im
             try:
                 for imported in with_result_beside(traces, run.result, of_file, run.name):
                     empty = False
-                    trace = imported.trace
-                    yield (
-                        replace(imported, trace=with_file(trace, run.name)) if trace is not None else imported
-                    )
+                    yield with_file(imported, run.name)
             except RecordError as error:
                 failed.append(f"{run.name}: {str(error).removeprefix(f'{run.path}: ')}")
             else:
@@ -357,12 +349,14 @@ def _run_format(file: Path, settings: ImportSettings) -> str | None:
     return None if name == "rows" and not (is_table or holds_traces(head_row(file))) else name
 
 
-def with_file(trace: Trace, file: str) -> Trace:
+def with_file(imported: ImportedTrace, file: str) -> ImportedTrace:
     """The trace with the name of its file in its import note, unless it has one."""
-    note = trace.meta.get(IMPORT_KEY)
-    if not isinstance(note, Mapping) or "file" in note:
-        return trace
-    return trusted_copy(trace, {"meta": {**trace.meta, IMPORT_KEY: {**note, "file": file}}})
+    trace = imported.trace
+    note = trace.meta.get(IMPORT_KEY) if trace is not None else None
+    if trace is None or not isinstance(note, Mapping) or "file" in note:
+        return imported
+    meta = {**trace.meta, IMPORT_KEY: {**note, "file": file}}
+    return replace(imported, trace=trusted_copy(trace, {"meta": meta}))
 
 
 def _file_traces(

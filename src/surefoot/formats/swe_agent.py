@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from surefoot.errors import RecordError
 from surefoot.formats.imports import ImportContext, ImportedTrace, row_note, run_of
 from surefoot.formats.rows import raw_rows
 from surefoot.records import reported_count
-
-_NAME: Final = "swe-agent"
 
 
 def is_swe_agent(row: Mapping[str, Any]) -> bool:
@@ -37,7 +36,7 @@ def read_swe_agent(path: Path | str, context: ImportContext) -> Iterator[Importe
     """
 
     def build(number: int, row: Any) -> Iterator[ImportedTrace]:
-        note = row_note(_NAME, number, row)
+        note = row_note("swe-agent", number, row)
         for sample, run in enumerate(_attempts(row)):
             yield _trace({**note, "sample": sample}, run, row, context)
 
@@ -56,18 +55,20 @@ def _trace(note: dict[str, Any], run: Any, row: Mapping[str, Any], context: Impo
     if not isinstance(run, Mapping) or not isinstance(run.get("trajectory"), list):
         raise RecordError("a run of SWE-agent has its turns in 'trajectory'")
     history = [message for message in run.get("history") or () if not message.get("is_demo")]
-    rows = _prompt(history)
+    prompt = takewhile(lambda message: message.get("role") != "assistant", history)
+    rows = [{"role": message.get("role") or "user", "content": message.get("content")} for message in prompt]
     for number, (turn, message) in enumerate(_with_history(run["trajectory"], history)):
         rows += _turn_messages(number, turn, message)
     info = run.get("info") or {}
     stats = info.get("model_stats") or {}
     config = _config(run.get("replay_config"))
+    statement = config.get("problem_statement") or {}
+    task = statement.get("text")
     return run_of(
         rows,
         context,
         note,
-        source=_NAME,
-        task=_problem_statement(config),
+        task=task if isinstance(task, str) and task.strip() else None,
         sample=note["sample"],
         policy=((config.get("agent") or {}).get("model") or {}).get("name"),
         finish_reason=info.get("exit_status"),
@@ -75,7 +76,7 @@ def _trace(note: dict[str, Any], run: Any, row: Mapping[str, Any], context: Impo
         calls=reported_count(stats.get("api_calls")),
         meta={
             "swe_agent": {
-                "instance": (config.get("problem_statement") or {}).get("id") or run.get("environment"),
+                "instance": statement.get("id") or run.get("environment"),
                 "submission": info.get("submission"),
                 "best_attempt": (row.get("info") or {}).get("best_attempt_idx"),
             },
@@ -90,21 +91,6 @@ def _config(value: Any) -> Mapping[str, Any]:
     except ValueError:
         config = None
     return config if isinstance(config, Mapping) else {}
-
-
-def _problem_statement(config: Mapping[str, Any]) -> str | None:
-    text = (config.get("problem_statement") or {}).get("text")
-    return text if isinstance(text, str) and text.strip() else None
-
-
-def _prompt(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The messages before the first turn."""
-    rows: list[dict[str, Any]] = []
-    for message in history:
-        if message.get("role") == "assistant":
-            break
-        rows.append({"role": message.get("role") or "user", "content": message.get("content")})
-    return rows
 
 
 def _with_history(

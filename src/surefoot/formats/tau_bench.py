@@ -55,7 +55,8 @@ def read_tau2(path: Path | str, context: ImportContext) -> Iterator[ImportedTrac
                 yield number, row
                 continue
             note = row_note(_TAU2, number, row)
-            for index, simulation in enumerate(_simulations(row)):
+            several = row.get("simulations") if isinstance(row, Mapping) else None
+            for index, simulation in enumerate(several if isinstance(several, list) else [row]):
                 shared = {name: value for name, value in row.items() if name != "simulations" and not index}
                 note = {**note, "simulation": index}
                 yield number, (row, simulation, note, shared | {"simulations": simulation})
@@ -91,18 +92,14 @@ def _tau_trace(row: Any, note: dict[str, Any], context: ImportContext) -> Import
     )
 
 
-def _simulations(row: Any) -> list[Any]:
-    """The simulations of a results file; ``row`` itself if it is a single one."""
-    simulations = row.get("simulations") if isinstance(row, Mapping) else None
-    return simulations if isinstance(simulations, list) else [row]
-
-
 def _tau2_trace(context: ImportContext, row: Any, simulation: Any, note: dict[str, Any]) -> ImportedTrace:
     if not isinstance(simulation, Mapping) or not simulation.get("messages"):
         raise RecordError("a simulation without 'messages'; voice simulations have only 'ticks'")
     info = row.get("info") or {}
     world = info.get("environment_info") or {}
-    rows = _flattened(simulation["messages"])
+    # a simulation's message can hold several results, each with the id of its call in ``id``
+    rows = [part for row in simulation["messages"] for part in row.get("tool_messages", [row])]
+    rows = [{**row, "tool_call_id": row.get("id")} if row.get("role") == "tool" else row for row in rows]
     policy = simulation.get("policy") or world.get("policy")
     if policy and rows[0].get("role") != "system":
         rows = [{"role": "system", "content": policy}, *rows]
@@ -136,16 +133,6 @@ def _tau2_trace(context: ImportContext, row: Any, simulation: Any, note: dict[st
             },
         },
     )
-
-
-def _flattened(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each message; a simulation's message can hold several results."""
-    return [_with_call_id(part) for row in rows for part in row.get("tool_messages", [row])]
-
-
-def _with_call_id(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A message; in tau2, a tool message has the id of its call in ``id``."""
-    return {**row, "tool_call_id": row.get("id")} if row.get("role") == "tool" else dict(row)
 
 
 def _problem(script: object, messages: Sequence[Message], source: str, context: ImportContext) -> Problem:
