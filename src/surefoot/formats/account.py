@@ -153,11 +153,8 @@ def _add_texts(value: Any, texts: list[str], arguments: list[str]) -> None:
     kind = value.__class__
     if kind is str:
         texts.append(value)
-    elif kind is tuple or kind is list:
-        for item in value:
-            _add_texts(item, texts, arguments)
-    elif kind is dict:
-        for item in value.values():
+    elif kind is tuple or kind is list or kind is dict:
+        for item in value.values() if kind is dict else value:
             _add_texts(item, texts, arguments)
     elif hasattr(value, "__dict__"):  # a record, or an object of records
         for name, item in vars(value).items():

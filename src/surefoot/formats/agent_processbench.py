@@ -19,7 +19,7 @@ from surefoot.formats.rows import FileRow, Finite, TraceBuilder, finite, read_ro
 from surefoot.io.files import ReadReport
 from surefoot.messages import read_messages
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Evidence, Message, Problem, Step, StepLabel, Trace
+from surefoot.records import Message, Problem, Step, StepLabel, Trace
 
 _OUTCOMES: Final = {1: True, 0: None, -1: False}
 
@@ -124,6 +124,7 @@ def _step_labels(
     source: str,
     rater: str | None,
     builder: TraceBuilder,
+    reasons: Mapping[str, Any] | None = None,
 ) -> tuple[StepLabel, ...]:
     """The labels of a run; ``steps`` maps the indices of its assistant messages to steps.
 
@@ -131,8 +132,17 @@ def _step_labels(
     """
     if wrong := [index for index in signs if index not in steps]:
         raise RecordError(f"field 'step_labels': message {wrong[0]} is not from the assistant")
+    messages = {index: text for index, text in (reasons or {}).items() if isinstance(text, str) and text}
     return tuple(
-        builder.label(trace_id, steps[index], sign, source, rater=rater, reason="no label given")
+        builder.label(
+            trace_id,
+            steps[index],
+            sign,
+            source,
+            rater=rater,
+            reason="no label given",
+            message=messages.get(index),
+        )
         for index, sign in signs.items()
     )
 
@@ -232,16 +242,6 @@ def _predicted(row: _PredictedRow, builder: TraceBuilder) -> tuple[StepLabel, ..
         raise RecordError("field 'step_labels': message indices must be numbers")
     run = _run_id(row.data_source, row.query_index, row.sample_index)
     steps = {index: step for step, index in enumerate(sorted(row.step_labels, key=int))}
-    labels = _step_labels(row.step_labels, steps, run, "judge", row.annotator, builder)
     texts = row.explanations.get("steps") if isinstance(row.explanations, dict) else None
-    if not isinstance(texts, dict):
-        return labels
-    reasons = {
-        steps[index]: text for index, text in texts.items() if index in steps and isinstance(text, str)
-    }
-    return tuple(
-        label.model_copy(update={"evidence": Evidence(rater=row.annotator, message=reasons[label.step])})
-        if reasons.get(label.step)
-        else label
-        for label in labels
-    )
+    texts = texts if isinstance(texts, dict) else None
+    return _step_labels(row.step_labels, steps, run, "judge", row.annotator, builder, texts)

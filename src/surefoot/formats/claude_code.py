@@ -9,6 +9,7 @@ sessions is not documented; this reader follows files of the versions 1.0 to 2.1
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -167,28 +168,21 @@ def _blocks(content: Any) -> list[Mapping[str, Any]]:
 def _trace(
     events: Sequence[Mapping[str, Any]], context: ImportContext, note: Mapping[str, Any], **fields: Any
 ) -> ImportedTrace:
-    rows, usage, models = _rows(events, context), dict[Any, Any](), []
-    for event in events:
-        message = event["message"]
-        if event["type"] == "assistant":
-            usage[message.get("id") or len(usage)] = message.get("usage") or {}
-            models.append(message.get("model"))
+    answers = [event["message"] for event in events if event["type"] == "assistant"]
+    usage = {row.get("id") or number: row.get("usage") or {} for number, row in enumerate(answers)}
     prompts = []
-    for event in events:
-        if event["type"] == "assistant":
-            break
+    for event in takewhile(lambda event: event["type"] != "assistant", events):
         texts = [
             str(block["text"]) for block in _blocks(event["message"].get("content")) if block.get("text")
         ]
         prompts += texts if _is_prompt(event) else []
-    last = next(event for event in reversed(events) if event["type"] == "assistant")
     return run_of(
-        rows,
+        _rows(events, context),
         context,
         note,
         task="\n\n".join(prompts),
-        policy=next(filter(None, models), None),
-        finish_reason=last["message"].get("stop_reason"),
+        policy=next((row["model"] for row in answers if row.get("model")), None),
+        finish_reason=answers[-1].get("stop_reason"),
         usage=usage.values(),
         calls=len(usage),
         **fields,

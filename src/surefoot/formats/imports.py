@@ -338,7 +338,8 @@ def row_note(name: str, number: int, row: Any) -> dict[str, Any]:
 
     Of a session (a list of rows) the first row counts.
     """
-    return {"format": name, "row": number, "hash": origin_hash(row[0] if isinstance(row, list) else row)}
+    first = row[0] if isinstance(row, list) and row else row
+    return {"format": name, "row": number, "hash": origin_hash(first)}
 
 
 def origin_hash(content: Any) -> str:

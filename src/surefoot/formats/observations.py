@@ -59,6 +59,7 @@ def _langfuse_spans(row: Any) -> Iterator[Span]:
         return
     prompt, answer = parsed_json(row.get("input")), parsed_json(row.get("output"))
     is_call = row.get("type") == "GENERATION"
+    message = row.get("statusMessage") or row.get("status_message")
     usage = parsed_json(row.get("usageDetails") or row.get("usage_details") or row.get("usage")) or {}
     yield Span(
         trace_id=str(row.get("traceId") or row.get("trace_id") or ""),
@@ -70,7 +71,7 @@ def _langfuse_spans(row: Any) -> Iterator[Span]:
             "gen_ai.usage.input_tokens": usage.get("input"),
             "gen_ai.usage.output_tokens": usage.get("output"),
         },
-        error=_error(row, "statusMessage", "status_message") if row.get("level") == "ERROR" else None,
+        error=str(message or "error") if row.get("level") == "ERROR" else None,
         row=row,
     )
 
@@ -94,15 +95,11 @@ def _langsmith_spans(row: Any) -> Iterator[Span]:
             "gen_ai.usage.input_tokens": row.get("prompt_tokens") or usage.get("input_tokens"),
             "gen_ai.usage.output_tokens": row.get("completion_tokens") or usage.get("output_tokens"),
         },
-        error=_error(row, "error") if row.get("error") else None,
+        error=str(row["error"]) if row.get("error") else None,
         row={name: value for name, value in row.items() if name != "child_runs"},
     )
     for child in _parts(row, ("child_runs",)):
         yield from _langsmith_spans(child)
-
-
-def _error(row: Mapping[str, Any], *names: str) -> str:
-    return next((str(row[name]) for name in names if row.get(name)), "error")
 
 
 def _attributes(prompt: Any, answer: Any, *, is_call: bool) -> dict[str, Any]:

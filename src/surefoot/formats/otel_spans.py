@@ -363,22 +363,16 @@ def _nested(attributes: Mapping[str, Any]) -> dict[str, Any]:
         if family is None or not _INDEXED.match(name):
             nested[name] = value
         else:
-            *path, last = _name_parts(name[len(family) + 1 :])
+            *path, last = name[len(family) + 1 :].split(".")
+            if len(path) >= _MAX_PARTS:
+                reason = f"has {len(path) + 1:,} parts; at most {_MAX_PARTS} are read"
+                raise RecordError(f"attribute '{shortened(name[len(family) + 1 :])}' {reason}")
             tree = nested.setdefault(family, {})
             for key in path:
                 child = tree.setdefault(key, {})
                 tree = child if isinstance(child, dict) else {}
             tree[last] = value
     return {name: _lists(value) if name in _FAMILIES else value for name, value in nested.items()}
-
-
-def _name_parts(name: str) -> list[str]:
-    parts = name.split(".")
-    if len(parts) > _MAX_PARTS:
-        raise RecordError(
-            f"attribute '{shortened(name)}' has {len(parts):,} parts; at most {_MAX_PARTS} are read"
-        )
-    return parts
 
 
 def _lists(tree: Any) -> Any:
@@ -471,13 +465,8 @@ def evaluation_event(
         "severityNumber": 9,
         "traceId": trace_id,
         **({} if span_id is None else {"spanId": span_id}),
-        "attributes": otlp_attributes(attributes),
+        "attributes": [{"key": key, "value": _as_otlp_value(item)} for key, item in attributes.items()],
     }
-
-
-def otlp_attributes(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Attributes in OTLP's form."""
-    return [{"key": key, "value": _as_otlp_value(item)} for key, item in attributes.items()]
 
 
 def _as_otlp_value(value: Any) -> dict[str, Any]:

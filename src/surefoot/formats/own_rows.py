@@ -34,7 +34,7 @@ from surefoot.formats.imports import (
 from surefoot.formats.python_text import python_value
 from surefoot.formats.rows import TraceBuilder, joined_trace, raw_rows, write_rows
 from surefoot.io.atomic import write_json
-from surefoot.records import Message, Problem, StepLabel, Trace, ending_of
+from surefoot.records import Message, Problem, Trace, ending_of
 
 _GUESSES: Mapping[str, tuple[str, ...]] = {
     "messages": (
@@ -62,17 +62,9 @@ _GUESSES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Column names by content; the first one that a row has is used."""
 
-_OUTCOMES: Final = {
-    word: value
-    for value, words in (
-        (
-            True,
-            "true t correct right 1 1.0 yes y pass passed success succeeded successful solved resolved",
-        ),
-        (False, "false f incorrect wrong 0 0.0 no n fail failed failure unsuccessful unsolved unresolved"),
-    )
-    for word in words.split()
-}
+_TRUE: Final = "true t correct right 1 1.0 yes y pass passed success succeeded successful solved resolved"
+_FALSE: Final = "false f incorrect wrong 0 0.0 no n fail failed failure unsuccessful unsolved unresolved"
+_OUTCOMES: Final = {**dict.fromkeys(_TRUE.split(), True), **dict.fromkeys(_FALSE.split(), False)}
 
 
 def read_own_rows(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
@@ -147,15 +139,13 @@ class _Columns:
             trace = self._with_id(joined_trace(problem, steps, "\n\n", **fields), values)
             signs: Any = values.get("labels")
             signs = signs if _are_signs(signs) and len(signs) == len(steps) else ()
-            labels = [self._label(trace.id, step, sign) for step, sign in enumerate(signs)]
+            labels = []
+            for step, sign in enumerate(signs):  # a boolean says whether the step is correct
+                value = None if sign is None else float(2 * sign - 1 if isinstance(sign, bool) else sign)
+                labels.append(self._builder.label(trace.id, step, value, "file", reason="no label given"))
             yield ImportedTrace(problem=problem, trace=trace, labels=tuple(labels))
         else:
             yield from self._solutions(row, values, fields, note)
-
-    def _label(self, trace_id: str, step: int, sign: float | None) -> StepLabel:
-        """The label of a step; a boolean says whether it is correct."""
-        value = None if sign is None else float(2 * sign - 1 if isinstance(sign, bool) else sign)
-        return self._builder.label(trace_id, step, value, "file", reason="no label given")
 
     def _solutions(
         self, row: Mapping[str, Any], values: Mapping[str, Any], fields: dict[str, Any], note: dict[str, Any]
@@ -293,11 +283,7 @@ class _Columns:
             columns |= {"messages": chats[0]} if len(chats) == 1 else {}
         if previous is None:
             columns = _corrected(columns, row)
-        new = {
-            content: name
-            for content, name in columns.items()
-            if previous is None or previous.get(content) != name
-        }
+        new = {key: name for key, name in columns.items() if (previous or {}).get(key) != name}
         if new or previous is None:
             self._context.say("columns: " + (", ".join(f"{key} = {new[key]}" for key in new) or "none known"))
         return columns
@@ -394,10 +380,6 @@ def _finish_reason(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _known_ending(value: Any) -> bool:
-    return isinstance(value, str) and ending_of(value) != "unknown"
-
-
 def _are_signs(value: Any) -> bool:
     return isinstance(value, list) and all(sign is None or sign in (-1, 0, 1) for sign in value)
 
@@ -420,6 +402,6 @@ _READERS: Final[Mapping[str, Callable[[Any], object]]] = {
     "steps": _are_texts,
     "outcome": lambda value: _outcome(value) is not None,
     "tools": record_tools,
-    "finish_reason": _known_ending,
+    "finish_reason": lambda value: isinstance(value, str) and ending_of(value) != "unknown",
 }
 """What says for each content whether a value can be read; other contents are any text."""

@@ -245,9 +245,7 @@ def memory_of(item: object) -> int:
 
 def trace_memory(trace: Trace) -> int:
     """Approximate bytes of a trace."""
-    characters = len(trace.text or "")
-    for message in trace.messages:
-        characters += len(message.content or "")
+    characters = len(trace.text or "") + sum(len(message.content or "") for message in trace.messages)
     return characters + RECORD_BYTES * (len(trace.messages) + len(trace.steps))
 
 
