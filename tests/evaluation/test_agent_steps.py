@@ -16,6 +16,7 @@ from surefoot.evaluation.benchmarks.agent_steps import (
     AgentEvaluation,
     AgentRun,
     RunTruth,
+    agent_layout,
     agent_runs,
     agent_section,
     baselines,
@@ -25,7 +26,6 @@ from surefoot.evaluation.benchmarks.agent_steps import (
 )
 from surefoot.evaluation.report import Report, Table
 from surefoot.evaluation.splits import half_of
-from surefoot.evaluation.step_layout import StepLayout
 from surefoot.evaluation.step_scores import open_systems
 from surefoot.formats import read_agent_judgements, read_agent_processbench
 from surefoot.io import write_records
@@ -45,7 +45,7 @@ def run(
 
 def truth_of(*runs: AgentRun) -> RunTruth:
     return RunTruth(
-        layout=StepLayout(one.facts for one in runs),
+        layout=agent_layout(runs),
         signs=signs("".join("?-0+"[2 + s if s is not None else 0] for one in runs for s in one.signs)),
         subset=np.array([["s", "t"].index(one.subset) for one in runs]),
         failed=np.array([-1 if one.outcome is None else not one.outcome for one in runs], dtype=np.int8),
@@ -74,7 +74,7 @@ def judged(
         for step, sign in enumerate(text)
     ]
     write_records(tmp_path / "judge.jsonl", labels)
-    layout = StepLayout(one.facts for one in runs)
+    layout = agent_layout(runs)
     systems = open_systems({"judge": str(tmp_path / "judge.jsonl")}, [], tmp_path, layout=layout)
     return evaluate_agent_steps(runs, systems, draws=50, **settings)
 
@@ -153,7 +153,7 @@ def test_thresholds_of_scores(tmp_path: Path):
     runs += [run("other", "+", subset="t")]
     scores = [StepScores(trace_id=one.trace_id, scorer="s", scores=(0.9, 0.2)) for one in runs[:8]]
     write_records(tmp_path / "s.jsonl", scores)
-    layout = StepLayout(one.facts for one in runs)
+    layout = agent_layout(runs)
     systems = open_systems({"s": str(tmp_path / "s.jsonl")}, [], tmp_path, layout=layout)
     result = evaluate_agent_steps(runs, systems, rules=[0.1, 0.5], draws=20)
     none, right = (one for one in result.scores if one.kind == "scores")
@@ -183,7 +183,7 @@ def test_a_scorer_that_could_score_nothing_is_wrong_everywhere(tmp_path: Path):
 
 
 def open_again(tmp_path: Path, runs: Sequence[AgentRun]) -> list:
-    layout = StepLayout(one.facts for one in runs)
+    layout = agent_layout(runs)
     return open_systems({"s": str(tmp_path / "s.jsonl")}, [], tmp_path, layout=layout)
 
 
@@ -234,7 +234,7 @@ def test_baselines_of_the_published_runs(
 def test_stored_judges_and_the_report(judgements: list[dict[str, Any]], tmp_path: Path):
     path = written(tmp_path / "judges.jsonl", [*judgements[:20], *judgements[-20:]])
     runs = agent_runs(read_agent_judgements(path))
-    layout = StepLayout(one.facts for one in runs)
+    layout = agent_layout(runs)
     systems = open_systems({"judges": str(path)}, [], tmp_path, layout=layout)
     result = evaluate_agent_steps(runs, systems, draws=20)
     judges = {one.system.removeprefix("judges/"): one for one in result.scores if one.kind == "labels"}

@@ -12,7 +12,7 @@ from surefoot.evaluation.best_of_n import (
     evaluate_best_of_n,
     judged_candidates,
 )
-from surefoot.evaluation.report import Report
+from surefoot.evaluation.report import Report, to_json
 from surefoot.records import Step, StepScores, Trace, Usage
 
 RIGHT = (1, 3, 0, 2, 3, 3)
@@ -157,7 +157,7 @@ def test_sizes_must_fit_the_pools():
 
 
 def test_json_is_plain(result):
-    text = json.dumps(result.to_json(), allow_nan=False)
+    text = json.dumps(to_json(result), allow_nan=False)
     assert json.loads(text)["curves"][0]["accuracy"]["4"]["value"] == pytest.approx(5 / 6)
 
 

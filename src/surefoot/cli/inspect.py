@@ -20,6 +20,7 @@ from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo, note
 from surefoot.errors import RunError
 from surefoot.evaluation.inspection import CHECKS, Inspection, Readable, inspect_traces
+from surefoot.evaluation.report import to_json
 from surefoot.formats.rows import raw_rows
 from surefoot.io import ReadReport, read_records, write_json
 from surefoot.io.sources import files_of
@@ -99,9 +100,9 @@ class Inspect(Command):
         if page is not None:
             inspection.report(f"inspect: {', '.join(self.files)}").write(page)
         if self.out is not None and self.out != page:
-            write_json(self.out, inspection.to_json())
+            write_json(self.out, to_json(inspection))
         if self.as_json:
-            echo(json.dumps(inspection.to_json(), indent=2, ensure_ascii=False))
+            echo(json.dumps(to_json(inspection), indent=2, ensure_ascii=False))
         else:
             _print(inspection, names)
 

@@ -37,7 +37,6 @@ from .monitors import monitored_runs as monitored_runs
 from .monitors import monitors_section as monitors_section
 from .monitors import scorer_monitor as scorer_monitor
 from .monitors import verifier_monitor as verifier_monitor
-from .plots import curve_figure as curve_figure
 from .report import Plot as Plot
 from .report import Report as Report
 from .report import Section as Section

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from surefoot.answers import AnswerChecker, AnswerStyle, Solution, final_answer, group_equal
 from surefoot.errors import ScoreError
 from surefoot.evaluation.frame import SMALLEST_GAIN, Card, card
-from surefoot.evaluation.report import JSONResult, Plot, Section
+from surefoot.evaluation.report import Plot, Section
+from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import StoredScores
 from surefoot.formats.candidate_pool import CandidatePool
 from surefoot.io.tables import RecordTable, Seen
@@ -31,8 +32,6 @@ from surefoot.search.estimators import Method, Pool, RandomOrders, pool_curve, s
 from surefoot.search.selection import COMMON_RULES, ScoreRule
 from surefoot.stats.bootstrap import bootstrap_mean
 from surefoot.stats.intervals import Interval
-
-FloatArray = NDArray[np.float64]
 
 Progress = Callable[[int], None]
 """Receives the number of finished problems."""
@@ -294,7 +293,7 @@ class ScorerCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestOfNResult(JSONResult):
+class BestOfNResult:
     """All curves on the same candidates."""
 
     curves: tuple[SelectorCurve, ...]

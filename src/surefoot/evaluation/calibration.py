@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from surefoot.errors import ScoreError
 from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.labels import PARTS, LabelSet, label_sets, tables_by
-from surefoot.evaluation.report import JSONResult, Plot, Section
+from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_layout import BoolArray, FloatArray, StepLayout, as_numbers
 from surefoot.evaluation.step_scores import System, SystemCounts
@@ -92,7 +92,7 @@ class ScorerCalibration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrationAudit(JSONResult):
+class CalibrationAudit:
     """Any number of scorers against the same labels."""
 
     problems: int
@@ -445,7 +445,7 @@ class JudgeChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeCalibration(JSONResult):
+class JudgeCalibration:
     """The result of :func:`calibrate_judge`; the first judge is the calibrated one."""
 
     rates: tuple[JudgedRate, ...]

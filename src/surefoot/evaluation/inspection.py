@@ -14,7 +14,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Final
 
-from surefoot.evaluation.report import JSONResult, Report
+from surefoot.evaluation.report import Report
 from surefoot.formats.imports import IMPORT_KEY, ImportedTrace
 from surefoot.labelling.verifiers.equations.verifier import EquationVerifier
 from surefoot.labelling.verifiers.gold_calls import compare_gold_calls, only_reads
@@ -103,7 +103,7 @@ class ToolUse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inspection(JSONResult):
+class Inspection:
     """The contents of a file, and what the checks find in it."""
 
     contents: Mapping[str, int]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.frame import Card, card
-from surefoot.evaluation.report import JSONResult, Plot, Section
+from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.step_layout import (
     BAD,
     GOOD,
@@ -555,7 +555,7 @@ class OverallAgreement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelAudit(JSONResult):
+class LabelAudit:
     """The result of ``audit_labels``."""
 
     traces: int

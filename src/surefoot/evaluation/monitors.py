@@ -22,6 +22,7 @@ from surefoot.errors import LabelError
 from surefoot.evaluation.audits.interventions import FaithfulnessRow
 from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Section
+from surefoot.evaluation.step_layout import FloatArray
 from surefoot.extras import need
 from surefoot.protocols import (
     Policy,
@@ -39,7 +40,6 @@ from surefoot.stats.intervals import UNKNOWN, Interval
 from surefoot.stats.monitorability import measure_monitorability
 
 View = Literal["reasoning", "actions", "both"]
-FloatArray = NDArray[np.float64]
 Suspicion = Callable[[Sequence[Sequence[ProblemTrace]]], FloatArray]
 """Groups of runs of one prompt (usually one run each) → [groups], higher = more suspicious; NaN = unknown."""
 

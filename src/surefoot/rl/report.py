@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefoot.evaluation.frame import SMALLEST_GAIN, FirstScreen, Origin, card, sentence
-from surefoot.evaluation.plots import GREY, SERIES, legend, new_figure, shade
-from surefoot.evaluation.report import Report
+from surefoot.evaluation.report import GREY, SERIES, Report, legend, new_figure, shade
 from surefoot.io import read_records
 from surefoot.rl.log import EvaluationRow, RLLog, SampleRow, UpdateRow
 from surefoot.stats.intervals import Interval

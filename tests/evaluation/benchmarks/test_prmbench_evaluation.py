@@ -12,7 +12,7 @@ from surefoot.evaluation.benchmarks.prmbench import (
     prmbench_cases,
     prmbench_section,
 )
-from surefoot.evaluation.report import Report
+from surefoot.evaluation.report import Report, to_json
 from surefoot.evaluation.step_scores import labelled_system, scored_system
 from surefoot.formats import read_prmbench, read_prmbench_controls
 from surefoot.records import StepLabel, StepScores
@@ -246,7 +246,7 @@ def test_rows_of_another_class_are_refused(tmp_path):
 
 def test_json_and_report(found, tmp_path):
     out = evaluate_prmbench(found, [scored(found, random_rows(found))], draws=20)
-    json.dumps(out.to_json()["scores"], allow_nan=False)
+    json.dumps(to_json(out)["scores"], allow_nan=False)
     Report("p").section(prmbench_section(out)).write(tmp_path / "p.html")
     assert (tmp_path / "p.html").read_text().count("<svg") == 2
 

@@ -6,13 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.prmbench import (
-    best_flag_threshold,
-    count_flags,
-    f1,
-    f1_negative,
-    prm_score,
-)
+from surefoot.evaluation.benchmarks.prmbench import best_flag_threshold, f1, f1_negative, prm_score
 
 STEPS = st.lists(st.tuples(st.sampled_from([0.1, 0.2, 0.5, 0.8]), st.booleans()), min_size=1, max_size=12)
 
@@ -46,13 +40,6 @@ def test_zero_over_zero_is_nan_and_never_a_sentinel():
     assert math.isnan(prm_score(nothing_wrong))
     all_flagged = np.array([0.0, 0.0, 5.0, 0.0])
     assert (f1(all_flagged), f1_negative(all_flagged)) == (0.0, 0.0)
-
-
-def test_steps_are_counted_and_unknown_ones_are_not():
-    kept = [True, False, None, True, False]
-    assert count_flags(kept, [True, True, True, False, False]) == [1, 1, 1, 1]
-    with pytest.raises(LabelError, match="'kept' has 1 steps and 'good' has 2"):
-        count_flags([True], [True, False])
 
 
 @settings(deadline=None)

@@ -17,7 +17,7 @@ from surefoot.evaluation.benchmarks.processbench import (
     processbench_section,
 )
 from surefoot.evaluation.frame import worked_examples
-from surefoot.evaluation.report import Report
+from surefoot.evaluation.report import Report, to_json
 from surefoot.evaluation.splits import half_of, judged, ranked
 from surefoot.evaluation.step_scores import labelled_system, scored_system
 from surefoot.protocols import LabelledTrace, ProblemTrace
@@ -265,7 +265,7 @@ def test_json_has_null_for_nan_and_the_report_is_offline(tmp_path):
         judge(cases, [[1] * STEPS] * 4, "<b>judge"),
     ]
     found = evaluate_processbench(cases, systems, rules=[0.5], draws=20)
-    text = json.dumps(found.to_json(), allow_nan=False)
+    text = json.dumps(to_json(found), allow_nan=False)
     assert json.loads(text)["scores"][0]["parts"][-1]["found"]["acc_correct"]["value"] is None
     Report("p").section(processbench_section(found)).write(tmp_path / "p.html")
     page = (tmp_path / "p.html").read_text()

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.frame import Card, Tested, card
-from surefoot.evaluation.report import JSONResult, Plot, Section
+from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import AS_LABELLED, CHOSEN_HERE, HALVES, SPLIT, half_of, ranked
 from surefoot.evaluation.step_layout import BAD, GOOD, UNREAD, BoolArray, FloatArray, StepLayout, optional
 from surefoot.evaluation.step_scores import System, SystemCounts
@@ -184,11 +184,6 @@ class AgentRun:
     """[steps]: whether the step exploits a loophole; empty if no label marks one."""
 
     @property
-    def facts(self) -> Facts:
-        """Id, problem and number of steps, for a :class:`StepLayout`."""
-        return Facts(self.trace_id, self.problem_id, len(self.signs))
-
-    @property
     def first_error(self) -> int | None:
         """The first step labelled −1."""
         return self.signs.index(-1) if -1 in self.signs else None
@@ -234,7 +229,7 @@ class AgentScore:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentEvaluation(JSONResult):
+class AgentEvaluation:
     """All baselines and systems over the same runs."""
 
     runs: Mapping[str, int]
@@ -281,7 +276,7 @@ def agent_runs(items: Iterable[LabelledTrace | JudgedRun]) -> list[AgentRun]:
 
 def agent_layout(runs: Iterable[AgentRun]) -> StepLayout:
     """The steps of ``runs``, with which :func:`surefoot.evaluation.open_systems` aligns scores and labels."""
-    return StepLayout(run.facts for run in runs)
+    return StepLayout(Facts(run.trace_id, run.problem_id, len(run.signs)) for run in runs)
 
 
 def first_errors(signs: SignArray, layout: StepLayout) -> FloatArray:

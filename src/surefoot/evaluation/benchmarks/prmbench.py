@@ -27,7 +27,7 @@ import numpy as np
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.processbench import Missing
 from surefoot.evaluation.frame import Card, Question, card
-from surefoot.evaluation.report import JSONResult, Plot, Section
+from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import (
     LABELLED,
     POSITIONS,
@@ -69,20 +69,6 @@ REDUNDANCY_THRESHOLD = 0.15
 _KINDS = [kind for group in GROUPS.values() for kind in group]
 _BLOCKS = ["", *_KINDS, *POSITIONS]
 """Blocks of four counts: the total, each class, each position."""
-
-
-def count_flags(kept: Sequence[bool | None], good: Sequence[bool]) -> list[int]:
-    """TP, FP, FN and TN of a trace's steps; both have shape [steps], steps of ``None`` are not counted.
-
-    Raises ``LabelError`` if the lengths differ.
-    """
-    if len(kept) != len(good):
-        raise LabelError(f"'kept' has {len(kept)} steps and 'good' has {len(good)}")
-    counts = [0, 0, 0, 0]
-    for keep, valid in zip(kept, good, strict=True):
-        if keep is not None:
-            counts[(TP if valid else FP) if keep else (FN if valid else TN)] += 1
-    return counts
 
 
 def f1(counts: FloatArray) -> FloatArray:
@@ -245,8 +231,10 @@ class StepFlagEvaluator:
             case, verdict = self.cases[t], verdicts[t]
             blocks = row[:-2].reshape(-1, 4)
             for step, (keep, good) in enumerate(zip(verdict, case.good, strict=True)):
-                names = ("", case.kind, position_of(step))
-                blocks[[_BLOCKS.index(name) for name in names]] += count_flags([keep], [good])
+                if keep is not None:
+                    names = ("", case.kind, position_of(step))
+                    cell = (TP if good else FP) if keep else (FN if good else TN)
+                    blocks[[_BLOCKS.index(name) for name in names], cell] += 1
             first = case.first_error
             if first is not None and verdict[first] is not None:
                 row[-2:] = (not verdict[first], 1)
@@ -296,7 +284,7 @@ class PRMBenchScore(RuleScore):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PRMBenchEvaluation(JSONResult):
+class PRMBenchEvaluation:
     """All systems over the same traces."""
 
     traces: int

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.frame import Card, card
-from surefoot.evaluation.report import JSONResult, Plot, Section
+from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import (
     CHOSEN_HERE,
     LABELLED,
@@ -346,7 +346,7 @@ class ProcessBenchScore(RuleScore):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessBenchEvaluation(JSONResult):
+class ProcessBenchEvaluation:
     """All systems over the same traces."""
 
     traces: int

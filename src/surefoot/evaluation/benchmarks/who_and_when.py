@@ -17,7 +17,7 @@ import numpy as np
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.frame import Card, JudgedTrace, card
-from surefoot.evaluation.report import JSONResult, Plot, Section
+from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import HALVES, half_of
 from surefoot.evaluation.step_layout import BoolArray, FloatArray
 from surefoot.evaluation.step_scores import System, SystemCounts
@@ -77,7 +77,7 @@ class BlameScore:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlameEvaluation(JSONResult):
+class BlameEvaluation:
     """All baselines and systems over the same runs."""
 
     runs: Mapping[str, int]
