@@ -586,11 +586,9 @@ class _Evaluator:
         )
 
     def _lenient(self, predicted: SignArray, members: BoolArray) -> float:
-        layout = self._truth.layout
-        truth = first_errors(self._truth.signs, layout)
-        filled = first_errors(np.where(predicted == MISSING, 1, predicted).astype(np.int8), layout)
-        counted = members & ~np.isnan(truth)
-        return float((filled == truth)[counted].mean()) if counted.any() else math.nan
+        filled = np.where(predicted == MISSING, 1, predicted).astype(np.int8)
+        found, known = self._truth.hits(filled)[members].sum(axis=0)[2:]
+        return float(found / known) if known else math.nan
 
     def _monitoring(self, entry: Predictions, covered: BoolArray) -> RunMetrics:
         truth, layout = self._truth, self._truth.layout

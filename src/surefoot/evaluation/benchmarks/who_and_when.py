@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from surefoot.errors import LabelError
+from surefoot.evaluation.benchmarks.agent_steps import Kind
 from surefoot.evaluation.frame import Card, JudgedTrace, card
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import HALVES, half_of
@@ -28,8 +28,6 @@ from surefoot.stats.intervals import Interval
 
 TOLERANCES = (0, 1, 2, 3, 4, 5)
 """Maximum distances between predicted and true step."""
-
-Kind = Literal["floor", "scores", "labels"]
 
 
 @dataclass(frozen=True, kw_only=True)
