@@ -63,13 +63,13 @@ ANGLES = frozenset({*_TRIGONOMETRY, "sinh", "cosh", "tanh"})
 FUNCTIONS = ANGLES | words(
     "arcsin arccos arctan arccot arcsec arccsc log ln exp sqrt abs floor ceil gcd lcm min max binom"
 )
-_SHORT = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "lg": "log", "arctg": "arctan", "tg": "tan"}
-_SHORT |= {"tbinom": "binom", "dbinom": "binom"}
-_GREEK = words(
+SHORT = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "lg": "log", "arctg": "arctan", "tg": "tan"}
+SHORT |= {"tbinom": "binom", "dbinom": "binom"}
+GREEK = words(
     "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta kappa lambda mu nu xi pi rho sigma "
     "tau phi varphi chi psi omega ell Gamma Delta Theta Lambda Sigma Phi Psi Omega"
 )
-_OPERATORS = {
+OPERATORS = {
     word: spellings.split()[0]
     for line in r"""
     ≤ le leq leqslant <=  ≥ ge geq geqslant >=  < lt  > gt  ≠ ne neq !=  ≡ equiv  ≈ approx  = ==  ∈ in  ∪ cup
@@ -104,7 +104,7 @@ _BASE = re.compile(
     r"(-?)\s*\(?([0-9A-Z]*[0-9][0-9A-Z]*(?:\.[0-9A-Z]+)?|[A-F]+)\)?\s*"
     r"(?:_\s*(?:\{\s*([0-9]+)\s*\}|([0-9]+))|\(?base\s+([0-9]+)\)?)"
 )
-_FUNCTION = re.compile("|".join(sorted((*FUNCTIONS, *_SHORT), key=len, reverse=True)))
+_FUNCTION = re.compile("|".join(sorted((*FUNCTIONS, *SHORT), key=len, reverse=True)))
 _SYLLABLE = re.compile("[^aeiou][aeiou][^aeiou]")
 _MOST_POSTFIXES = 8
 _SPACES = words("quad qquad displaystyle limits , : ! $") | {" "}
@@ -149,7 +149,7 @@ def read_formula(text: str, *, lists: bool = False) -> FormulaNode:
 def _without_font(match: re.Match[str]) -> str:
     if match[1].startswith(("text", "mbox", "mathrm")):
         for word in re.findall("[a-zA-Z]{2,}", match[2]):
-            if word not in _OPERATORS and word not in FUNCTIONS and word != "base":
+            if word not in OPERATORS and word not in FUNCTIONS and word != "base":
                 raise UnreadableError(word)
     return f" {match[2]} "
 
@@ -165,13 +165,13 @@ def _tokens(text: str, *, lists: bool) -> Iterator[FormulaToken]:
             yield FormulaToken("number", token, touches)
         elif kind == "word":
             yield from _word(token, touches)
-        elif kind == "command" and token in _GREEK:
+        elif kind == "command" and token in GREEK:
             yield FormulaToken("name", token, touches)
-        elif kind == "command" and (name := _SHORT.get(token, token)) in FUNCTIONS:
+        elif kind == "command" and (name := SHORT.get(token, token)) in FUNCTIONS:
             yield FormulaToken("function", name, touches)
-        elif kind == "mark" or token in _OPERATORS:
+        elif kind == "mark" or token in OPERATORS:
             escaped = kind == "command" or token not in "{}"
-            yield FormulaToken("mark", _OPERATORS.get(token, token) if escaped else token, touches)
+            yield FormulaToken("mark", OPERATORS.get(token, token) if escaped else token, touches)
         elif kind != "space" and token not in _SPACES:
             raise UnreadableError(token)
         touches = kind != "space"
@@ -179,14 +179,14 @@ def _tokens(text: str, *, lists: bool) -> Iterator[FormulaToken]:
 
 def _word(word: str, touches: bool) -> Iterator[FormulaToken]:
     function = _FUNCTION.match(word)
-    if word in _OPERATORS:
-        yield FormulaToken("mark", _OPERATORS[word], touches)
+    if word in OPERATORS:
+        yield FormulaToken("mark", OPERATORS[word], touches)
     elif word in ("oo", "inf", "infty", "infinity"):
         yield FormulaToken("mark", "∞", touches)
-    elif word in _GREEK:
+    elif word in GREEK:
         yield FormulaToken("name", word, touches)
     elif function and len(word) - function.end() < 2:
-        yield FormulaToken("function", _SHORT.get(function[0], function[0]), touches)
+        yield FormulaToken("function", SHORT.get(function[0], function[0]), touches)
         yield from (FormulaToken("name", letter, touches=True) for letter in word[function.end() :])
     elif len(word) > 3 or word.casefold() in _SPOKEN or _SYLLABLE.fullmatch(word):
         raise UnreadableError(word)
@@ -227,7 +227,11 @@ class FormulaParser:
 
     def accept(self, *marks: str) -> str:
         """The next token if it is one of these marks; an empty text otherwise."""
-        return self.take().text if self.peek.kind == "mark" and self.peek.text in marks else ""
+        token = self.peek
+        if token.kind != "mark" or token.text not in marks:
+            return ""
+        self.at += 1
+        return token.text
 
     def expect(self, *marks: str) -> str:
         return self.accept(*marks) or self.refuse()

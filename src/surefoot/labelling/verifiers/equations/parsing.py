@@ -14,6 +14,9 @@ from surefoot.answers.formulas import (
     ANGLES,
     DEGREE,
     END,
+    GREEK,
+    OPERATORS,
+    SHORT,
     FormulaNode,
     FormulaParser,
     FormulaToken,
@@ -75,19 +78,16 @@ _NOT_A_UNIT = words(
 )
 """Words after a number that are never its unit."""
 
-_RELATIONS = words("le leq ge geq ne neq lt gt Rightarrow rightarrow implies to iff Leftrightarrow")
-"""LaTeX's relations other than equality."""
-
-_GREEK = words(
-    """alpha beta gamma delta theta lambda mu phi rho sigma omega pi zeta varphi epsilon psi tau eta xi ell
-    angle triangle"""
-)
-_OPERATORS = {"times": "*", "cdot": "*", "ast": "*", "div": "/", "pm": "±", "mp": "±", "choose": "choose"}
-_ABOUT = words("approx sim simeq")
-_BARS = {"lvert": "|", "rvert": "|", "vert": "|"}
-_STEPS = {"lfloor": "⌊", "rfloor": "⌋", "lceil": "⌈", "rceil": "⌉"}
-_COMMANDS = {"frac": "frac", "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "sqrt": "sqrt"}
-_COMMANDS |= {"binom": "binom", "dbinom": "binom", "tbinom": "binom", "boxed": "boxed", "fbox": "boxed"}
+_ARROWS = words("Rightarrow rightarrow implies to iff Leftrightarrow")
+_COMMANDS = {
+    **dict.fromkeys(("*", "/", "±", "choose"), "op"),
+    **dict.fromkeys(("frac", "sqrt", "binom", "boxed"), "cmd"),
+    **dict.fromkeys("⌊⌋⌈⌉", "step"),
+    **dict.fromkeys("<>≤≥≠", "rel"),
+    **{"≈": "eq", "|": "abs"},
+}
+"""Kinds of the commands of LaTeX that have these marks in formulas."""
+_MARKS = OPERATORS | SHORT | {"sim": "≈", "simeq": "≈", "fbox": "boxed", "mp": "±"}
 _SPOKEN = {"times": "*", "plus": "+", "minus": "-"}
 _ENDS_OPERAND = frozenset({"num", "close", "post", "frac", "sym", "unit"})
 _STARTS_OPERAND = frozenset({"num", "open", "frac", "sym", "cmd", "func"})
@@ -195,21 +195,14 @@ def _scan(text: str) -> Iterator[Token]:
 
 
 def _command(name: str) -> tuple[str, str]:
-    if name in _OPERATORS:
-        return "op", _OPERATORS[name]
-    if name in _ABOUT:
-        return "eq", "≈"
-    if name in _COMMANDS:
-        return "cmd", _COMMANDS[name]
-    if name in _RELATIONS:
+    mark = _MARKS.get(name, name)
+    if mark in _COMMANDS:
+        return _COMMANDS[mark], mark
+    if name in _ARROWS:
         return "rel", name
     if name in FUNCTIONS:
         return "func", name
-    if name in _BARS:
-        return "abs", _BARS[name]
-    if name in _STEPS:
-        return "step", _STEPS[name]
-    return ("sym", name) if name in _GREEK else ("opaque", name)
+    return ("sym", name) if name in GREEK or name in ("angle", "triangle") else ("opaque", name)
 
 
 def _plain_word(word: str, *, latex: bool, after_number: bool) -> tuple[str, str]:
@@ -357,15 +350,16 @@ def _length_of_fraction(number: Token, following: Sequence[Token]) -> int:
 
 
 _KINDS = {"num": "number", "frac": "number", "sym": "name", "func": "function"}
-_MARKS = {"of": "*", "degree": "°"}
 
 
 def _formula_tokens(tokens: Iterator[Token]) -> Iterator[FormulaToken]:
     """The same in the kinds of :mod:`surefoot.answers.formulas`."""
     for token in tokens:
-        kind, name = _KINDS.get(token.kind, "mark"), _MARKS.get(token.name, token.name)
+        kind, name = _KINDS.get(token.kind, "mark"), token.name
         name, _, base = name.partition("_") if kind == "function" else (name, "", "")
-        if token.kind == "cmd" and name in ("sqrt", "binom"):
+        if token.kind in ("of", "unit"):
+            name = "*" if token.kind == "of" else "°"
+        elif token.kind == "cmd" and name in ("sqrt", "binom"):
             kind = "function"
         elif token.kind == "post" and name.isdigit():
             yield FormulaToken("mark", "^", touches=True)
