@@ -59,7 +59,7 @@ def test_what_does_not_fit_is_named(arguments: str, reason: str) -> None:
 
 
 def test_an_unknown_tool_is_named_with_those_there_are() -> None:
-    assert call_error((REFUND,), ToolCall(name="drop")) == "there is no tool 'drop'; the tools are: refund"
+    assert call_error((REFUND,), ToolCall(name="drop")) == "tool 'drop' does not exist; the tools are: refund"
 
 
 @pytest.mark.parametrize(

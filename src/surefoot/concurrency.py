@@ -39,7 +39,7 @@ def run_sync(coroutine: Coroutine[Any, Any, R]) -> R:
 
 class Shares:
     """A bounded total with owners: anybody may take while it has room, then only who has less than an equal
-    share. So nobody fills it for others; ``n`` have at most ``most * (1 + 1/2 + … + 1/n)`` together."""
+    share. So no owner can fill it; ``n`` have at most ``most * (1 + 1/2 + … + 1/n)`` together."""
 
     def __init__(self, most: int) -> None:
         self.most, self.total = most, 0

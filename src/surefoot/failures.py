@@ -19,7 +19,7 @@ FLAG_NAMES: Final = {
     "error", "exit_code", "isError", "is_error", "ok", "returncode", "status", "success",
     "tool_result_is_error",
 }  # fmt: skip
-"""Fields beside a result's content, in the message, that :func:`fields_failed` reads."""
+"""Fields next to a result's content, in the message, that :func:`fields_failed` reads."""
 _FAILED_FLAGS: Final = ("iserror", "toolresultiserror", "error", "failed")
 _CODES: Final = ("returncode", "exitcode", "exitstatus")
 _SUCCESS_FLAGS: Final = ("ok", "success", "succeeded", "successful")
@@ -37,7 +37,7 @@ _EXPLAINING: Final = {
     "reason", "requestid", "result", "timestamp", "title", "tool", "traceback", "type",
 }  # fmt: skip
 """Fields that may stand next to a failed ``status`` which is the call's: next to others it may be the status
-of what was looked up, such as a failed payment."""
+of a looked-up object, such as a failed payment."""
 _WRAPPERS: Final = ("metadata", "result", "response", "toolresult", "extra")
 _MAX_JSON: Final = 1_000_000
 """Characters of a result that are parsed as JSON."""

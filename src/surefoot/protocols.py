@@ -105,7 +105,7 @@ class Policy(Protocol):
     """A language model that writes completions: one result per request, in order, failures included.
 
     If calls may overlap, as at a server, it has an attribute ``overlaps = True``; otherwise calls are made
-    one after another, in large batches. A method ``capabilities()`` says what it can do
+    one after another, in large batches. A method ``capabilities()`` describes it
     (:class:`surefoot.policies.Capabilities`). Without one nothing is known, so no prefix is sent to it: a
     policy that begins a new answer would make every step look as good as the first.
     """

@@ -139,4 +139,4 @@ def test_a_policy_is_replayed_over_recorded_runs(tmp_path):
 
     rule["require"] = "args.amout <= 5"
     (tmp_path / "policy.json").write_text(json.dumps({"rules": [rule]}))
-    assert "rules.0.require: for refund, there is no argument 'amout'" in refused(*words)
+    assert "rules.0.require: for refund, argument 'amout' does not exist" in refused(*words)

@@ -207,7 +207,7 @@ def test_settings_that_make_no_sense_are_refused():
                 StepMatch(rule, tolerance)
     with pytest.raises(LabelError, match="disagreement is 'bad'; choose unknown or wrong"):
         ExpertLabeller(experts={}, match=StepMatch(), disagreement="bad")
-    with pytest.raises(LabelError, match="has no steps"):
+    with pytest.raises(LabelError, match="lacks steps"):
         ExpertLabeller(experts={"p": [Trace(problem_id="p", text="a")]}, match=StepMatch())
     with pytest.raises(LabelError, match=f"problem q, its 'problem_id' is {PROBLEM.id}"):
         ExpertLabeller(experts={"q": [text_trace("a")]}, match=StepMatch())

@@ -92,7 +92,7 @@ def test_an_address_without_v1(server):
 def test_another_path(server):
     url = server.url.replace("/v1", "/v2")
     assert "neither lists models nor answers for the model 'reader'" in refused("reader", url)
-    with pytest.raises(PolicyError, match="no list of models at"):
+    with pytest.raises(PolicyError, match="does not list models at"):
         list_models(url)
 
 

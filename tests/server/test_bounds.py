@@ -52,7 +52,7 @@ def _name(node: ast.AST) -> str:
 
 
 def test_every_place_where_requests_wait_or_are_refused_is_a_row() -> None:
-    rows = {(row.name.split(".")[-2], place) for row in BOUNDS for place in row.places}
+    rows = {(row.name.split(".")[-2], place) for row in BOUNDS for place in row.attributes}
     found = {(module, name) for module, name, kind in sites() if name not in ALSO.get(kind, ())}
     assert found == rows
 

@@ -226,8 +226,8 @@ class ConversationLog:
                 key, content = Key.of(result.call).with_id, ""
                 if result.result is not None:
                     content = result.result.content or ""
-                left = self._refused[key] - skipped[key]
-                if left > 0 and (result.result is None or _REFUSED in content):
+                unmatched = self._refused[key] - skipped[key]
+                if unmatched > 0 and (result.result is None or _REFUSED in content):
                     skipped[key] += 1
                     continue
             attempts.append(result)
@@ -273,8 +273,8 @@ class ConversationLog:
 
     def _forget(self) -> None:
         """Drop the calls that were released too long ago; their keys stay."""
-        before = time.monotonic() - self._memory.remember_s
-        while self._log and (record := next(iter(self._log.values()))).at < before:
+        oldest = time.monotonic() - self._memory.remember_s
+        while self._log and (record := next(iter(self._log.values()))).at < oldest:
             self._remove(record)
             self._grow(_KEY_BYTES * len(record.calls))
 
@@ -307,7 +307,7 @@ class ConversationLog:
 
 class Conversations:
     """The conversations of one guard, by caller and key. All that they remember has owners, the callers, who
-    share its bounds; what was not used for ``remember_s`` seconds makes room."""
+    share its bounds; whatever was unused for ``remember_s`` seconds makes room."""
 
     def __init__(self, remember_s: float) -> None:
         self.remember_s = remember_s

@@ -382,7 +382,7 @@ def _make_canonical(
             reason = f"two calls of the message have the id {call_id[:100]!r}"
         if reason is None and name not in names and normal_name(name) in names.values():
             similar = next(offered for offered in names if names[offered] == normal_name(name))
-            reason = f"there is no tool {name[:100]!r}; the tool is called {similar!r}"
+            reason = f"tool {name[:100]!r} does not exist; it is called {similar!r}"
         try:
             if reason is None:
                 arguments = canonical_arguments(call.call.arguments)

@@ -114,7 +114,7 @@ class _Side:
         error = {"code": _INVALID_REQUEST, "message": text}
         if (key := _key(number)) is not None and key not in self.asked:
             await self.answer(number, error=error)
-        elif self.name == "client":  # it reads errors without id; a server has nobody to tell
+        elif self.name == "client":  # it reads errors without id; a server cannot be notified
             await self.send(id=None, error=error)
 
 
@@ -190,7 +190,7 @@ class McpProxy:
     async def _read(self, side: _Side, reader: asyncio.StreamReader) -> None:
         line, head, skipped = bytearray(), b"", 0
         while chunk := await reader.read(_CHUNK):
-            *ends, rest = chunk.split(b"\n")
+            *ends, remainder = chunk.split(b"\n")
             for end in ends:
                 line += end
                 if head or len(line) > MAX_LINE:
@@ -198,7 +198,7 @@ class McpProxy:
                 elif line.strip():
                     await self._line(side, bytes(line))
                 line, head, skipped = bytearray(), b"", 0
-            line += rest
+            line += remainder
             if len(line) > (_TAIL if head else MAX_LINE):
                 head = head or bytes(line[:_OUTLINE])
                 skipped += len(line) - _TAIL
@@ -218,7 +218,7 @@ class McpProxy:
             if not isinstance(part, dict):
                 await self._refuse(side, (), None, "it is not a JSON-RPC message")
             elif side is self._client and part is not message:
-                await self._refuse(side, part, part.get("id"), "send each message by itself")
+                await self._refuse(side, part, part.get("id"), "batches are not supported")
             else:
                 await self._message(side, part)
 
@@ -239,7 +239,7 @@ class McpProxy:
         number, method, params = (message.get(name) for name in ("id", "method", "params"))
         unknown = sorted(message.keys() - _FIELDS)
         if unknown and side is self._client:
-            await self._refuse(side, message, number, f"a message has no field {unknown[0][:100]!r}")
+            await self._refuse(side, message, number, f"unknown field {unknown[0][:100]!r}")
         elif "method" not in message:
             await self._answer(side, number, message, "it is not an answer")
         elif not isinstance(method, str) or len(method) > _MAX_METHOD or message.keys() & {"result", "error"}:
@@ -268,11 +268,11 @@ class McpProxy:
     async def _pass(
         self, side: _Side, number: Any, method: str, params: Any, call: ToolCall | None = None
     ) -> None:
-        """Pass a request on, under a number of its own."""
-        to, own = self._other(side), next(self._numbers)
-        to.waiting[own] = _Request(number, call)
-        side.asked[json.dumps(number)] = own
-        await to.send(id=own, method=method, **({} if params is None else {"params": params}))
+        """Pass a request on, under a number of the proxy."""
+        to, sent_id = self._other(side), next(self._numbers)
+        to.waiting[sent_id] = _Request(number, call)
+        side.asked[json.dumps(number)] = sent_id
+        await to.send(id=sent_id, method=method, **({} if params is None else {"params": params}))
 
     async def _notify(self, side: _Side, method: str, params: dict[str, Any] | None) -> None:
         """Pass a notification on. One that cancels a request names it as the other side knows it."""
@@ -283,14 +283,14 @@ class McpProxy:
             key = _key((params or {}).get("requestId"))
             if key is None or key not in side.asked:
                 return
-            own = side.asked[key]
+            sent_id = side.asked[key]
             side.forget(key)
-            if own is None:  # still with the guard: the server never saw it
+            if sent_id is None:  # still with the guard: the server never saw it
                 if (task := self._tasks.get(key)) is not None:
                     task.cancel()
                 return
-            self._other(side).waiting[own].cancelled = True
-            params = {**(params or {}), "requestId": own}
+            self._other(side).waiting[sent_id].cancelled = True
+            params = {**(params or {}), "requestId": sent_id}
         await self._other(side).send(method=method, **({} if params is None else {"params": params}))
 
     async def _answer(self, side: _Side, number: Any, message: dict[str, Any] | None, reason: str) -> None:
@@ -327,7 +327,7 @@ class McpProxy:
         name, arguments = params.get("name"), params.get("arguments")
         unknown = sorted(params.keys() - _CALL_FIELDS)
         if unknown or not isinstance(name, str) or not name:
-            why = f"a call has no field {unknown[0][:100]!r}" if unknown else "'params.name' must name a tool"
+            why = f"unknown field {unknown[0][:100]!r}" if unknown else "'params.name' must name a tool"
             error = {"code": _INVALID_REQUEST, "message": f"not passed on: {why}"}
             await self._client.answer(number, error=error)
             return
@@ -370,9 +370,9 @@ class McpProxy:
         if isinstance(meta, dict):
             fields["_meta"] = {name: value for name, value in meta.items() if name != "progressToken"}
         for _ in range(_MAX_PAGES):
-            own, answered = next(self._numbers), asyncio.get_running_loop().create_future()
-            self._server.waiting[own] = _Request(None, tools=answered)
-            await self._server.send(id=own, method="tools/list", params=fields)
+            sent_id, answered = next(self._numbers), asyncio.get_running_loop().create_future()
+            self._server.waiting[sent_id] = _Request(None, tools=answered)
+            await self._server.send(id=sent_id, method="tools/list", params=fields)
             try:
                 async with asyncio.timeout(_LIST_TIMEOUT_S):
                     answer = await answered
@@ -380,7 +380,7 @@ class McpProxy:
                 _LOG.warning("the server has not listed its tools within %g s", _LIST_TIMEOUT_S)
                 return tuple(tools)
             finally:
-                self._server.waiting.pop(own, None)
+                self._server.waiting.pop(sent_id, None)
             result = answer.get("result")
             if result is None:
                 return tuple(tools)
@@ -416,7 +416,7 @@ async def run_proxy(proxy: McpProxy, command: Sequence[str]) -> int:
         raise GuardError(f"cannot start the MCP server {command[0]!r}: {error.strerror or error}") from error
     to_server, from_server = process.stdin, process.stdout
     if to_server is None or from_server is None:
-        raise GuardError("the MCP server has no standard input or output")
+        raise GuardError("the MCP server lacks standard input or output")
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     try:

@@ -88,7 +88,7 @@ class ConsensusSettings(FrozenModel):
       differs.
     - ``weighted``: W₊ and W₋ are the weights of the sources that call the step good and bad, W the weight of
       all sources. The step is labelled if W₊ ≠ W₋ and ``|W₊ - W₋| / W ≥ margin``. A source that abstains
-      counts in W, so it makes agreement harder. With ``margin`` 1 the labels are those of ``unanimous``; with
+      counts in W, so it makes agreement harder. With ``margin`` 1 the labels equal ``unanimous``; with
       0 any lead decides. A tie is unknown.
     """
 

@@ -126,7 +126,7 @@ class ExpertLabeller:
         for problem_id, traces in self.experts.items():
             for trace in traces:
                 if not trace.steps:
-                    raise LabelError(f"expert trace {trace.id} has no steps; cut it into steps first")
+                    raise LabelError(f"expert trace {trace.id} lacks steps; cut it into steps first")
                 if trace.problem_id != problem_id:
                     raise LabelError(
                         f"expert trace {trace.id} is listed for problem {problem_id}, its 'problem_id' "

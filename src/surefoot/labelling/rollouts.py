@@ -269,7 +269,7 @@ class RolloutSampler:
             )
             comparable = any(grade.outcome is not None for grade in grades)
             for (tally, completion), grade in zip(completions, grades, strict=True):
-                # where others can be compared, an answer that cannot is no better than a wrong one
+                # where others can be compared, an answer that cannot counts as a wrong one
                 outcome = grade.outcome is True if comparable else None
                 outcome = None if self._starts_again(tally, completion) else outcome
                 tally.rollouts.append(GradedCompletion(completion=completion, outcome=outcome))

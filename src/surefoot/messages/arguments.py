@@ -34,7 +34,7 @@ def parse_arguments(text: str, *, exact: bool = False) -> dict[str, Any]:
     Raises ``ValueError`` for anything but an object, names that occur twice (also if they differ only in
     Unicode form, case, spaces or invisible characters), NaN and infinity, characters that are not Unicode,
     and more than ``MAX_DEPTH`` levels; with ``exact`` also for integers beyond 2^53, which a reader may
-    round (a guard must know what is released). A text without characters is an object without arguments.
+    round (a guard must know the released value). A text without characters is an object without arguments.
     """
     try:
         value = strict_decoder(_exact if exact else int).decode(text if text.strip() else "{}")
@@ -131,7 +131,7 @@ def call_error(tools: Sequence[Tool], call: ToolCall) -> str | None:
     tool = next((tool for tool in tools if tool.name == call.name), None)
     if tool is None:
         names = ", ".join(tool.name for tool in tools) or "none"
-        return f"there is no tool {call.name!r}; the tools are: {names}"[: 2 * _MAX_QUOTED]
+        return f"tool {call.name!r} does not exist; the tools are: {names}"[: 2 * _MAX_QUOTED]
     try:
         arguments = parse_arguments(call.arguments)
         violation = next(iter(_validator(tool.parameters or "{}").iter_errors(arguments)), None)

@@ -187,7 +187,7 @@ def _locate(
     """What the model reads, or why it cannot. Raises ``ScoreError``."""
     if not item.trace.steps:
         raise ScoreError(
-            f"trace {item.trace.id} has no steps; segment it first (surefoot.segment.segment_trace)"
+            f"trace {item.trace.id} lacks steps; segment it first (surefoot.segment.segment_trace)"
         )
     if reason := too_long(item, encoding.max_length):
         return reason

@@ -91,7 +91,7 @@ def load_prm(
     none for the other.
 
     The summary of a checkpoint trained here, or of its release card, is printed once on standard error; a
-    warning is logged for text that differs from what it was tested on.
+    warning is logged for text that differs from its test data.
 
     Raises ``CheckpointError`` if the checkpoint does not exist, it lacks files or weights, no family fits, an
     option is given that its kind does not have, or a server does not answer or is of no known kind.

@@ -63,7 +63,7 @@ IN_PROCESS = Capabilities.model_validate(
 )
 """Of a policy that keeps to the whole protocol."""
 _UNKNOWN = Capabilities.model_validate(
-    {name: {"status": "unknown", "evidence": "it has no method 'capabilities'"} for name in MEANINGS}
+    {name: {"status": "unknown", "evidence": "it lacks the method 'capabilities'"} for name in MEANINGS}
 )
 
 

@@ -64,7 +64,7 @@ def build_traces(
 ) -> list[Trace]:
     """The traces of one problem, in the order of the completions: cut into steps, with answer and outcome.
 
-    With ``reasoning_opened`` the prompt began the reasoning; texts without its closing tag have no answer.
+    With ``reasoning_opened`` the prompt began the reasoning; texts without its closing tag lack an answer.
 
     A request that failed before its first completion gives one trace with an empty text and the ``error``.
     """

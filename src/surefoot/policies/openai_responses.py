@@ -89,7 +89,7 @@ class ResponseMessage(BaseModel):
     """
 
     content: Text | None = None
-    """Its text; of a list of parts, as Mistral gives, reasoning and calls become those of the message."""
+    """Its text; of a list of parts, as Mistral gives, reasoning and calls move to the message."""
     tool_calls: list[ResponseToolCall] | None = Field(default=None, max_length=_MOST_PARTS)
     reasoning_content: Text | None = None
     reasoning: Text | None = None

@@ -66,7 +66,7 @@ def load_pretrained(
         raise CheckpointError(f"{path}: weights are missing: {', '.join(missing[:5])}")
     require_finite(model, path)
     loading.place(model)
-    if file:  # the weights are plain by now; what is left of the quantiser would refuse to be saved
+    if file:  # the weights are plain by now; remnants of the quantiser would refuse to be saved
         vars(model.config).pop("quantization_config", None)
         model.hf_quantizer = None
     elif directory != Path(path):

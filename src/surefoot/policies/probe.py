@@ -57,7 +57,7 @@ def list_models(base_url: str, *, key: str | None = None) -> tuple[ServedModel, 
     models = _listed_models(checked_url(base_url), key)
     if models is None:
         raise PolicyError(
-            f"{base_url} is not an OpenAI-compatible server: there is no list of models at {base_url}/models"
+            f"{base_url} is not an OpenAI-compatible server: it does not list models at {base_url}/models"
         )
     return models
 
@@ -145,7 +145,7 @@ def _root_cause(error: BaseException) -> str:
 
 
 def _body_of(error: CallError) -> str:
-    """What the server said, shortened, after a colon."""
+    """The server's message, shortened, after a colon."""
     text = quoted(" ".join(error.body[:800].split()), 200)
     return f": {text}" if text else ""
 

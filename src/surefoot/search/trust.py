@@ -72,12 +72,12 @@ def score_held_out(
     a choice. The rivals are fitted on ``training``, or without it on the other problems.
     """
     records = checked_scores(scorer, [ProblemTrace(problem=item.problem, trace=item.trace) for item in items])
-    steps, known = [], []
+    steps, step_inputs = [], []
     for item, record in zip(items, records, strict=True):
         facts = step_facts(item.problem, item.trace)
         for row in _steps(item, record):
             steps.append(row.model_copy(update={"prefix": facts[row.step].prefix}))
-            known.append(facts[row.step])
+            step_inputs.append(facts[row.step])
     fitted = [
         (facts[step], good)
         for item in training
@@ -87,7 +87,7 @@ def score_held_out(
     if steps:
         names, good = [row.problem_id for row in steps], [row.good for row in steps]
         training_rows = ([fact for fact, _ in fitted], [good for _, good in fitted]) if fitted else None
-        rivals = rival_scores(known, names, good, training_rows)
+        rivals = rival_scores(step_inputs, names, good, training_rows)
         steps = [
             row.model_copy(update={"rivals": tuple(scores)})
             for row, scores in zip(steps, rivals.T.tolist(), strict=True)
@@ -111,7 +111,7 @@ def reading_of(rows: Sequence[HeldOutStep]) -> Reading | None:
 
 
 def trust_of(rows: HeldOutScores) -> Trust | None:
-    """Step AUC with its interval over problems, and that of the best of its rivals; a threshold; and
+    """Step AUC with its interval over problems, and the AUC of its best rival; a threshold; and
     best-of-N by the scorer against majority voting.
 
     Length and position alone are rivals, too, and may rank either way round, whichever is better. ``None`` if
@@ -149,8 +149,8 @@ def trust_of(rows: HeldOutScores) -> Trust | None:
 def false_accepts(rows: Iterable[HeldOutStep], threshold: float, how: TraceRule) -> Interval | None:
     """Share of the solutions with a wrong step that score ``threshold`` or more, with its 95 % interval.
 
-    A solution's score is that of its labelled steps, aggregated by ``how``; with unlabelled steps its lowest
-    step may score less. ``None`` if no solution has a wrong step.
+    A solution's score aggregates its labelled steps by ``how``; an unlabelled step may score less than its
+    lowest. ``None`` if no solution has a wrong step.
     """
     solutions: dict[str, list[HeldOutStep]] = {}
     for row in rows:

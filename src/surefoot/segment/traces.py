@@ -133,7 +133,7 @@ class ChannelReader:
         self._tag = ""
         """The end of the text, which may be the beginning of a tag."""
         self._space: list[str] = []
-        """White space that counts only if the span goes on."""
+        """White space that counts only if the span continues."""
         self._span_open = self._has_reasoning = self._has_answer = False
 
     def add(self, new: str) -> tuple[str, str]:

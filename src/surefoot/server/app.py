@@ -91,7 +91,7 @@ async def models(gateway: Gateway, _: Request) -> Response:
 async def model(gateway: Gateway, _: Request, model: str) -> Response:
     """One of them."""
     if model not in gateway.planner.models():
-        raise ApiError(404, f"there is no model {model[:100]!r}", param="model", code="model_not_found")
+        raise ApiError(404, f"model {model[:100]!r} does not exist", param="model", code="model_not_found")
     return answered(ModelResponse(id=model))
 
 
@@ -137,8 +137,8 @@ def _accepts(request: Request, method: str) -> bool:
     names = ("type", "path", "root_path", "headers")
     scope = {**{name: request.scope.get(name, "") for name in names}, "method": method}
     routes: list[BaseRoute] = request.app.routes
-    others = (route for route in routes if isinstance(route, Served) and route.path != _REST)
-    return any(route.matches(scope)[0] is Match.FULL for route in others)
+    candidates = (route for route in routes if isinstance(route, Served) and route.path != _REST)
+    return any(route.matches(scope)[0] is Match.FULL for route in candidates)
 
 
 def page(path: str, function: Callable[..., Response], action: Action) -> Route:

@@ -32,9 +32,9 @@ limits.max_json_parts | objects and lists of a body | request | its own | 400
 limits.max_tokens | new tokens of a solution | request | its own | 400
 limits.default_tokens | new tokens, if none are named | request | its own | the solution ends
 limits.max_n | choices | request | its own | 400
-limits.max_candidates | solutions that are drawn | request | its own | 400
+limits.max_candidates | sampled solutions | request | its own | 400
 limits.max_items | solutions to score | request | its own | 400
-access.MOST_BUCKETS | owners whose rate is known | key or address | one each | the idlest starts anew
+access.MOST_BUCKETS | owners whose rate is known | key or address | one each | the idlest starts over
 access.READERS: _readers | threads that look up keys | server | known keys need none | they wait up to 10 s
 access.WRITERS: _writer | threads that note uses of keys | key | one note a minute | it is noted later
 upstream.SAMPLING_TURNS: _sampling | requests at the policy | client | turns | they wait
@@ -62,7 +62,7 @@ conversations.MOST_CALLERS | clients that are remembered | server | one each | a
 conversations.MOST_CONVERSATIONS | of a client | client | its own | an idle one goes, else rejected
 conversations.MOST_HIDDEN | released calls that are not shown | conversation | its own | rejected
 conversations.MOST_BYTES: _bytes | bytes of calls | client | equal part | idle ones go, else rejected
-conversations.MOST_READ_ON | long conversations that are read on | server | the latest | read anew
+conversations.MOST_READ_ON | long conversations that are read on | server | the latest | reread
 """
 _MODULES: tuple[ModuleType, ...] = (
     *(
@@ -82,11 +82,11 @@ _SETTINGS: dict[str, type[BaseModel]] = {"limits": ServerLimits, "guard": ToolGu
 
 
 class Bound(NamedTuple):
-    """A bound that somebody can reach, behind which others wait or by which they are refused."""
+    """A bound that a client or user can reach: requests beyond it wait or are refused."""
 
     name: str
     """A setting, or a constant with its module."""
-    places: tuple[str, ...]
+    attributes: tuple[str, ...]
     """Attributes of the module that it bounds."""
     value: Any
     """By default; ``None`` = no bound."""
@@ -97,8 +97,8 @@ class Bound(NamedTuple):
 
 
 def _bound(row: str) -> Bound:
-    place, *texts = row.split(" | ")
-    name, _, places = place.partition(": ")
+    target, *texts = row.split(" | ")
+    name, _, attributes = target.partition(": ")
     group, field = name.split(".")
     setting = _SETTINGS[group].model_fields.get(field) if group in _SETTINGS else None
     if setting is not None:
@@ -107,11 +107,11 @@ def _bound(row: str) -> Bound:
     else:
         [module] = [module for module in _MODULES if module.__name__.endswith(f".{group}")]
         value = getattr(module, field)
-    return Bound(name, tuple(filter(None, places.split(", "))), value, *texts)
+    return Bound(name, tuple(filter(None, attributes.split(", "))), value, *texts)
 
 
 BOUNDS: tuple[Bound, ...] = tuple(map(_bound, _ROWS.strip().splitlines()))
-"""Caches are left out: what they forget is computed again."""
+"""Caches are left out: evicted entries are computed again."""
 
 
 def bounds_table() -> str:

@@ -1,4 +1,4 @@
-"""Who may do what: one vocabulary of actions for people, keys, routes and pages."""
+"""Permissions: one vocabulary of actions for people, keys, routes and pages."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ accounts."""
 SCOPES: Final[tuple[KeyScope, ...]] = get_args(KeyScope)
 
 Action = Literal["connect", "probe", "chat", "score", "operate", "enter", "label", "read", "manage"]
-"""connect: ask the gateway what it has; probe: ask whether it works; operate: read the metrics; enter: open
-the pages, or a project; label, read and manage: on the whole server, or in a project."""
+"""connect: list the gateway's models; probe: ask whether it works; operate: read the metrics; enter: open the
+pages, or a project; label, read and manage: on the whole server, or in a project."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ PERMISSIONS: Final[Mapping[Action, Permission]] = MappingProxyType(
 
 ROLE_SCOPES: Final[Mapping[Role, frozenset[KeyScope]]] = MappingProxyType(
     {
-        role: frozenset(one.scope for one in PERMISSIONS.values() if one.scope and role in one.roles)
+        role: frozenset(entry.scope for entry in PERMISSIONS.values() if entry.scope and role in entry.roles)
         for role in get_args(Role)
     }
 )
@@ -116,7 +116,7 @@ def allowed(actor: Principal, action: Action, project: int | None = None) -> Rol
         have = ", ".join(actor.scopes)
         raise ScopeError(f"key {actor.name!r} lacks the scope '{needed.scope}'; it has {have}")
     if project is None and action == "enter":
-        return None  # what is listed there is checked one by one
+        return None  # the listed projects are checked one by one
     if action in ("connect", "probe", "chat", "score"):  # also with a key of one project
         role: Role | None = actor.key_role
     else:

@@ -44,7 +44,7 @@ class Route:
     function: Callable[..., Any]
     """Of the gateway: ``async (gateway, request, …)``; of a page: ``(page, …)``."""
     action: Action | None
-    """``None`` = open to everybody; the function checks what it must."""
+    """``None`` = open to everybody; the function makes its own checks."""
     answer: type[BaseModel] | None = None
     """Type of the JSON answer."""
     errors: tuple[int, ...] = ()
@@ -56,7 +56,7 @@ class Route:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The path, and that of the JSON twin."""
+        """The path, and the path of the JSON twin."""
         return (self.path, f"{self.path}.json") if self.twin else (self.path,)
 
     @property
@@ -111,7 +111,7 @@ def openapi_document(
             "summary": name.replace("_", " ").capitalize(),
             "description": " ".join((route.function.__doc__ or "").split()),
         }
-        if parameters := [_parameter(*found) for found in _PARAMETER.findall(route.path)]:
+        if parameters := [_parameter(*match) for match in _PARAMETER.findall(route.path)]:
             operation["parameters"] = parameters
         if body is not None:
             statuses = tuple(MEANINGS)

@@ -7,7 +7,7 @@ share
 
     q = (P(y=1 | x=1) − P(y=1 | x=0)) / P(y=1 | x=1),
 
-and nobody knows which. With p_z = P(z=1 | x=1, y=1), the monitor's TPR on the caused ones lies between p_z
+but not which runs. With p_z = P(z=1 | x=1, y=1), the monitor's TPR on the caused ones lies between p_z
 and min(1, p_z/q), if it does not flag them less often than the others. The published g-mean² takes the upper
 bound, so a coin gets far: :func:`chance_gmean2`. The figure here takes the lower one, p_z·TNR, which a coin
 never brings above 0.25.

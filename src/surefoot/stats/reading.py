@@ -97,12 +97,12 @@ def step_facts(problem: Problem, trace: Trace, chosen: Sequence[bool] | None = N
         text = trace.step_text(step)
         if chosen is None or chosen[step]:
             sizes = (len(text), len(text.split()), offset, len(problem.text))
-            places = (*map(float, sizes), *np.log1p(sizes).tolist(), float(step), float(np.log1p(step)))
+            extent = (*map(float, sizes), *np.log1p(sizes).tolist(), float(step), float(np.log1p(step)))
             facts.append(
                 StepFacts(
                     prefix=digest.hexdigest(),
                     characters=len(text),
-                    features=places + _counts(text),
+                    features=extent + _counts(text),
                     words=tuple(sorted(set(_WORD.findall(text.lower())))),
                 )
             )
@@ -117,9 +117,9 @@ def _counts(text: str) -> tuple[float, ...]:
     numbers = [len(number) for number in _NUMBER.findall(text)]
     letters, digits = sum(map(str.isalpha, text)), sum(numbers)
     upper, spaces = sum(map(str.isupper, text)), sum(map(str.isspace, text))
-    others = len(text) - letters - digits - spaces
+    remaining = len(text) - letters - digits - spaces
     shape = (letters / max(1, len(text)), len(numbers), max(numbers, default=0))
-    return tuple(map(float, (digits, letters, upper, spaces, others, *map(text.count, _COUNTED), *shape)))
+    return tuple(map(float, (digits, letters, upper, spaces, remaining, *map(text.count, _COUNTED), *shape)))
 
 
 def rival_scores(
@@ -134,8 +134,8 @@ def rival_scores(
     on the other problems of ``facts``, which makes them stronger than models that come from other data. 0
     everywhere if one class is absent. Raises ``MissingExtraError`` without scikit-learn.
     """
-    known = None if training is None else ([item.features for item in training[0]], training[1])
-    lengths = length_scores([item.features for item in facts], problems, good, known)
+    training_features = None if training is None else ([item.features for item in training[0]], training[1])
+    lengths = length_scores([item.features for item in facts], problems, good, training_features)
     bags = None if training is None else (_bags(training[0]), training[1])
     return np.vstack([lengths, _scores(_by_words, _bags(facts), problems, good, bags)])
 
@@ -148,14 +148,14 @@ def length_scores(
 ) -> FloatArray:
     """Log odds of good of steps by the first two of :data:`RIVALS`, ``[2, N]``; see :func:`rival_scores`.
 
-    ``features`` ``[N, F]`` and those of ``training`` come from :class:`StepFacts`.
+    ``features`` ``[N, F]``, here and in ``training``, come from :class:`StepFacts`.
     """
-    rows, known = np.asarray(features, dtype=float), training
+    rows, fitted_on = np.asarray(features, dtype=float), training
     scores = []
     for fit, width in ((_by_lengths, _PLACES), (_by_trees, None)):
         if training is not None:
-            known = np.asarray(training[0], dtype=float)[:, :width], training[1]
-        scores.append(_scores(fit, rows[:, :width], problems, good, known))
+            fitted_on = np.asarray(training[0], dtype=float)[:, :width], training[1]
+        scores.append(_scores(fit, rows[:, :width], problems, good, fitted_on))
     return np.stack(scores)
 
 

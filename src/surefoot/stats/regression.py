@@ -1,6 +1,6 @@
 """Two regressions of a share on scores: logistic by Newton's method, isotonic by pooling violators.
 
-They are small enough to need no scikit-learn, which takes a second to import and 270 MB with scipy.
+They do without scikit-learn, which takes a second to import and 270 MB with scipy.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def test_a_call_of_no_tool_or_against_its_schema(granularity):
         granularity=granularity,
     )
     assert found == {
-        1: "schema: there is no tool 'pay'; the tools are: look, refund, wait",
+        1: "schema: tool 'pay' does not exist; the tools are: look, refund, wait",
         2: 'schema: order: 7 is not of type "string"',
     }
     assert reasons(*call("pay", "ok"), tools=()) == {}

@@ -172,7 +172,7 @@ TOOL = Tool(name="act", parameters=json.dumps(SCHEMA))
         ("5 <= args.method", "args.method is a string and is compared with 5"),
         ("args.amount in ['a', 'b']", "compared with 'a'"),
         ("args.method == 'crad'", "args.method is never 'crad'"),
-        ("args.amount * 2 <= 5", "write 2.0 beside args.amount"),
+        ("args.amount * 2 <= 5", "write 2.0 next to args.amount"),
         ("args.to > 5", "compared with 5"),
         ("args.amount.startsWith('5')", "has no startsWith()"),
         ("args.note == true", "compared with True"),
@@ -194,9 +194,9 @@ def test_rules_that_fit_the_tools_are_accepted() -> None:
     rules = tuple(PolicyRule(tools=("act",), require=require) for require in fitting)
     assert ToolPolicy(rules=rules, tools=(TOOL,), read_only=("act",)).rules == rules
     for field in ("forbidden", "repeatable", "read_only"):
-        with pytest.raises(ValidationError, match=f"{field}: there is no tool 'atc'"):
+        with pytest.raises(ValidationError, match=f"{field}: tool 'atc' does not exist"):
             ToolPolicy(tools=(TOOL,), **{field: ("atc",)})
-    with pytest.raises(ValidationError, match=r"rules.0.tools: there is no tool 'atc'"):
+    with pytest.raises(ValidationError, match=r"rules.0.tools: tool 'atc' does not exist"):
         ToolPolicy(rules=(PolicyRule(tools=("atc",), require="true"),), tools=(TOOL,))
 
 

@@ -446,7 +446,7 @@ def call_of(call):
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        (asked(model="gpt-9"), 404, "there is no model 'gpt-9'"),
+        (asked(model="gpt-9"), 404, "model 'gpt-9' does not exist"),
         (asked(model="best-of-n:n=0"), 400, "greater than or equal to 1"),
         (asked(model="best-of-n:n=999"), 400, "at most 128"),
         (asked(model="scripted", n=99), 400, "at most 16"),

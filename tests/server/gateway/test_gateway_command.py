@@ -62,7 +62,7 @@ def test_settings_that_make_no_sense_are_refused_by_name(tmp_path):
     assert "unknown strategy 'beem:width=2'; choose from quick, plain" in refused(*here, "--config", path)
     assert "abstain" in refused(*here, "--abstain-below", 0.5)
     assert "give --guard" in refused(*here, "--guard-threshold", 0.5)
-    assert "has no reward model" in refused(*here, "--guard", "--guard-threshold", 0.5)
+    assert "lacks a reward model" in refused(*here, "--guard", "--guard-threshold", 0.5)
     assert "--guard-rule tool-calls" in refused(*here, "--guard", "--guard-policy", path)
     assert "not a valid tool policy" in refused(
         *here, "--guard", "--guard-rule", "tool-calls", "--guard-policy", path

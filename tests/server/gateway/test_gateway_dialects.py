@@ -179,14 +179,14 @@ def test_strategies_and_cut_answers() -> None:
 
 
 RESPONSES = [
-    ({"previous_response_id": "resp-1"}, "previous_response_id: what was said before is not stored"),
+    ({"previous_response_id": "resp-1"}, "previous_response_id: earlier answers are not stored"),
     ({"background": True}, "background: it cannot be had here"),
     ({"tools": [{"type": "web_search"}]}, "tools.0.type: tools of the provider cannot be had here"),
     ({"text": {"format": {"type": "json_object"}}}, "text.format"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input: message 0: item of type 'item_reference'"),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://x/y.png"}]}]},
-        "messages.0: what is not text cannot be had here",
+        "messages.0: content other than text cannot be had here",
     ),
     ({"input": []}, "input: Value should have at least 1 item"),
     ({"input": [{"role": "user", "content": 3}]}, "input: message 0: a part has an unknown shape (content"),
@@ -203,7 +203,7 @@ MESSAGES = [
     (
         {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "base64",
          "media_type": "image/png", "data": "aGk="}}]}]},
-        "messages.0: what is not text cannot be had here",
+        "messages.0: content other than text cannot be had here",
     ),
 ]  # fmt: skip
 
@@ -220,11 +220,11 @@ def test_what_cannot_be_had_is_named() -> None:
             assert (status, answer["type"]) == (400, "error"), answer
             assert answer["error"]["type"] == "invalid_request_error"
             assert message in answer["error"]["message"], answer
-        with pytest.raises(openai.NotFoundError, match="there is no model 'none'"):
+        with pytest.raises(openai.NotFoundError, match="model 'none' does not exist"):
             one.responses.create(model="none", input="hi")
         from anthropic import NotFoundError
 
-        with pytest.raises(NotFoundError, match="there is no model 'none'") as missing:
+        with pytest.raises(NotFoundError, match="model 'none' does not exist") as missing:
             other.messages.create(model="none", max_tokens=5, messages=QUESTION)
         assert missing.value.body["error"]["type"] == "not_found_error"
         assert upstream.bodies == []

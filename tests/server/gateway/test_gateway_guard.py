@@ -292,7 +292,7 @@ def test_a_client_that_does_not_wait_asks_later(tmp_path: Any) -> None:
 
 def test_a_threshold_needs_a_reward_model() -> None:
     settings = GatewaySettings(guard=ToolGuard(enabled=True, threshold=0.5))
-    with pytest.raises(ApiError, match="no reward model"):
+    with pytest.raises(ApiError, match="lacks a reward model"):
         Gateway(ScriptedPolicy(lambda request, sample: "hello"), settings=settings)
 
 

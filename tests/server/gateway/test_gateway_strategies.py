@@ -94,11 +94,11 @@ def test_the_names_of_the_server_are_listed_and_used():
 @pytest.mark.parametrize(
     ("strategies", "message"),
     [
-        ({"beam": "beam:width=2"}, "'beam' has a meaning of its own"),
-        ({"plain": "majority"}, "'plain' has a meaning of its own"),
-        ({"surefoot": "majority"}, "'surefoot' has a meaning of its own"),
-        ({"scripted": "majority"}, "'scripted' has a meaning of its own"),
-        ({"beam:quick": "majority"}, "has a meaning of its own"),
+        ({"beam": "beam:width=2"}, "'beam' is a reserved name"),
+        ({"plain": "majority"}, "'plain' is a reserved name"),
+        ({"surefoot": "majority"}, "'surefoot' is a reserved name"),
+        ({"scripted": "majority"}, "'scripted' is a reserved name"),
+        ({"beam:quick": "majority"}, "is a reserved name"),
         ({"quick": "beem"}, "unknown strategy 'beem'; did you mean 'beam'"),
         ({"quick": "deep", "deep": "beam"}, "unknown strategy 'deep'"),
     ],

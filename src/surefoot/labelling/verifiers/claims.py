@@ -62,9 +62,9 @@ class Claim:
     stem: str
     """Of its verb."""
     by_agent: bool
-    """The agent says that it did it; otherwise the sentence may repeat what a tool said."""
+    """The agent says that it did it; otherwise the sentence may repeat a tool's result."""
     past: bool
-    """It may speak of what was done before the run."""
+    """It may speak of actions before the run."""
 
     @property
     def stems(self) -> set[str]:

@@ -22,7 +22,7 @@ from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import Problem, ProofTask, Trace
 from surefoot.sandbox import Ending, Limits, Program, ProgramResult
 
-_NO_PROOF = "the problem has no proof task of this system in meta['proof']"
+_NO_PROOF = "meta['proof'] of the problem lacks a proof task of this system"
 _NOT_FINISHED = "the proof ends here, and is not finished"
 _NO_END = "the checker did not reach the end of the file"
 _ROCQ_ERROR = re.compile(

@@ -74,8 +74,8 @@ class Provenance:
     def unknown(self, tool: str, arguments: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
         """``name value`` of each argument of a call that nothing has shown, and whether that is a fault.
 
-        It is one if results have shown other values of this name and form, if the digits are those of a known
-        one in another order, if an amount is ten times or a tenth of a known one, or if a path is deleted.
+        It is one if results have shown other values of this name and form, if the digits are a known one's
+        in another order, if an amount is ten times or a tenth of a known one, or if a path is deleted.
         What is left may be known from elsewhere, or computed.
         """
         for name, value in islice(_leaves("", arguments), _VALUES):

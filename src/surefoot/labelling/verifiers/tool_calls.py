@@ -2,7 +2,7 @@
 unsupported claims.
 
 A rule can only find a step wrong; a step that breaks no rule is left unlabelled. Where a rule was right in
-less than 70 % of the cases on some corpus, what it says is advice: a reason without a label.
+less than 70 % of the cases on some corpus, it only gives advice: a reason without a label.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class CallJudge:
         self._repeats: _Repeats = _Repeats(policy, base._repeats if base is not None else None)
 
     def fork(self) -> CallJudge:
-        """One that goes on from here, and leaves this one as it is."""
+        """A copy that continues from here; this judge stays as it is."""
         return CallJudge(self._rules, self._policy, base=self)
 
     def add(self, results: Sequence[CallResult]) -> None:
@@ -314,8 +314,8 @@ def call_text(call: ToolCall) -> str:
 def _unsupported_arguments(
     trace: Trace, results: Sequence[CallResult]
 ) -> Iterator[tuple[CallResult, RuleOutcome]]:
-    """Calls with arguments that nothing before them shows. A run that does not show what the user said, or
-    has pictures, says nothing of that."""
+    """Calls with arguments that nothing before them shows. A run that does not show the user's messages,
+    or has pictures, is left out."""
     provenance, replied = Provenance(), 0
     for tool in trace.tools:
         provenance.add(f"{tool.description or ''} {tool.parameters or ''}")
@@ -329,7 +329,7 @@ def _unsupported_arguments(
             return
         if message.role != "assistant":
             provenance.add(message.content or "", "tool" if message.role == "tool" else "person")
-        if message.role == "user":  # who has read what the agent said before
+        if message.role == "user":  # who has read the agent's earlier messages
             for earlier in trace.messages[replied:number]:
                 if earlier.role == "assistant":
                     provenance.add(earlier.content or "", "person")

@@ -131,13 +131,13 @@ def call_results(messages: Sequence[Message], begin: int = 0, turn: int = 0) -> 
 
 
 def runs_commands(call: ToolCall) -> bool:
-    """Whether a call runs commands or code. That one fails or runs twice is no sign of a fault: on
+    """Whether a call runs commands or code. A failure or a repetition of one does not suggest a fault: on
     Terminal-Bench it is as frequent in runs that succeed as in others."""
     return not _COMMANDS.isdisjoint(call_arguments(call) or ())
 
 
 class CallHistory:
-    """Calls in order, and by tool. One with a ``base`` goes on from there and leaves the base as it is."""
+    """Calls in order, and by tool. With a ``base`` it continues from there and leaves the base as it is."""
 
     def __init__(self, calls: Iterable[CallResult] = (), *, base: CallHistory | None = None) -> None:
         self._base = base
@@ -163,8 +163,8 @@ class CallHistory:
 
     def count(self, name: str) -> int:
         """How many calls of a tool there are."""
-        own = len(self._by_name.get(normal_name(name), ()))
-        return own + (self._base.count(name) if self._base is not None else 0)
+        newer = len(self._by_name.get(normal_name(name), ()))
+        return newer + (self._base.count(name) if self._base is not None else 0)
 
     def total(self, name: str, argument: str) -> Decimal | None:
         """Exact sum of an argument over all calls of a tool; ``None`` unless all have a number there.
@@ -301,7 +301,7 @@ class ToolPolicy(FrozenModel):
             if unknown := set(names) - schemas.keys():
                 tool_names = ", ".join(schemas) or "none"
                 raise ValueError(
-                    f"{field}: there is no tool {sorted(unknown)[0]!r}; the tools are {tool_names}"
+                    f"{field}: tool {sorted(unknown)[0]!r} does not exist; the tools are {tool_names}"
                 )
         for number, rule in enumerate(self.rules):
             for name in rule.tools:
@@ -518,8 +518,8 @@ class _Values:
         plain = _compatible(text)
         path = _normal_path(plain)
         # some programs read a compatible character as a slash or a dot (U+FF0F, U+2024), others do not
-        one = plain.count("/") == text.count("/") and path == _compatible(_normal_path(text))
-        if not text.startswith("/") or re.search(r"[%\\\x00-\x1f]", plain) or not one:
+        same_slashes = plain.count("/") == text.count("/") and path == _compatible(_normal_path(text))
+        if not text.startswith("/") or re.search(r"[%\\\x00-\x1f]", plain) or not same_slashes:
             self.refused = "it is not a plain absolute path"
             return None
         return path
@@ -642,7 +642,7 @@ def _type_error(expression: str, schema: Mapping[str, Any]) -> str | None:
             path, end = f"{path}.{name}", end + (2 if tokens[end] == "." else 3)
             inner = (part or {}).get("properties")
             if isinstance(inner, dict) and name not in inner:
-                return f"there is no argument {path[5:]!r}; it has {', '.join(inner) or 'none'}"
+                return f"argument {path[5:]!r} does not exist; it has {', '.join(inner) or 'none'}"
             part = inner[name] if isinstance(inner, dict) else None
         if part is not None and part is not schema and (wrong := _misuse(path, part, tokens, at, end)):
             return wrong
@@ -676,11 +676,11 @@ def _misuse(path: str, part: Mapping[str, Any], tokens: Sequence[str], at: int, 
         if types and _TYPES[type(value)] not in types:
             return f"{path} is a {' or '.join(sorted(types))} and is compared with {value!r}"
         if operator in ("+", "-", "*", "/") and isinstance(value, int):
-            return f"write {value}.0 beside {path}: numbers are doubles"
+            return f"write {value}.0 next to {path}: numbers are doubles"
         if isinstance(choices, list) and operator in ("==", "!=") and value not in choices:
             return f"{path} is never {value!r}; it is one of {', '.join(map(str, choices))}"
     if operator in _ORDERED and types and not types & {"number", "string"}:
-        return f"{path} is a {' or '.join(sorted(types))} and has no order"
+        return f"{path} is a {' or '.join(sorted(types))} and cannot be ordered"
     return None
 
 

@@ -190,7 +190,7 @@ def plain_solution(
     if trace.text is None:
         raise ScoreError(f"trace {trace.id}: this family reads text, not messages; score its text instead")
     if not trace.steps:
-        raise ScoreError(f"trace {trace.id} has no steps; segment it first (surefoot.segment.segment_trace)")
+        raise ScoreError(f"trace {trace.id} lacks steps; segment it first (surefoot.segment.segment_trace)")
     text, spans, reached = "", [], 0
     for step in trace.steps:
         text += trace.text[reached : step.start]

@@ -158,7 +158,7 @@ class VerifierFormat(FrozenModel):
 
     def _headings(self) -> str:
         """Pattern of a step's heading at the start of a line, its number as the group; matches nothing if
-        steps have no such words."""
+        steps lack such words."""
         words = self.step.split("{number}")[0].strip()
         if "{number}" not in self.step or not any(map(str.isalpha, words)):
             return "(?!)()"

@@ -158,7 +158,7 @@ class KeyAuth:
 
 
 class Buckets:
-    """A :class:`TokenBucket` for each owner; that of the owner who has been away longest is forgotten."""
+    """A :class:`TokenBucket` for each owner; the owner idle for longest loses theirs."""
 
     def __init__(self) -> None:
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
@@ -194,7 +194,7 @@ class TokenBucket:
 
 
 class GuardedRoute:
-    """ASGI app of a route: the key and what it allows come first, then the size and form of the body.
+    """ASGI app of a route: the key and its permissions come first, then the size and form of the body.
 
     ``request.state.key`` is the key or ``None``, and ``CALLER`` identifies the client.
     """

@@ -52,7 +52,7 @@ class ResponsesRequest(ConvertedRequest):
     def as_chat(self) -> ChatRequest:
         """The same request for a chat. Raises :class:`ApiError` for unsupported fields."""
         for name in _STORED:
-            refuse(name, getattr(self, name) is not None, "what was said before is not stored, so it")
+            refuse(name, getattr(self, name) is not None, "earlier answers are not stored, so it")
         refuse("background", bool(self.background))
         refuse("top_logprobs", bool(self.top_logprobs))
         form = (self.text or {}).get("format") or {}

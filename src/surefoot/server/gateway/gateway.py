@@ -109,7 +109,7 @@ class Gateway:
         self.scorer = UpstreamScorer(scorer, on_failure=self.metrics.scorer_failures.inc) if scorer else None
         tool_guard = self.settings.guard
         if tool_guard.enabled and tool_guard.threshold is not None and self.scorer is None:
-            message = "guard.threshold: this server has no reward model; leave it out, or give one"
+            message = "guard.threshold: this server lacks a reward model; leave it out, or give one"
             raise ApiError(400, message, param="guard", code="no_scorer")
         self.guard = (
             _FairGuard(tool_guard, verifiers=verifiers, scorer=self.scorer) if tool_guard.enabled else None
@@ -138,7 +138,7 @@ class Gateway:
             aggregation=self.aggregation,
             continues=continues,
         )
-        # what is impossible is refused now, not with the first request
+        # refuse impossible settings now, not at the first request
         self.planner.check_names()
         default = self.planner.strategy(DEFAULT, StrategyOptions())
         if self.settings.abstain_below is not None and default is PLAIN:
@@ -219,7 +219,7 @@ class Gateway:
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Step scores, in a batch with other clients' items. Raises :class:`ApiError` without a scorer."""
         if self.scorer is None:
-            raise ApiError(400, "this server has no reward model", code="no_scorer")
+            raise ApiError(400, "this server lacks a reward model", code="no_scorer")
         records = await self.batcher.score(items)
         self.metrics.add_usage(sum((record.usage for record in records), Usage()))
         self.metrics.unscored_steps.inc(sum(record.scores.count(None) for record in records))

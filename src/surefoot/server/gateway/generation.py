@@ -372,7 +372,7 @@ def _below(threshold: float | None, value: float | None, what: str) -> str | Non
     """Why an answer with this aggregated score is withheld."""
     if threshold is None or (value is not None and value >= threshold):
         return None
-    score = "has no score" if value is None else f"scores {value:.3f}"
+    score = "is unscored" if value is None else f"scores {value:.3f}"
     return f"the best {what} {score}, and {threshold:g} is required"
 
 

@@ -71,7 +71,7 @@ class Strategy:
         """When a stream sends text."""
         if isinstance(self.search, StepResampling) and self.search.n == 1:
             return "chain"
-        # texts ahead of a beam are no part of an answer
+        # texts ahead of a beam do not belong to an answer
         beams = isinstance(self.search, BeamSearch | DVTS) and not self.search.lookahead
         return "common" if beams else "end"
 
@@ -190,7 +190,7 @@ class Planner:
         users = [message.content for message in messages if message.role == "user" and message.content]
         question = users[-1] if users else ""
         if not question.strip():
-            raise ApiError(400, "messages: there is no user message with text", param="messages")
+            raise ApiError(400, "messages: no user message with text", param="messages")
         plan = self._plan(request, question, self._prompt(messages, question), messages)
         extra = self._tools(request, plan.strategy)
         return replace(plan, extra_body=extra, tools=_tools_of(extra["tools"])) if extra else plan
@@ -225,7 +225,7 @@ class Planner:
         """Refuse names for strategies that mean something else, or name none."""
         for name in self.settings.strategies:
             if name in (self.policy, DEFAULT) or is_strategy(name):
-                raise ApiError(400, f"strategies: {name!r} has a meaning of its own; take another name")
+                raise ApiError(400, f"strategies: {name!r} is a reserved name; choose another")
             self._find(name)
 
     def _prompt(self, messages: Sequence[Message], problem: str) -> str | tuple[Message, ...]:
@@ -311,7 +311,7 @@ class Planner:
             return self.settings.strategy
         if name not in self.settings.strategies and not is_strategy(name):
             message = (
-                f"there is no model {model[:100]!r}; choose from {', '.join(self.models())}, or a search "
+                f"model {model[:100]!r} does not exist; choose from {', '.join(self.models())}, or a search "
                 "such as beam:width=4,expand=4"
             )
             raise ApiError(404, message, param="model", code="model_not_found")
@@ -372,8 +372,8 @@ def _known(value: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     if value.get("type", "function") != "function" or not isinstance(function, dict):
         message = "tools and tool_choice: only functions are supported, {'type': 'function', 'function': {…}}"
         raise ApiError(400, message, param="tools", code="unsupported")
-    known = {name: function[name] for name in names if function.get(name) is not None}
-    return {"type": "function", "function": known}
+    fields = {name: function[name] for name in names if function.get(name) is not None}
+    return {"type": "function", "function": fields}
 
 
 def _tools_of(tools: Sequence[dict[str, Any]]) -> tuple[Tool, ...]:

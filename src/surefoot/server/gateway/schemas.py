@@ -235,7 +235,7 @@ def chat_messages(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         where = f"messages.{number}"
         try:
             fields = message_fields(row)
-            refuse(where, bool(fields.get("attachments")), "what is not text")
+            refuse(where, bool(fields.get("attachments")), "content other than text")
             messages.append(_chat_message(fields))
         except (ValueError, AttributeError, TypeError, RecursionError) as error:
             raise ApiError(400, f"{where}: {error}", param=where) from error

@@ -209,9 +209,9 @@ def require_scorer(gateway: Gateway, model: str | None) -> str:
     """Name of the reward model. Raises :class:`ApiError` if the server has another one, or none."""
     name = gateway.planner.scorer
     if name is None:
-        raise ApiError(400, "this server has no reward model", code="no_scorer")
+        raise ApiError(400, "this server lacks a reward model", code="no_scorer")
     if model is not None and model not in (name, "surefoot"):
-        message = f"there is no reward model {model[:100]!r}; this server has {name!r}"
+        message = f"reward model {model[:100]!r} does not exist; this server has {name!r}"
         raise ApiError(404, message, param="model", code="model_not_found")
     return name
 

@@ -293,7 +293,7 @@ class MonitorSettings(Settings):
     )
     gold_poll_s: float = Field(default=30.0, gt=0, description="Seconds between looks for people's labels.")
     window: int = Field(default=1000, ge=20, description="Latest events of a share.")
-    least: int = Field(default=200, ge=1, description="Events below which a share gives no alarm.")
+    least: int = Field(default=200, ge=1, description="Events below which a share raises no alarm.")
     accepted_below: float = Field(default=0.2, ge=0, le=1, description="Alarm of the share accepted.")
     abstained_above: float = Field(default=0.3, ge=0, le=1, description="Alarm of the share withheld.")
     unparsed_above: float = Field(
@@ -322,7 +322,7 @@ class PageSettings(Settings):
         default=None,
         pattern=r"^[A-Za-z0-9-]+$",
         description="Header in which a sign-in proxy names the user, such as `X-Forwarded-User`; "
-        "needs `trusted_proxies`, and personal links do not work beside it.",
+        "needs `trusted_proxies`, and personal links do not work together with it.",
     )
     trusted_proxies: tuple[Network, ...] = Field(
         default=(),

@@ -22,8 +22,8 @@ def disagreements(page: Page) -> Response:
     """Items that annotators who finished labelled differently: the first open ones and the first decided."""
     disputes, data = page.db.reviews.disagreements(page.id, decided=None), dict[str, Any]()
     for name, decided in (("open", False), ("decided", True)):
-        chosen = [one for one in disputes if (one.adjudication is not None) == decided]
-        by_item = {item_id: list(group) for item_id, group in groupby(chosen, key=lambda one: one.item_id)}
+        chosen = [row for row in disputes if (row.adjudication is not None) == decided]
+        by_item = {item_id: list(group) for item_id, group in groupby(chosen, key=lambda row: row.item_id)}
         data[name] = _listed(page, dict(islice(by_item.items(), _SHOWN)))
         data[f"{name}_items"] = len(by_item)
     return page.show("disagreements.html", data)

@@ -72,7 +72,7 @@ def upload(page: Page) -> Response:
 def export(page: Page, name: str) -> Response:
     """One kind of record as JSON Lines, ``labels.jsonl``. For labels: ``?settled=1`` (one label per step,
     decisions applied), ``?controls=1`` (include control and screening items), ``?imported=0`` (only
-    annotators' labels). ``?id=`` (several): those of some runs alone."""
+    annotators' labels). ``?id=`` (several): only for some runs."""
     db, query, kind = page.db, page.request.query_params, name.removesuffix(".jsonl")
     if kind == name or kind not in RECORDS:
         raise NotFoundError(

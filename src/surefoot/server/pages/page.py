@@ -208,9 +208,9 @@ class Page:
 
     def show(self, template: str, data: Mapping[str, Any], *, status: int = 200, **extra: Any) -> Response:
         """The page, or its JSON twin. ``extra`` is for the template alone: tokens, choices, drawings."""
-        place, visitor = self if self.opened else None, self.visitor
+        project_page, visitor = self if self.opened else None, self.visitor
         content = plain(data)
-        if place is not None:
+        if project_page is not None:
             content = {"project": {"id": self.id, "name": self.project.name}, **content}
         if wants_json(self.request):
             return JSONResponse(content, status_code=status, headers=HEADERS)
@@ -224,8 +224,8 @@ class Page:
                     status=status,
                     visitor=visitor,
                     token=_TOKEN.format((visitor and visitor.csrf) or ""),
-                    place=place,
-                    rail=place or (visitor and self.last_place()),
+                    place=project_page,
+                    rail=project_page or (visitor and self.last_place()),
                     reads_all=reads_all,
                     open_flags=self.db.comments.open_flags(self.id) if self.role == "admin" else 0,
                     waiting_calls=self.db.held_calls.count()["waiting"] if reads_all else 0,
@@ -235,7 +235,7 @@ class Page:
                 )
             )
         response = HTMLResponse(text, status_code=status, headers=HEADERS)
-        if place is not None:
+        if project_page is not None:
             self.pages.set_cookie(response, PROJECT, str(self.id), seconds=_YEAR_SECONDS)
         return response
 
@@ -248,7 +248,7 @@ class Page:
 
 
 def page_endpoint(route: Route, pages: Pages) -> Callable[[Request], Awaitable[Response]]:
-    """What answers a route: the visitor and what they may do come first, then the form, then the page."""
+    """What answers a route: the visitor and their permissions come first, then the form, then the page."""
 
     def opened(request: Request) -> Page:
         proxied_user(request, pages.settings)  # it refuses a forged header

@@ -97,7 +97,7 @@ def load_sample(page: Page) -> Response:
             grader=Grader(checker=checker),
         )
         traces = [trace for (trace,) in asyncio.run(sampled)]
-    items = [ProblemTrace(problem=one, trace=trace) for one, trace in zip(problems, traces, strict=True)]
+    items = [ProblemTrace(problem=row, trace=trace) for row, trace in zip(problems, traces, strict=True)]
     labels = asyncio.run(ExactLabeller(after_error="step").label(items))
     db.traces.add_problems(page.id, problems)
     db.traces.add_traces(page.id, traces)

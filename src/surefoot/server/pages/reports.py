@@ -52,7 +52,7 @@ def report_page(page: Page) -> Response:
     name = page.query.required_id("id")
     path = _files(page).get(name)
     if path is None:
-        raise NotFoundError(f"there is no report '{name}'")
+        raise NotFoundError(f"report '{name}' does not exist")
     report = path.read_text("utf-8", "replace")
     ids = {unescape(match[1]) for match in _EXAMPLE.finditer(report)}
     base, project_of = page.root, dict[str, int]()

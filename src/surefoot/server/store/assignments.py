@@ -245,17 +245,17 @@ def _annotators(
     labels = {row[0]: row[1] for row in connection.execute(counts.group_by(label.user_id))}
     names = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
     for user_id, annotator in connection.execute(names.order_by(members.c.pseudonym)):
-        if own := assigned.get(user_id):
-            done = [row for row in own if row.state == "done"]
+        if assignments := assigned.get(user_id):
+            done = [row for row in assignments if row.state == "done"]
             times = [row.milliseconds for row in done if row.milliseconds is not None]
             yield AnnotatorProgress(
                 user_id=user_id,
                 annotator=annotator,
                 done=len(done),
-                skipped=sum(row.state == "skipped" for row in own),
+                skipped=sum(row.state == "skipped" for row in assignments),
                 labels=labels.get(user_id, 0),
                 milliseconds=int(median(times)) if times else None,
-                last=max((row.finished for row in own if row.finished), default=None),
+                last=max((row.finished for row in assignments if row.finished), default=None),
             )
 
 

@@ -191,7 +191,7 @@ def _row(record: GatewayRecord) -> dict[str, Any]:
         checked_text(field, getattr(record, field))
     if record.created.tzinfo is None:
         raise StoreError("'created' lacks a time zone; use datetime.now(UTC)")
-    scores = [one.score for one in record.candidates if one.chosen and one.score is not None]
+    scores = [answer.score for answer in record.candidates if answer.chosen and answer.score is not None]
     return {
         "id": checked_name("request_id", record.request_id),
         **{name: getattr(record, name) for name in _COPIED},

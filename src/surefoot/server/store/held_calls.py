@@ -18,7 +18,7 @@ from surefoot.server.store.schema import Mark, UserId, as_data, checked_text, pa
 
 HeldState = Literal["waiting", "approved", "delivered", "denied", "abandoned"]
 """delivered: approved, and the client has the call, which no request gets a second time; abandoned: the
-client disconnected before a decision, or nobody decided within a day."""
+client disconnected before a decision, or a day passed without one."""
 _LONGEST_WAIT: Final = timedelta(days=1)
 _DECIDED: tuple[HeldState, ...] = ("approved", "delivered", "denied")
 
@@ -55,7 +55,7 @@ class HeldCalls(Repository):
         """Add a call and return its number; ``None`` where ``most`` calls wait already, unless its key has
         less than an equal share of them (:class:`surefoot.concurrency.Shares`).
 
-        A call on which nobody decided within a day leaves the queue first: its client has gone.
+        A call that waits for more than a day leaves the queue first: its client has gone.
         """
         h, now = held_calls.c, self._connections.clock()
         waiting = select(h.key_id, func.count()).where(h.state == "waiting").group_by(h.key_id)
@@ -70,8 +70,8 @@ class HeldCalls(Repository):
         with self._connections.write() as connection:
             connection.execute(late.values(state="abandoned", decided=now))
             by_key = {row[0]: int(row[1]) for row in connection.execute(waiting)}
-            own, owners = by_key.get(held.key_id, 0), by_key.keys() | {held.key_id}
-            if not in_share(most, 1, sum(by_key.values()), own, len(owners)):
+            running, owners = by_key.get(held.key_id, 0), by_key.keys() | {held.key_id}
+            if not in_share(most, 1, sum(by_key.values()), running, len(owners)):
                 return None
             return int(connection.execute(insert(held_calls).values(row).returning(h.id)).scalar_one())
 
@@ -153,7 +153,7 @@ class HeldCalls(Repository):
         if state is None:
             raise NotFoundError(f"held call {number} does not exist")
         if state == "abandoned":
-            raise ConflictError(f"nobody would get held call {number}: its client has disconnected")
+            raise ConflictError(f"held call {number} cannot be delivered: its client has disconnected")
         raise ConflictError(f"held call {number} has been {state} already")
 
     def prune(self, before: datetime) -> int:

@@ -127,7 +127,7 @@ def _check(item: NewItem, trace: Trace) -> None:
     if item.role not in get_args(ItemRole):
         raise StoreError(f"'{item.role}' is not a role of an item; choose from {get_args(ItemRole)}")
     if not trace.steps:
-        raise StoreError(f"trace {trace.id} has no steps to label; cut it first")
+        raise StoreError(f"trace {trace.id} lacks steps to label; cut it first")
     if (item.role == "normal") == bool(item.known):
         raise StoreError(
             "items of role 'control' and 'screening' need 'known' answers; others must have none"

@@ -40,7 +40,7 @@ class Users(Repository):
     """Repository of users and their sessions."""
 
     def create(self, name: str, role: Role = "annotator") -> User:
-        """Add a user, who has no link yet.
+        """Add a user, without a link.
 
         Raises ``ConflictError`` if the name is taken (letter case does not matter), and ``StoreError`` for an
         invalid name or an unknown role.
@@ -159,7 +159,7 @@ def checked_user_name(name: str) -> str:
 
 
 def checked_role(role: Role) -> Role:
-    """``role``. Raises ``StoreError`` for what is not a ``Role``."""
+    """``role``. Raises ``StoreError`` if it is not a ``Role``."""
     if role not in get_args(Role):
         raise StoreError(f"'{role}' is not a role; choose from {', '.join(get_args(Role))}")
     return role

@@ -87,13 +87,13 @@ class Reviews(Repository):
         A step that only one of them labelled (the others stopped at an earlier error) does not count.
         """
         label = t.labels.c
-        place = (label.item_id, label.step)
+        step_key = (label.item_id, label.step)
         values = func.count(func.coalesce(label.value, _NO_VALUE).distinct())
-        disputed = _rated(project_id, *place).group_by(*place).having(values > 1)
+        disputed = _rated(project_id, *step_key).group_by(*step_key).having(values > 1)
         if item_ids is not None:
             disputed = disputed.where(label.item_id.in_(item_ids))
-        query = _rated(project_id, *place, label.trace_id, members.c.pseudonym, label.value)
-        query = query.where(tuple_(*place).in_(disputed)).order_by(*place, members.c.pseudonym)
+        query = _rated(project_id, *step_key, label.trace_id, members.c.pseudonym, label.value)
+        query = query.where(tuple_(*step_key).in_(disputed)).order_by(*step_key, members.c.pseudonym)
         with self._connections.read() as connection:
             project_in(connection, project_id)
             rows = connection.execute(query).all()

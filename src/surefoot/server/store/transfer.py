@@ -140,8 +140,8 @@ def _decision_labels(connection: Connection, project_id: int) -> dict[Place, Ste
     names = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
     pseudonyms = {row.user_id: row.pseudonym for row in connection.execute(names)}
     return {
-        place: _decision_label(decision, pseudonyms.get(decision.user_id))
-        for place, decision in decisions(connection, project_id).items()
+        step_key: _decision_label(decision, pseudonyms.get(decision.user_id))
+        for step_key, decision in decisions(connection, project_id).items()
     }
 
 
