@@ -165,8 +165,8 @@ TOOL = Tool(name="act", parameters=json.dumps(SCHEMA))
 @pytest.mark.parametrize(
     ("require", "error"),
     [
-        ("args.amout <= 5", "no argument 'amout'"),
-        ("args['amout'] <= 5", "no argument 'amout'"),
+        ("args.amout <= 5", "argument 'amout' does not exist"),
+        ("args['amout'] <= 5", "argument 'amout' does not exist"),
         ("args.to.town == 'x'", "no argument 'to.town'"),
         ("args.amount <= '5'", "args.amount is a number and is compared with '5'"),
         ("5 <= args.method", "args.method is a string and is compared with 5"),
