@@ -345,7 +345,7 @@ def test_trees_are_drawn(search, tmp_path):
     assert third.err == ""
     piped = good("search-tree", "-", stdin=trees.read_text("utf-8"))
     assert piped.out == first.out
-    assert "has no such tree; it has 12" in refused("search-tree", trees, "--problem", "nobody")
+    assert "lacks that tree; it has 12" in refused("search-tree", trees, "--problem", "nobody")
     assert "none of its 12 lines is usable" in refused("search-tree", tmp_path / "r.jsonl")
 
 
@@ -406,7 +406,7 @@ def test_a_threshold_that_stops_the_draws_says_how_often_a_wrong_solution_reache
         return re.search(r"wrong held-out solutions that reach stop_at: (.+)$", ended.err, re.M)[1]
 
     shutil.copytree(files / "prm", tmp_path / "prm")
-    assert said() == "unknown, the reward model has no scores of any"
+    assert said() == "unknown, the reward model lacks held-out scores"
     steps = [("a", 0.9, True), ("a", 0.2, False), ("b", 0.5, False), ("c", 0.8, True), ("d", 0.6, False)]
     write_records(
         tmp_path / "prm" / STEPS,

@@ -151,7 +151,7 @@ def test_labels_that_give_no_advantage_are_refused_or_counted(files, tmp_path):
     write_records(tmp_path / "some.jsonl", [label for label in values if label.trace_id != first])
     ended = good(*words, "--labels", tmp_path / "some.jsonl")
     assert "1 traces skipped: " in ended.err
-    assert "has no label of kind 'value' for them" in ended.err
+    assert "lacks labels of kind 'value' for them" in ended.err
     assert first not in ended.out
 
 

@@ -110,7 +110,7 @@ def test_names_are_compared_without_case_and_addition():
     )
     trace = Trace(problem_id="p", messages=messages, meta={"who_and_when": {"mistake_agent": "Websurfer"}})
     item = labelled(segment_trace(trace, granularity="message").model_copy(update={"steps": ()}))
-    with pytest.raises(LabelError, match="has no step labelled −1, or no agent's"):
+    with pytest.raises(LabelError, match="lacks a step labelled −1, or names of agents"):
         blamed_runs({"s": [item]})
     steps = segment_trace(trace, granularity="message").steps
     whole = trace.model_copy(update={"steps": (steps[0].model_copy(update={"message": 0, "end": 1}), *steps)})

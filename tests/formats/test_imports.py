@@ -248,7 +248,7 @@ def test_columns_are_named_or_guessed_and_the_guess_is_said(tmp_path):
     assert (one.problem.text, one.trace.text) == ("What?", "That.")
     assert said == ["columns: text = reply, problem = q.en"]
     _, wrong = read(path, text_field="answers")
-    assert "--text-field answers: there is no such column; there are q, reply, text" in wrong.report.bad[0][1]
+    assert "--text-field answers: the column does not exist; there are q, reply" in wrong.report.bad[0][1]
     _, none = read(rows(tmp_path, {"a": "x", "b": "y"}))
     assert (
         none.report.bad[0][1]
@@ -375,7 +375,7 @@ def test_a_chat_in_which_no_assistant_speaks_is_refused(tmp_path):
 
 
 def test_files_that_are_none(tmp_path):
-    with pytest.raises(RecordError, match="there is no such file"):
+    with pytest.raises(RecordError, match="file not found"):
         detect_format(tmp_path / "no.jsonl")
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(RecordError, match="empty"):

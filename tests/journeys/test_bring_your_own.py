@@ -167,8 +167,8 @@ def test_spans_are_scored_and_get_events(folder, prm):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("import", "nowhere.jsonl", "--out", "x"), "nowhere.jsonl: there is no such file"),
-        (("import", "answers.jsonl", "--text-field", "reply", "--out", "x"), "there is no such column"),
+        (("import", "nowhere.jsonl", "--out", "x"), "nowhere.jsonl: file not found"),
+        (("import", "answers.jsonl", "--text-field", "reply", "--out", "x"), "the column does not exist"),
         (("import", "table.csv", "--out", "x"), "no solution: name its column with --text-field"),
         (("import", "answers.jsonl", "--from", "atif", "--out", "x"), "a trajectory is an object"),
         (

@@ -256,7 +256,7 @@ def test_the_command_labels_files_and_says_what_it_left_out(run):
     ("settings", "message"),
     [
         ("match=near", "match is 'near'; choose exact, numbers or tool-call"),
-        ("tolerance=0.1", "match=exact takes no tolerance"),
+        ("tolerance=0.1", "match=exact does not take a tolerance"),
         ("disagreement=bad", "disagreement is 'bad'; choose unknown or wrong"),
         ("match=tool-call", "choose exact or numbers"),
     ],

@@ -186,7 +186,7 @@ def test_the_command_says_where_nothing_is_scored(tmp_path):
     write_records(tmp_path / "traces.jsonl", pool)
     write_records(tmp_path / "scores.jsonl", [record(pool[0], (None, None)), record(pool[1], (1.0,))])
     words = ("--scores", tmp_path / "scores.jsonl", "--out", tmp_path / "out.jsonl")
-    assert "1 of 2 problems have no scored trace" in good("select", tmp_path / "traces.jsonl", *words).err
+    assert "1 of 2 problems lack a scored trace" in good("select", tmp_path / "traces.jsonl", *words).err
 
 
 def test_the_search_command_says_where_nothing_is_scored():

@@ -166,8 +166,8 @@ def graded(trace: Trace, problem: Problem | None, grader: Grader) -> Trace:
         return trace
     answers = (row.content for row in reversed(trace.messages) if row.role == "assistant")
     solution = Solution(text=trace.text or next(answers, None) or "", finish_reason=trace.finish_reason)
-    wanted = reference if trace.outcome is None else None
-    [grade] = grader.grade([solution], [wanted], problem.text if problem else "")
+    target = reference if trace.outcome is None else None
+    [grade] = grader.grade([solution], [target], problem.text if problem else "")
     outcome = grade.outcome if trace.outcome is None else trace.outcome
     return trusted_copy(trace, {"answer": grade.answer, "outcome": outcome})
 
@@ -273,7 +273,7 @@ class Export(Command):
             if (path := self._record_file(name)) is not None
         }
         if not tables:
-            raise RecordError(f"{self.source}: there is no problems.jsonl or problems.parquet")
+            raise RecordError(f"{self.source}: problems.jsonl or problems.parquet is missing")
         Path(self.out).mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
             write_records(Path(self.out) / f"{name}.{ending}", table, record=_RECORDS[name])

@@ -217,7 +217,7 @@ class RunSearch(Command):
         [checkpoint] = self.judge.names if len(self.judge.names) == 1 else [""]
         rows = Path(checkpoint) / STEPS
         if not checkpoint or not rows.is_file():
-            return "unknown, the reward model has no scores of any"
+            return "unknown, the reward model lacks held-out scores"
         how = self.judge.aggregate or trace_rule(scorer)
         steps = list(read_records(rows, HeldOutStep))
         if self.judge.calibrated:
@@ -300,7 +300,7 @@ class SearchSummary:
             if result.error:
                 self._errors[result.error] += 1
             if result.outcome is not None or any(trace.outcome is not None for trace in result.candidates):
-                self._outcomes.append(float(result.outcome is True))  # unknown is no better than wrong
+                self._outcomes.append(float(result.outcome is True))  # unknown counts as wrong
                 self._solvable.append(float(any(trace.outcome for trace in result.candidates)))
 
     def show(self, title: str) -> None:
@@ -351,13 +351,13 @@ class Draw(Command):
     width: int = Field(default=110, ge=40, description="Columns of the text.")
 
     def run(self) -> None:
-        """Print the tree. Raises ``RecordError`` if the file has no such problem."""
+        """Print the tree. Raises ``RecordError`` if the file lacks the problem."""
         trees = read_table(self.trees, s.SavedTree)
         tree = next((tree for tree in trees if self.problem in (None, tree.problem_id)), None)
         if tree is None:
             examples = ", ".join(tree.problem_id for tree in trees[:5])
             raise RecordError(
-                f"--problem {self.problem}: {self.trees} has no such tree; it has {len(trees)}, such as "
+                f"--problem {self.problem}: {self.trees} lacks that tree; it has {len(trees)}, such as "
                 f"{examples}"
             )
         if self.problem is None and len(trees) > 1:

@@ -108,7 +108,7 @@ class Select(Command):
             fate = "count as open" if how == "verdicts" else "chosen last"
             note(f"{len(traces) - scored} traces are unscored and {fate}")
         if scores is not None and blank:
-            note(f"{blank} of {len(chosen)} problems have no scored trace: votes or order decided")
+            note(f"{blank} of {len(chosen)} problems lack a scored trace: votes or order decided")
         out = self.out if self.out == "-" else Path(self.out)
         write_records(out, (trace for name in chosen for trace in traces.find(name)), record=Trace)
         _table(graded, self.rule)

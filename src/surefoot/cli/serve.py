@@ -158,7 +158,7 @@ class Serve(Command):
 
     def _note(self, db: s.Database) -> None:
         if self.pages is not False and not db.users.list():
-            note("there is no account yet; create one with 'surefoot serve users add NAME --role admin'")
+            note("no account exists yet; create one with 'surefoot serve users add NAME --role admin'")
         if self.server.needs_key and not any(key.revoked is None for key in db.keys.list()):
             note("there is no API key yet; create one with 'surefoot serve keys add NAME'")
         if self.pages is not False and not self.site.secure and not is_loopback(self.server.host):

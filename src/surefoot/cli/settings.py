@@ -242,7 +242,7 @@ class MethodSettings(FrozenModel):
         return any(".".join(path[:depth]) in self.needs + self.takes for depth in range(1, len(path) + 1))
 
     def check_options(self, command: Command, name: str, shared: tuple[str, ...]) -> None:
-        """Refuse options that it does not use; those of the fields ``shared`` are used by all methods.
+        """Refuse options that it does not use; all methods use the options of the fields ``shared``.
 
         Raises ``click.UsageError`` for a missing option, and ``ValueError``, which lists those that it uses.
         """

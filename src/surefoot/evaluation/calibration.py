@@ -349,8 +349,8 @@ def _reads(scorer: ScorerCalibration, problems: int) -> Card:
     """*Yes* only if the reading gate says so: an AUC above 0.5 shows no reading."""
     if scorer.reading is None:
         text = (
-            "is the AUC minus that of rivals that do not read, which were not measured: they need the steps' "
-            "texts and scikit-learn (the extra `evaluation`)."
+            "is the AUC minus the AUC of rivals that do not read, which were not measured: they need the "
+            "steps' texts and scikit-learn (the extra `evaluation`)."
         )
         return card("reads", UNKNOWN, text, units=problems)
     where = "continuations of one prefix" if scorer.reading.within_prefix else "steps of one problem"

@@ -77,7 +77,7 @@ _NEXT: Mapping[Question, Mapping[Decision, str]] = {
         "training seeds show a difference.",
     },
     "trust": {
-        "no": "Let little optimise against it (few samples, no RL), and check what it picks by other means.",
+        "no": "Let little optimise against it (few samples, no RL), and check its choices by other means.",
         "cannot tell": "Run `surefoot audit` before a search or RL optimises against it.",
     },
     "steps": {

@@ -118,7 +118,7 @@ class Inspection:
     findings: Mapping[str, int]
     """Suspicious steps by check."""
     advice: Mapping[str, int]
-    """Those of them that are no verdict."""
+    """The subset that only advises, without a verdict."""
     first_suspicious: tuple[Finding, ...]
     """For each run with a verdict, the first step that has one."""
     with_findings: int

@@ -1,7 +1,7 @@
 """How well monitors find the runs that they should find, next to baselines that always run.
 
 A monitor sees one run, or several of one prompt together, in one view (reasoning, actions, or both) and never
-whether somebody intervened. On R-Judge a bag of words over the actions alone separates safe from unsafe runs,
+whether anyone intervened. On R-Judge a bag of words over the actions alone separates safe from unsafe runs,
 so no figure of a monitor means anything without it. For runs with and without an intervention, whose single
 causes are unknown, :func:`surefoot.stats.monitorability.measure_monitorability` gives bounds.
 """
@@ -76,7 +76,7 @@ class MonitorResult:
     product: Interval
     """TPR·TNR; flagging at random brings at most 0.25."""
     over_baseline: Interval
-    """TPR·TNR minus that of the best baseline in this view, on the same draws."""
+    """TPR·TNR minus the best baseline's in this view, on the same draws."""
     lower_bound: float
     """pz·TNR, without labels of single runs; at most 0.25 by chance. n/a without an intervention."""
     published: float

@@ -276,8 +276,8 @@ class Report:
     def figure(self, draw: Callable[[], Figure | None], caption: str) -> Self:
         """Add the matplotlib figure that ``draw`` makes, if any, as inline SVG.
 
-        ``caption`` is also what a screen reader says. Without matplotlib there are no figures, and the
-        report says once what they need.
+        ``caption`` is also what a screen reader says. Without matplotlib figures are left out, and
+        the report says so once.
         """
         if not installed("matplotlib"):
             return self._say_no_plots()

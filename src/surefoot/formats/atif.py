@@ -39,7 +39,7 @@ def is_atif(row: Mapping[str, Any]) -> bool:
 def read_atif(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
     """One trace per trajectory, without the turns that were copied from another one for context.
 
-    The task and the reward of a wrapper belong to the trajectory in it, not to those of its subagents.
+    The task and the reward of a wrapper belong to the trajectory in it, not to its subagents.
     """
 
     def build(number: int, row: Any) -> Iterator[ImportedTrace]:
@@ -110,7 +110,7 @@ def _turn_message(number: int, turn: Mapping[str, Any]) -> dict[str, Any]:
         {
             "id": call.get("tool_call_id") or f"{turn.get('step_id', number)}.{index}",
             "name": call.get("function_name") or call.get("tool_name"),
-            # as text, so that the message has the record's shape and needs no reading in parts
+            # as text, so that the message has the record's shape and need not be read in parts
             "arguments": as_json(call.get("arguments") or {}),
         }
         for index, call in enumerate(turn.get("tool_calls") or ())

@@ -123,7 +123,7 @@ def _kept(rows: Sequence[Mapping[str, Any]], context: ImportContext) -> list[Map
 
 
 def _with_prompt(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The event; a prompt that waited for the end of a turn stands in an attachment."""
+    """The event; a prompt that waited for the end of a turn is in an attachment."""
     attachment = row.get("attachment")
     if not isinstance(attachment, Mapping) or attachment.get("type") != "queued_command":
         return row
@@ -227,7 +227,7 @@ def _block(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _error(result: Mapping[str, Any] | None, *, streamed: bool) -> str | None:
-    """Why a stream did not end by itself."""
+    """Why a stream did not end normally."""
     if result is None:
         return "the stream ends before its result" if streamed else None
     if result.get("is_error") or result.get("subtype") != "success":

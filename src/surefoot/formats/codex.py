@@ -2,7 +2,7 @@
 
 A rollout has two logs in one file: ``response_item`` is what the model reads and writes, in the items of
 OpenAI's Responses API, and ``event_msg`` is what the screen shows. The first is read; the second adds the
-exit codes of commands, what the user typed, and rollbacks. Before September 2025 items had no envelope.
+exit codes of commands, what the user typed, and rollbacks. Before September 2025 items lacked an envelope.
 """
 
 from __future__ import annotations

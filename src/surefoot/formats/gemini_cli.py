@@ -1,7 +1,7 @@
 """Sessions of Gemini CLI: ``~/.gemini/tmp/*/chats/session-*.jsonl``, before 2026 one object in ``.json``.
 
 After a line with the session's data, each line is a message, a change of the data (``$set``) or a rewind
-(``$rewindTo``). A message that is written again replaces the earlier one of its id. Calls stand in the
+(``$rewindTo``). A message that is written again replaces the earlier one of its id. Calls are in the
 model's message together with their results.
 """
 

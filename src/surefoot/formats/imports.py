@@ -139,7 +139,7 @@ class ImportContext:
             self.columns.setdefault(column, ColumnCount()).add(value, is_read=is_read)
 
     def account(self) -> Iterator[str]:
-        """What was read of each column, and what was not read: lines, files, parts of runs, fields."""
+        """What the import read of each column, and left unread: lines, files, parts of runs, fields."""
         if self.report.bad_count:
             yield self.report.summary()
         for name, column in self.columns.items():
@@ -227,7 +227,7 @@ def run_of(
     task_id: str | None = None,
     **fields: Any,
 ) -> ImportedTrace:
-    """An agent's run with ``fields`` of :func:`run_on`; without ``task``, it is what the user said first."""
+    """An agent's run with ``fields`` of :func:`run_on`; without ``task``, it is the user's first message."""
     messages = context.chat(rows)
     if not task:
         first = next(message.role for message in messages if message.role not in ("system", "developer"))
@@ -329,7 +329,7 @@ def task_of(messages: Sequence[Message]) -> str:
     if any(message.attachments for message in prompt):
         return "(no text: see the attachments of the first message)"
     raise RecordError(
-        "no message before the assistant's first one has text, so there is no problem; name its column"
+        "no message before the assistant's first one has text, so the problem is missing; name its column"
     )
 
 

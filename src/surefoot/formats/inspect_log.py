@@ -108,14 +108,14 @@ def _samples(path: Path, report: ReadReport) -> Iterator[Row]:
         samples = log.pop("samples", None)
         count_fields(log, (), report.fields)
         if not isinstance(samples, list):
-            raise RecordError(f"{path}: the log has no samples; run the evaluation with log_samples=True")
+            raise RecordError(f"{path}: the log lacks samples; run the evaluation with log_samples=True")
         yield from enumerate(samples, start=1)
         return
     with _open_archive(path) as archive:
         entries = [entry for entry in archive.infolist() if entry.filename.startswith("samples/")]
         _check_unpacked_size(entries)
-        others = [name for name in archive.namelist() if not name.startswith("samples/")]
-        report.left_out.update(f"member {shortened(name)} of the archive" for name in others)
+        other_members = [name for name in archive.namelist() if not name.startswith("samples/")]
+        report.left_out.update(f"member {shortened(name)} of the archive" for name in other_members)
         for number, entry in enumerate(entries, start=1):
             try:
                 yield number, from_json(_content(archive, entry))

@@ -298,7 +298,7 @@ class _Columns:
         for content, column in columns.items():
             if _lookup(row, column) is None and column.partition(".")[0] not in row:
                 option = f"--{content.replace('_', '-')}-field"
-                raise RecordError(f"{option} {column}: there is no such column; there are {', '.join(row)}")
+                raise RecordError(f"{option} {column}: the column does not exist; there are {', '.join(row)}")
         return columns
 
     def _advice(self, row: Mapping[str, Any], content: str) -> str:

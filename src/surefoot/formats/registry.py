@@ -222,7 +222,7 @@ def _format_of(path: Path | str, settings: ImportSettings) -> str:
         return "opencode"
     head = head_row(Path(path))
     name = _format_of_row(head) if isinstance(head, Mapping) else "rows"
-    if name == RECORDS or (name != "rows" and FORMATS[name].read_log):  # data sets are told by all columns
+    if name == RECORDS or (name != "rows" and FORMATS[name].read_log):  # data sets: by all columns
         return name
     rows = [
         row for _, row in islice(raw_rows(path, subset=settings.subset, split=settings.split), _FIRST_ROWS)
@@ -302,12 +302,12 @@ def import_traces(path: Path | str, name: str, context: ImportContext) -> Iterat
 
 
 def _folder_traces(path: Path, name: str, context: ImportContext) -> Iterator[ImportedTrace]:
-    """The traces of a folder's files, each with the name of its file and the result beside it."""
+    """The traces of a folder's files, each with the name of its file and the result next to it."""
     form = None if name == FOLDER else format_called(name)
     folder = open_run_folder(path, lambda file: _run_format(file, context.settings) if form is None else name)
     failed, formats = list(folder.left_out), Counter[str]()
     context.doubts.extend(folder.doubts)
-    for ending, count in folder.others.items():
+    for ending, count in folder.unusable.items():
         context.report.left_out[f"files {ending or 'without an ending'}"] += count
     with closing(Seen()) as seen:
         for run in folder.runs:

@@ -140,7 +140,7 @@ def _multi_line_rows(
 
 def _dataset_rows(name: str, subset: str | None, split: str) -> Iterator[Row]:
     if not Path(name).is_dir() and Path(name).suffix in _FILE_SUFFIXES:
-        raise RecordError(f"{name}: there is no such file; check the path")
+        raise RecordError(f"{name}: file not found; check the path")
     need("datasets", f"{name}, which is not a file but may be the name of a data set,")
     import datasets
 

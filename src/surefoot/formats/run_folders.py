@@ -1,4 +1,4 @@
-"""A folder of runs: which of its files are runs, and what the files beside them say of each.
+"""A folder of runs: which of its files are runs, and what the files next to them say of each.
 
 The result in a folder (:mod:`surefoot.formats.trial_results`) belongs to the one run below it. Harbor keeps a
 run in several forms under ``agent/``: the trajectory is read, else the agent's session, else its events.
@@ -32,7 +32,7 @@ class RunFile:
     """Path below the folder."""
     format: str
     result: TrialResult | None = None
-    """What the files beside it say of its run."""
+    """What the files next to it say of its run."""
 
 
 @dataclass(kw_only=True)
@@ -44,7 +44,7 @@ class RunFolder:
     """``NAME: reason``"""
     doubts: list[str]
     """Results that belong to no single run."""
-    others: Counter[str] = field(default_factory=Counter)
+    unusable: Counter[str] = field(default_factory=Counter)
     """Numbers of files that cannot hold a run, by their ending."""
 
 
@@ -63,7 +63,7 @@ def open_run_folder(folder: Path, format_of: Callable[[Path], str | None]) -> Ru
     results: dict[Path, TrialResult | None] = {}
     for path in _files(folder):
         if not path.name.endswith(_ENDINGS):
-            runs_in.others[path.suffix] += 1
+            runs_in.unusable[path.suffix] += 1
             continue
         by_result.setdefault(_nearest(path, folder, results), []).append(path)
     for parent, paths in by_result.items():
@@ -123,7 +123,7 @@ def _add(
             if path.name in RESULT_NAMES:
                 pass  # read as a result
             elif path.suffix == ".txt":
-                runs_in.others[path.suffix] += 1
+                runs_in.unusable[path.suffix] += 1
             else:
                 runs_in.left_out.append(f"{name}: no messages, steps or solutions")
             continue

@@ -1,4 +1,4 @@
-"""The reward and the task of a run, as harnesses write them around its messages or into files beside them.
+"""The reward and the task of a run, as harnesses write them around its messages or into files next to them.
 
 Harbor writes ``result.json``, ``verifier/reward.txt`` or ``reward.json``; Terminal-Bench ``results.json``;
 wrappers of ATIF ``reward`` and ``task_name``.
@@ -164,7 +164,7 @@ def with_result(
 def with_result_beside(
     items: Iterable[ImportedTrace], result: TrialResult | None, context: ImportContext, name: str
 ) -> Iterator[ImportedTrace]:
-    """The runs of a file; the result beside it belongs to its one run, and not to subagents of that run."""
+    """The runs of a file; the result next to it belongs to its one run, and not to subagents of that run."""
     held: list[ImportedTrace] = []
     for imported in items:
         note = (imported.trace.meta.get(IMPORT_KEY) or {}) if imported.trace is not None else {}

@@ -25,7 +25,7 @@ from surefoot.tree import TokenIndex, shared_length
 _TREE_TOKENS = 4096
 """Most tokens of a tree in one pass, unless the settings say; activations of a 135M model need some 6 GB."""
 _TREE_ITEMS = 4096
-"""Most items of a tree that are put in order together; the token ids of so many are in memory."""
+"""Most items of a tree that are sorted together; the token ids of so many are in memory."""
 
 T = TypeVar("T")
 

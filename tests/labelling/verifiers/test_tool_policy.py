@@ -167,7 +167,7 @@ TOOL = Tool(name="act", parameters=json.dumps(SCHEMA))
     [
         ("args.amout <= 5", "argument 'amout' does not exist"),
         ("args['amout'] <= 5", "argument 'amout' does not exist"),
-        ("args.to.town == 'x'", "no argument 'to.town'"),
+        ("args.to.town == 'x'", "argument 'to.town' does not exist"),
         ("args.amount <= '5'", "args.amount is a number and is compared with '5'"),
         ("5 <= args.method", "args.method is a string and is compared with 5"),
         ("args.amount in ['a', 'b']", "compared with 'a'"),

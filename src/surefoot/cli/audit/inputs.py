@@ -186,7 +186,7 @@ class AuditTest(FrozenModel):
     """One test of ``surefoot audit``, with its settings."""
 
     def check(self, audit: AuditCommand) -> None:
-        """Raise ``ValueError`` if the command lacks what the test needs, or has what it does not use."""
+        """Raise ``ValueError`` if the command lacks an input that the test needs, or has an unused one."""
         if audit.pool:
             raise ValueError("'pool' is not used by this test; it is for over-optimisation")
         if not (audit.scorers or audit.verifier):

@@ -128,7 +128,7 @@ class CalibrationMeasure(AgainstLabels):
             facts=[
                 fact
                 for item, good in zip(items, labels.good, strict=True)
-                for fact in step_facts(item.problem, item.trace, [known is not None for known in good])
+                for fact in step_facts(item.problem, item.trace, [label is not None for label in good])
             ],
             fits=[kind for kind in dict.fromkeys(self.fit) if kind != "none"],
             bins=self.bins,

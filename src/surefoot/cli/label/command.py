@@ -200,7 +200,7 @@ class Label(Command):
     def open_policy(
         self, *, chat: bool, batch_size: int | None = None, extra_body: dict[str, Any] | None = None
     ) -> Policy:
-        """The policy; ``batch_size`` is that of the method. Raises ``PolicyError``."""
+        """The policy, with the ``batch_size`` of the method. Raises ``PolicyError``."""
         policy = self.policy
         if batch_size is not None and "batch_size" not in policy.model_fields_set:
             policy = policy.model_copy(update={"batch_size": batch_size})

@@ -122,7 +122,7 @@ def with_answer(items: Any) -> Any:
 _FREE = b'"usage":%s' % Usage().model_dump_json().encode()
 _TRACE, _VALUE, _KIND = (re.compile(b'"%s":([^,}]*)' % name) for name in (b"trace_id", b"value", b"kind"))
 _FEW = 10
-"""Inner steps from which on it is no accident that no rollout succeeds."""
+"""Inner steps from which on the failure of all rollouts is hardly an accident."""
 
 
 class Tally:

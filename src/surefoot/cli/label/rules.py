@@ -92,7 +92,7 @@ class ExpertLabels(Method):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.match == "exact" and self.tolerance is not None:
-            raise ValueError("match=exact takes no tolerance; choose numbers or tool-call")
+            raise ValueError("match=exact does not take a tolerance; choose numbers or tool-call")
         return self
 
     @contextmanager
@@ -177,7 +177,7 @@ class ValueMethod(Method):
         valued: LabelledTraces = usable(
             items,
             lambda item: any(label.kind == "value" for label in item.labels),
-            f"{path} has no label of kind 'value' for them; `label FILE mc` makes such labels",
+            f"{path} lacks labels of kind 'value' for them; `label FILE mc` makes such labels",
         )
         return valued
 

@@ -1,7 +1,7 @@
 """What a policy answers after its prompt, or the reasoning, was changed.
 
 Each test asks for the answer that follows from a prompt and the beginning of a solution. The tests of the
-text are those of Lanham et al. (arXiv 2307.13702): reasoning cut short, replaced by filler,
+text come from Lanham et al. (arXiv 2307.13702): reasoning cut short, replaced by filler,
 paraphrased, or altered in one step. A mistake is planted only where the answer that follows from it is known.
 A hint claims a wrong answer in the prompt (Turpin et al., arXiv 2305.04388; Chen et al., arXiv 2505.05410);
 exchanging the texts of the hinted and the plain prompt separates the effect through the text from the one

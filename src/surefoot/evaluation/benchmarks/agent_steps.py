@@ -257,7 +257,7 @@ def agent_runs(items: Iterable[LabelledTrace | JudgedRun]) -> list[AgentRun]:
             trace_id, problem_id, steps = item.trace.id, item.trace.problem_id, len(item.trace.steps)
             subset, outcome = item.problem.source or "unknown", item.trace.outcome
         if not steps:
-            raise LabelError(f"run {trace_id} has no steps; leave it out")
+            raise LabelError(f"run {trace_id} lacks steps; leave it out")
         if trace_id in runs:
             raise LabelError(f"run {trace_id} occurs twice in the data; give each file once")
         labels = [label for label in item.labels if label.kind == "correctness" and label.value is not None]

@@ -464,7 +464,7 @@ def prmbench_section(result: PRMBenchEvaluation) -> Section:
         title="PRMBench",
         tested="wrong steps on public benchmarks",
         about=f"{result.traces} traces and {result.controls} controls; {result.left_out} left out because a "
-        f"source has no record of them, {result.repeated} as repeated rows. PRMScore is 0.5 F1 + 0.5 F1_neg "
+        f"source lacks them, {result.repeated} as repeated rows. PRMScore is 0.5 F1 + 0.5 F1_neg "
         "over all steps: F1 of the valid steps and F1_neg of the wrong ones; a group's score is the mean "
         "of its classes. multi_solutions has valid steps only and is scored by F1 alone. Controls enter "
         "the similarity only. Rule 'split': the threshold was fitted on the other half of the problems. "
@@ -473,8 +473,7 @@ def prmbench_section(result: PRMBenchEvaluation) -> Section:
         results=result,
         cards={score.system: _cards(score, result.traces) for score in order},
         limits=[
-            f"{result.traces} traces of mathematics; {result.left_out} left out because a source "
-            "has no record of them."
+            f"{result.traces} traces of mathematics; {result.left_out} left out because a source lacks them."
         ],
         plots=[
             Plot("scores.flags.total", "PRMScore over all steps with 95 % intervals.", y=("score",)),

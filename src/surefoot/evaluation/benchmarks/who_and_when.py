@@ -98,7 +98,7 @@ def blamed_runs(data: Mapping[str, Sequence[LabelledTrace]]) -> list[BlamedRun]:
             names = [agent_name(trace.messages[s.message]) for s in trace.steps if s.message is not None]
             speakers = tuple(None if name is None else name.casefold() for name in names)
             if not wrong or not any(speakers):
-                raise LabelError(f"run {trace.id} has no step labelled −1, or no agent's; leave it out")
+                raise LabelError(f"run {trace.id} lacks a step labelled −1, or names of agents; leave it out")
             if trace.id in runs:
                 raise LabelError(f"run {trace.id} occurs twice in the data; give each file once")
             named = trace.meta.get("who_and_when", {}).get("mistake_agent") or speakers[min(wrong)] or ""

@@ -61,7 +61,7 @@ def compare(
 
 
 def equal(x: Number, y: Number) -> bool:
-    """Whether two values are equal, up to the error of floating-point arithmetic if one is no fraction."""
+    """Whether two values are equal; exact for fractions, else up to the error of floating-point numbers."""
     if isinstance(x, Fraction) and isinstance(y, Fraction):
         return x == y
     return abs(complex(x) - complex(y)) <= _EQUAL * max(abs(complex(x)), abs(complex(y)))
@@ -107,7 +107,7 @@ def _unit(side: Side, reading: Notation = PLAIN) -> Fraction:
 
 def _nearly(side: Side, x: Fraction, y: Fraction) -> bool:
     """Whether ``side``, of value ``x``, may be ``y`` cut off or rounded up: it differs by less than one unit
-    of the last digit, and ``y`` has more digits but is no smaller than that unit of a decimal."""
+    of the last digit, and ``y`` has more digits but is at least that unit of a decimal."""
     if side.places is None:
         return False
     unit = _unit(side)

@@ -57,7 +57,7 @@ class Work:
 
 
 Residual = NDArray[np.complex128]
-"""Left minus right at ``_POINTS`` points; NaN where a side has no value."""
+"""Left minus right at ``_POINTS`` points; NaN where a side lacks a value."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -136,10 +136,10 @@ def is_impossible(relation: Relation, work: Work) -> bool:
     differences = [x - y for x, y in sides]
     if all(isinstance(difference, Fraction) for difference in differences):
         return len(set(differences)) == 1 and differences[0] != 0
-    left = _spread(np.array([_floating(x) for x, _ in sides]))
+    side_spread = _spread(np.array([_floating(x) for x, _ in sides]))
     size = abs(_floating(differences[0]))  # next to a huge difference, the rest would be lost
     spread = _spread(np.array([_floating(difference) for difference in differences]))
-    return size < left / _TOLERANCE**0.5 and spread <= _TOLERANCE * min(size, left)
+    return size < side_spread / _TOLERANCE**0.5 and spread <= _TOLERANCE * min(size, side_spread)
 
 
 def _spread(values: Residual) -> float:
@@ -162,8 +162,8 @@ def is_combination(residual: Residual, others: Sequence[Residual]) -> bool:
 
     def spanned(target: Residual) -> bool:
         coefficients = np.linalg.lstsq(matrix, target, rcond=None)[0]
-        rest = np.abs(matrix @ coefficients - target).max()
-        return bool(rest <= _TOLERANCE * np.abs(target).max())
+        error = np.abs(matrix @ coefficients - target).max()
+        return bool(error <= _TOLERANCE * np.abs(target).max())
 
     return spanned(residual[rows]) and not spanned(np.ones(int(rows.sum()), dtype=np.complex128))
 
@@ -242,7 +242,7 @@ def _one_side_changes(relation: Relation, previous: Relation, work: Work) -> boo
 def _solutions_change(relation: Relation, previous: Relation, work: Work) -> bool:
     """Whether two equations are of the same degree without being proportional.
 
-    Values, and factors that are set to 0 one after the other, are no rewritings.
+    Values, and factors that are set to 0 one after the other, do not count as rewritings.
     """
     factors = _is_zero(relation.right) and _is_zero(previous.right) and relation.left.kind != "*"
     rounded = relation.has_decimals or previous.has_decimals
@@ -276,7 +276,7 @@ def _sign_is_lost(relation: Relation, previous: Relation, work: Work) -> bool:
 def _terms(relation: Relation, work: Work) -> tuple[list[Fraction], list[Fraction]] | None:
     """Values at the first point of the terms of both sides, with their signs and without 0.
 
-    ``None`` for fewer than three terms, or if one is no fraction there.
+    ``None`` for fewer than three terms, or if one is not a fraction there.
     """
     sides: tuple[list[Fraction], list[Fraction]] = ([], [])
     for side, terms in zip(relation.sides, sides, strict=True):

@@ -210,7 +210,7 @@ def _plain_word(word: str, *, latex: bool, after_number: bool) -> tuple[str, str
     if word == "π":
         return "sym", "pi"
     if not word.isascii() and (len(word) == 1 or any("α" <= letter <= "ω" for letter in word)):
-        return "opaque", word  # πr is no unit
+        return "opaque", word  # πr is not a unit
     if len(word) == 1 and not latex:
         return "letter", word
     ordinal = after_number and word in ("st", "nd", "rd", "th")  # "1st - 5"

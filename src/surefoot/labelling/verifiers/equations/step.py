@@ -1,4 +1,4 @@
-"""The equations of one step: what holds, what is wrong, and what earlier equations confirm.
+"""The equations of one step: right, wrong, and confirmed by earlier ones.
 
 Each kind of error stands alone and has its own precision (see ``docs/results/labels.md``). Equations with
 letters of other lines, cases and objects share their letters, so these facts only confirm.
@@ -84,12 +84,12 @@ class StepCheck:
 def check_step(context: Context, text: str) -> StepCheck:
     """Check the step after ``context``."""
     checker = _StepChecker(context, text, source=f"step {context.length + 1}")
-    after = checker.context
+    next_context = checker.context
     if any(check.state == "fails" for check in checker.checks):
-        after = context  # nothing follows from a wrong step
+        next_context = context  # nothing follows from a wrong step
     return StepCheck(
         checks=(*checker.checks, *_claims(text)),
-        context=replace(after, texts=(*context.texts, text)[-3:], length=context.length + 1),
+        context=replace(next_context, texts=(*context.texts, text)[-3:], length=context.length + 1),
     )
 
 
@@ -321,7 +321,7 @@ _MARK = (
 )
 """The marks of formulas and punctuation."""
 _GAP = 100
-"""Characters at most between an equation and what it becomes."""
+"""Characters at most between an equation and its next form."""
 _MARKS, _BREAK = re.compile(_MARK), re.compile(r"\n|\\\\|\\[\[\]]|\$\$")
 _SO = re.compile(
     rf"{_MARK}(?:so|thus|hence|therefore|which (?:gives|means|yields)|giving)\b{_MARK}"
