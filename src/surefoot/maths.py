@@ -198,8 +198,8 @@ def same_rounded(x: Fraction, y: Fraction, x_step: Fraction, y_step: Fraction) -
     """
     for decimal, step, other_step in ((x, x_step, y_step), (y, y_step, x_step)):
         if step and abs(x - y) <= step / 2:
-            digits, places = abs(decimal) / step, step <= Fraction(1, 10**_DECIMALS)
-            if (places and digits >= 10**4) or (not other_step and digits >= 10**5):
+            digits, six_places = abs(decimal) / step, step <= Fraction(1, 10**_DECIMALS)
+            if (six_places and digits >= 10**4) or (not other_step and digits >= 10**5):
                 return True
     return False
 

@@ -423,7 +423,7 @@ def _card(card: Card) -> str:
 
 
 def _bar(card: Card) -> str:
-    """The interval as a line with a dot, drawn against a broken line for the null."""
+    """The interval as a line with a dot; a broken line marks the null."""
     points = bar(card)
     if points is None:
         return ""

@@ -310,7 +310,7 @@ class _Call:
     request: SampleRequest
     mode: Mode
     show: Show | None
-    shown: bool = False
+    text_shown: bool = False
     attempts: int = 0
 
     async def result(self) -> SampleResult:
@@ -363,13 +363,13 @@ class _Call:
                         return ResponseBody.model_validate_json(data)
                     return await self._streamed(client, self.show, max_bytes)
                 except CallError as error:
-                    if self.shown or not error.retryable or self.attempts > max_retries:
+                    if self.text_shown or not error.retryable or self.attempts > max_retries:
                         raise
                     await asyncio.sleep(error.wait_s(self.attempts))
 
     async def _streamed(self, client: HttpClient, show: Show, max_bytes: int) -> ResponseBody:
         def show_piece(number: int, text: str) -> None:
-            self.shown = True
+            self.text_shown = True
             show(number, text)
 
         builder = ResponseBuilder(self.request, self.mode, show_piece)

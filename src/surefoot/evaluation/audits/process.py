@@ -388,7 +388,7 @@ def rationalised_lab_cases(problems: Sequence[Problem], *, seed: int = 0) -> lis
     The rationalised one has a wrong result in a random line, continues correctly from it, and states the
     correct answer as the result of its last operation. Each line starts with the result of the line before,
     so only calculation reveals the fault. The wrong one is the same with the calculated last result. A
-    problem that loses the wrong result on the way (0 times anything) has no wrong solution; one with a single
+    problem that loses the wrong result on the way (0 times anything) lacks a wrong one; one with a single
     operation has the correct solution alone. Raises ``RecordError`` for a problem of another world.
     """
     rng = np.random.default_rng(seed)

@@ -334,7 +334,7 @@ def overall(outcomes: Sequence[RuleOutcome]) -> tuple[Outcome, str]:
 class ReadLimit:
     """How many values the rules may still read."""
 
-    left: int = MAX_EVALUATION
+    remaining: int = MAX_EVALUATION
 
 
 def judge_call(
@@ -461,8 +461,8 @@ class _Values:
 
     def _spend(self, cost: int) -> None:
         self._left -= cost
-        self._limit.left -= cost
-        if self._left < 0 or self._limit.left < 0:
+        self._limit.remaining -= cost
+        if self._left < 0 or self._limit.remaining < 0:
             self.failed = "it would read too many values"
 
     def _matching(self, name: str, arguments: Mapping[str, Any]) -> Iterator[CallResult]:

@@ -395,8 +395,8 @@ async def _sign_in_needed(request: Request, _: Exception) -> Response:
         return JSONResponse({"error": "sign in, or send a valid API key"}, status_code=401, headers=headers)
     to = request.scope.get("root_path", "") + "/sign-in"
     if request.method == "GET":
-        here, query = request.url.path, request.url.query
-        to += "?" + urlencode({"next": f"{here}?{query}" if 0 < len(query) <= _LONGEST_QUERY else here})
+        path, query = request.url.path, request.url.query
+        to += "?" + urlencode({"next": f"{path}?{query}" if 0 < len(query) <= _LONGEST_QUERY else path})
     return RedirectResponse(to, status_code=303, headers=HEADERS)
 
 
