@@ -66,13 +66,12 @@ def _trajectories(place: str, row: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 def _trace(row: Mapping[str, Any], note: dict[str, Any], context: ImportContext) -> ImportedTrace:
     agent = row.get("agent") or {}
     extra = row.get("extra") or {}
-    name = row.get("trajectory_id") or row.get("session_id")
     return run_of(
         _messages(row["steps"], context),
         context,
         note,
         source=agent.get("name"),
-        id=str(name) if name else "",
+        id=str(row.get("trajectory_id") or row.get("session_id") or ""),
         tools=agent.get("tool_definitions"),
         policy=agent.get("model_name") or agent.get("name"),
         usage=[turn.get("metrics") or {} for turn in row["steps"]],

@@ -148,17 +148,16 @@ def _asserts(test: str) -> list[str]:
     )
     if check is None:
         raise RecordError("field 'test': it does not define 'check'")
-    body = [node for node in check.body if not (isinstance(node, ast.Pass) or _is_text(node))]
+    body = [node for node in check.body if not isinstance(node, ast.Pass)]
+    body = [
+        node for node in body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    ]
     if not all(isinstance(node, ast.Assert) for node in body):
         return []
     asserts = [
         node for node in body if isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant)
     ]
     return list(dict.fromkeys(map(ast.unparse, asserts)))
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 _DOCTEST = re.compile(r"^[ \t]*>>>.*$")

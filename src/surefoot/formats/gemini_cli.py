@@ -61,8 +61,7 @@ def _trace(
             chat.say("user", _content(row.get("content"), calls))
         elif kind == "gemini":
             _add_answer(chat, row)
-            tokens = row.get("tokens") or {}
-            usage.append({"prompt_tokens": tokens.get("input"), "completion_tokens": tokens.get("output")})
+            usage.append(row.get("tokens") or {})
             model, error = model or row.get("model"), None
         else:
             context.report.left_out[f"messages {kind}"] += 1

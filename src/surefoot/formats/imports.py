@@ -293,9 +293,7 @@ def with_reasoning_tokens(messages: tuple[Message, ...], tokens: int | None) -> 
         return messages
     [message] = reasoned
     reasoning = message.reasoning or Reasoning(text="", visibility="withheld")
-    fields = message.model_dump() | {
-        "reasoning": reasoning.model_dump() | {"tokens": tokens or reasoning.tokens}
-    }
+    fields = message.model_dump() | {"reasoning": reasoning.model_dump() | {"tokens": tokens}}
     return tuple(Message.model_validate(fields) if each is message else each for each in messages)
 
 
@@ -306,8 +304,8 @@ def reported_usage(*rows: Mapping[str, Any], calls: int = 0) -> Usage:
         return sum(reported_count(next((row[n] for n in names if row.get(n)), None)) for row in rows)
 
     return Usage(
-        prompt_tokens=total("prompt_tokens", "input_tokens", "tokens_sent"),
-        completion_tokens=total("completion_tokens", "output_tokens", "tokens_received"),
+        prompt_tokens=total("prompt_tokens", "input_tokens", "tokens_sent", "input"),
+        completion_tokens=total("completion_tokens", "output_tokens", "tokens_received", "output"),
         calls=calls,
     )
 

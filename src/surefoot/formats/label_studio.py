@@ -252,6 +252,7 @@ def _time(answers: _Answers, default: datetime) -> datetime:
 
 def _task(item: LabelledTrace, report: WriteReport) -> dict[str, Any]:
     trace = item.trace
+    roles = ["" if step.message is None else f" {trace.messages[step.message].role}" for step in trace.steps]
     groups: dict[tuple[str, str | None], list[tuple[int, StepLabel]]] = {}
     for number, label in enumerate(item.labels):
         if label.step >= len(trace.steps):
@@ -264,8 +265,8 @@ def _task(item: LabelledTrace, report: WriteReport) -> dict[str, Any]:
             "problem": item.problem.text,
             "answer": item.problem.answer or "",
             "steps": [
-                {"author": _author(trace, index), "text": trace.step_text(index)}
-                for index in range(len(trace.steps))
+                {"author": f"{index + 1}{role}", "text": trace.step_text(index)}
+                for index, role in enumerate(roles)
             ],
             _RECORDS_KEY: {
                 "problem": item.problem.model_dump(mode="json"),
@@ -293,11 +294,6 @@ def _task(item: LabelledTrace, report: WriteReport) -> dict[str, Any]:
     }
 
 
-def _author(trace: Trace, index: int) -> str:
-    message = trace.steps[index].message
-    return f"{index + 1}" if message is None else f"{index + 1} {trace.messages[message].role}"
-
-
 def _results(group: Sequence[tuple[int, StepLabel]], trace: Trace) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     for number, label in group:
@@ -311,20 +307,22 @@ def _results(group: Sequence[tuple[int, StepLabel]], trace: Trace) -> list[dict[
         }
         identity = content_id("label-studio", trace.id, number)[:10]
         comment = label.evidence.message or label.reason
+        is_measured = label.kind in _MEASURES and label.value is not None
+        name = label.kind if is_measured else _NAMES[label.value]  # as _meaning reads it
         results.append(
             {
                 "id": identity,
                 "from_name": "label",
                 "to_name": "steps",
                 "type": "paragraphlabels",
-                "value": {**region, "paragraphlabels": [_name_of(label)]},
+                "value": {**region, "paragraphlabels": [name]},
                 "meta": {
                     **({"text": [comment]} if comment else {}),
                     _RECORDS_KEY: label.model_dump(mode="json", exclude={"trace_id"}),
                 },
             }
         )
-        if _is_measured(label):
+        if is_measured:
             results.append(
                 {
                     "id": identity,
@@ -346,13 +344,3 @@ def _meaning(name: object, number: object) -> tuple[LabelKind, float | None] | N
     if low is None or not isinstance(number, int | float) or not low <= number <= 1:
         return None
     return cast("LabelKind", key), float(number)
-
-
-def _is_measured(label: StepLabel) -> bool:
-    """Whether the label's value is written as a number."""
-    return label.kind in _MEASURES and label.value is not None
-
-
-def _name_of(label: StepLabel) -> str:
-    """The name that :func:`_meaning` reads as the label's kind and value."""
-    return label.kind if _is_measured(label) else _NAMES[label.value]

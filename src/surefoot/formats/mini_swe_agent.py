@@ -64,8 +64,7 @@ def _rows(messages: list[Any]) -> list[dict[str, Any]]:
             for item in message.get("output") or ():
                 parts = item.get("content") or () if item.get("type") == "message" else [item]
                 for part in parts:
-                    call = {"id": part.get("call_id")} if part.get("type") == "function_call" else {}
-                    chat.part({**part, **call})
+                    chat.part(part)
         elif role == "assistant":
             row = {name: value for name, value in message.items() if name != "extra"}
             open_calls = []

@@ -100,7 +100,11 @@ def _stored(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _trace(row: Mapping[str, Any], note: Mapping[str, Any], context: ImportContext) -> ImportedTrace:
-    chat, usage, infos = ChatRows(), [], [message["info"] for message in row["messages"]]
+    chat, usage, infos = (
+        ChatRows(),
+        list[Mapping[str, Any]](),
+        [message["info"] for message in row["messages"]],
+    )
     for message in row["messages"]:
         info, parts = message["info"], message["parts"]
         if info.get("role") == "user":
@@ -109,10 +113,8 @@ def _trace(row: Mapping[str, Any], note: Mapping[str, Any], context: ImportConte
             continue
         for part in parts:
             _add_part(chat, part, context)
-        tokens = (
-            info.get("tokens") or next((p["tokens"] for p in reversed(parts) if p.get("tokens")), None) or {}
-        )
-        usage.append({"prompt_tokens": tokens.get("input"), "completion_tokens": tokens.get("output")})
+        tokens = (source["tokens"] for source in (info, *reversed(parts)) if source.get("tokens"))
+        usage.append(next(tokens, {}))
     last, session = infos[-1] if infos else {}, row.get("info") or {}
     error = last.get("error") or {}
     if session.get("parentID"):

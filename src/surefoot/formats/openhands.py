@@ -125,8 +125,8 @@ class _Chat:
     """Ids of unanswered calls, by themselves and by the id of their event."""
     _response: Any = None
     """Id of the response behind the latest assistant message, which its further calls join."""
-    _response_index: int = 0
-    """Index of that message."""
+    _answer: dict[str, Any] = field(default_factory=dict)
+    """That message."""
 
     def add(self, index: int, event: Mapping[str, Any]) -> None:
         """Append the content of ``event``."""
@@ -147,11 +147,11 @@ class _Chat:
         if kind == "system":
             self.tools += args.get("tools") or ()
             self._add_message("system", args.get("content"))
-        elif event.get("source") == "user":
+        elif kind == "message" or event.get("source") == "user":
+            role = "user" if event.get("source") == "user" else "assistant"
             text = args.get("content") if kind == "message" else f"{kind}: {as_json(args)}"
-            self._add_message("user", _with_images(text, args.get("image_urls")))
-        elif kind == "message":
-            self._add_message("assistant", _with_images(args.get("content"), args.get("image_urls")))
+            images = _images(args.get("image_urls") or ())
+            self._add_message(role, [{"type": "text", "text": text or ""}, *images] if images else text)
         elif kind in ("finish", "reject"):
             outputs = args.get("outputs") or {}
             texts = (
@@ -230,12 +230,10 @@ class _Chat:
         reasoning: Mapping[str, Any] | None,
         response: Any,
     ) -> None:
-        if response is not None and response == self._response:
-            self.messages[self._response_index]["tool_calls"].append(call)
-        else:
+        if response is None or response != self._response:
             self._add_message("assistant", content, reasoning)
-            self.messages[-1]["tool_calls"] = [call]
-            self._response, self._response_index = response, len(self.messages) - 1
+            self._response, self._answer = response, self.messages[-1]
+        self._answer.setdefault("tool_calls", []).append(call)
         self._open_calls[call["id"]] = call["id"]
         if "id" in event:
             self._open_calls["event", event["id"]] = call["id"]
@@ -269,15 +267,9 @@ def _content(content: Any, extension: Any) -> Any:
         return content
     parts: list[Any] = []
     for part in [*content, *(extension or ())]:
-        if part.get("type") == "image":
-            parts += _images(part["image_urls"])
-        else:
-            parts.append({"type": "text", "text": part.get("text") or ""})
+        text = {"type": "text", "text": part.get("text") or ""}
+        parts += _images(part["image_urls"]) if part.get("type") == "image" else [text]
     return parts
-
-
-def _with_images(content: Any, urls: Sequence[str] | None) -> Any:
-    return [{"type": "text", "text": content or ""}, *_images(urls)] if urls else content
 
 
 def _images(urls: Sequence[str]) -> list[dict[str, Any]]:

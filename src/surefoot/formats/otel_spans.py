@@ -170,15 +170,14 @@ class Span:
         values = (self.attributes.get(name) for name in names)
         return next((reported_count(value) for value in values if value is not None), None)
 
-    def text(self, *names: str) -> str | None:
-        """The first of these attributes, as text."""
-        return next((str(self.attributes[name]) for name in names if self.attributes.get(name)), None)
+    def first(self, *names: str) -> Any:
+        """The first of these attributes that has a value."""
+        return next((self.attributes[name] for name in names if self.attributes.get(name)), None)
 
     @property
     def finish_reason(self) -> str | None:
         """Why the model's message ended."""
-        names = ("gen_ai.response.finish_reasons", "llm.finish_reason")
-        reason: Any = next((self.attributes[name] for name in names if self.attributes.get(name)), None)
+        reason = self.first("gen_ai.response.finish_reasons", "llm.finish_reason")
         if reason is None and (messages := self._messages(*_OUTPUTS)):
             reason = found_field(messages[0], FINISH_REASONS)
         reason = reason[0] if isinstance(reason, list) and reason else reason
@@ -238,6 +237,7 @@ def _traces(
 def _trace(trace_id: str, otel_id: str, chat: _Conversation, form: str) -> ImportedTrace:
     check_assistant(chat.messages)
     last = chat.calls[-1]
+    model = last.first("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
     response_ids = {
         span.span_id: span.attributes["gen_ai.response.id"]
         for span in chat.calls
@@ -253,7 +253,7 @@ def _trace(trace_id: str, otel_id: str, chat: _Conversation, form: str) -> Impor
         note,
         id=trace_id,
         tools=next((span.tools for span in chat.calls if span.tools), ()),
-        policy=last.text("gen_ai.response.model", "gen_ai.request.model", "llm.model_name"),
+        policy=None if model is None else str(model),
         finish_reason=last.finish_reason,
         error=last.error,
         usage=[{name: span.number(*names) for name, names in _TOKENS.items()} for span in chat.calls],

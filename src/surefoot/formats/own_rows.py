@@ -254,7 +254,9 @@ class _Columns:
         """The value of a column, counted by whether it can be read as the content."""
         column = (self._columns or {})[content]
         value = _plain(_lookup(row, column))
-        if isinstance(value, str) and value[:2] in ("['", '["') and _holds_lists(content, column):
+        # a single solution may be such a text itself
+        holds_lists = content in ("steps", "tools") or (content == "text" and column.lower().endswith("s"))
+        if holds_lists and isinstance(value, str) and value[:2] in ("['", '["'):
             with suppress(ValueError):
                 value = python_value(value)
         for each in value if isinstance(value, list) and content in _LISTED else [value]:
@@ -350,11 +352,6 @@ def _plain(value: Any) -> Any:
         with suppress(ValueError):
             return python_value(value) if value.startswith("[{'") else value
     return value
-
-
-def _holds_lists(content: str, column: str) -> bool:
-    """Whether Python text is a list there; a single solution may be such a text itself."""
-    return content in ("steps", "tools") or (content == "text" and column.lower().endswith("s"))
 
 
 def _messages(value: Any) -> list[Any] | None:

@@ -13,14 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Required
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    with_config,
-)
+from pydantic import AfterValidator, ConfigDict, Field, WrapValidator, with_config
 from typing_extensions import TypedDict
 
 from surefoot.errors import RecordError
@@ -52,11 +45,9 @@ class _Completion(_Fields, total=False):
     flagged: bool | None
 
 
-def _text_or_object(data: object, handler: ValidatorFunctionWrapHandler) -> object:
-    return data if isinstance(data, str) else handler(data)
-
-
-_HumanCompletion = Annotated[_Completion, WrapValidator(_text_or_object)]
+_HumanCompletion = Annotated[
+    _Completion, WrapValidator(lambda data, handler: data if isinstance(data, str) else handler(data))
+]
 """Some exports have the labeller's step as plain text."""
 
 
@@ -140,6 +131,7 @@ def _traces(record: _SessionRow) -> Iterator[LabelledTrace]:
 
     def trace(offers: list[_Rated], branch: str, place: list[int] | None) -> LabelledTrace:
         last = offers[-1]
+        _, mark, answer = last.text.rpartition(_ANSWER_MARK)
         return _path_trace(
             builder,
             problem,
@@ -148,7 +140,7 @@ def _traces(record: _SessionRow) -> Iterator[LabelledTrace]:
             branch=branch,
             identity=(rater, timestamp, problem.id, place),
             rater=rater,
-            answer=_answer(last.text),
+            answer=answer.strip() or None if mark else None,
             finish_reason=label.get("finish_reason"),
             meta=meta,
         )
@@ -206,11 +198,6 @@ def _chosen(step: _SessionStep, index: int, offers: list[_Rated], pre_generated:
         if offer.text == expected and offer.rating is not None:
             return offer.number
     return next((offer.number for offer in offers if offer.rating == -1.0), None)
-
-
-def _answer(text: str) -> str | None:
-    _, mark, answer = text.rpartition(_ANSWER_MARK)
-    return (answer.strip() or None) if mark else None
 
 
 def _time(timestamp: str) -> datetime:

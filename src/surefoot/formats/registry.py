@@ -91,8 +91,8 @@ class Format:
     """Whether labels can only be good or bad; ``write`` then also takes ``neutral`` and ``threshold``."""
     write_back: WriteBack | None = None
     """Copies the original with results, by their place; returns the number of traces written."""
-    place: Callable[[Mapping[str, Any]], str] = str
-    """The place of a trace in its original, from its import note."""
+    place: str = ""
+    """The place of a trace in its original, as a template over its import note."""
     endings: tuple[str, ...] = _JSON
     """Endings of files that ``write_back`` writes."""
 
@@ -129,13 +129,8 @@ def _is_stepwise(row: Mapping[str, Any]) -> bool:
 
 
 def _log(detect: Detector, read: LogReader, write_back: WriteBack, place: str, *endings: str) -> Format:
-    """A log; ``place`` is a template over the import note."""
-
-    def place_of(note: Mapping[str, Any]) -> str:
-        return place.format(**{"sample": 0, "subagent": "", **note})
-
     endings = endings or _JSON
-    return Format(detect=detect, read_log=read, write_back=write_back, place=place_of, endings=endings)
+    return Format(detect=detect, read_log=read, write_back=write_back, place=place, endings=endings)
 
 
 def _dataset(detect: Detector | None, read: DatasetReader, **fields: Any) -> Format:
@@ -438,7 +433,8 @@ def export_results(original: Path, path: Path, results: Iterable[TraceResults]) 
         if not original.resolve().as_posix().endswith(note.get("file", "")):
             continue  # it is from another file of the folder
         writers[note["format"]] = form.write_back
-        by_format.setdefault(note["format"], {})[form.place(note)] = result
+        place = form.place.format(**{"sample": 0, "subagent": "", **note})
+        by_format.setdefault(note["format"], {})[place] = result
     if not by_format:
         raise RecordError(
             f"no trace of {original} has a label or a score; give the files that were made from its traces"

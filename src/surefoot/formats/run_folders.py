@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -133,8 +133,7 @@ def _add(
     if result and len(mains) > 1 and result.outcome is not None:
         runs_in.doubts.append(f"{place}: its reward is not used, because {len(mains)} runs lie there")
     for run in runs:
-        of_run = result if [run] == mains else None
-        runs_in.runs.append(RunFile(path=run.path, name=run.name, format=run.format, result=of_run))
+        runs_in.runs.append(replace(run, result=result if [run] == mains else None))
 
 
 def _rank(path: Path) -> int:

@@ -37,18 +37,12 @@ def read_swe_agent(path: Path | str, context: ImportContext) -> Iterator[Importe
 
     def build(number: int, row: Any) -> Iterator[ImportedTrace]:
         note = row_note("swe-agent", number, row)
-        for sample, run in enumerate(_attempts(row)):
+        # the fields next to attempts are a copy of the best one
+        attempts = row.get("attempts") if isinstance(row, Mapping) else None
+        for sample, run in enumerate(attempts if isinstance(attempts, list) and attempts else [row]):
             yield _trace({**note, "sample": sample}, run, row, context)
 
     return context.rows(raw_rows(path), build)
-
-
-def _attempts(row: Any) -> list[Any]:
-    """The attempts of a run; the fields next to them are a copy of the best one."""
-    if not isinstance(row, dict):
-        return []
-    attempts = row.get("attempts")
-    return attempts if isinstance(attempts, list) and attempts else [row]
 
 
 def _trace(note: dict[str, Any], run: Any, row: Mapping[str, Any], context: ImportContext) -> ImportedTrace:

@@ -6,7 +6,6 @@ A message, part, call or result is read, refused by name, or counted as left out
 
 from surefoot.messages.arguments import (
     MAX_DEPTH,
-    MAX_SCHEMA_NODES,
     call_arguments,
     call_error,
     canonical_arguments,
@@ -15,15 +14,13 @@ from surefoot.messages.arguments import (
     parse_arguments,
     strict_decoder,
 )
-from surefoot.messages.reading import StoreAttachment, call_fields, message_fields, read_messages, tool_fields
+from surefoot.messages.reading import StoreAttachment, message_fields, read_messages, tool_fields
 
 __all__ = [
     "MAX_DEPTH",
-    "MAX_SCHEMA_NODES",
     "StoreAttachment",
     "call_arguments",
     "call_error",
-    "call_fields",
     "canonical_arguments",
     "json_depth",
     "message_fields",

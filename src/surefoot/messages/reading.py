@@ -40,7 +40,7 @@ class _Fields(dict[str, Any]):
     """Fields that were read, so that the record need not look at their shape again."""
 
 
-def message_fields(row: Mapping[str, Any], store: StoreAttachment | None = None) -> Mapping[str, Any]:
+def message_fields(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields of a ``Message`` for one message in any dialect.
 
     A message in the record's own shape is returned as it is. Unknown fields pass through, so that the record
@@ -49,7 +49,7 @@ def message_fields(row: Mapping[str, Any], store: StoreAttachment | None = None)
     """
     if type(row) is _Fields or _is_native(row):
         return row
-    reader = _Reader(store, None)
+    reader = _Reader(None, None)
     with _named_errors(""):
         reader.add(row)
         messages = reader.finished()
