@@ -266,7 +266,8 @@ def _add_last_results(chat: _Conversation, tool_spans: Sequence[Span], context: 
     by_id = {span.attributes.get("gen_ai.tool.call.id"): span for span in tool_spans}
     for call in chat.messages[-1].tool_calls:
         if call.id is not None and (span := by_id.get(call.id)) is not None:
-            result = _as_text(span.attributes["gen_ai.tool.call.result"])
+            result = span.attributes["gen_ai.tool.call.result"]
+            result = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
             row = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": result}
             chat.messages += context.messages([row | ({} if span.error is None else {"error": True})])
             chat.spans.append(span.span_id)
@@ -415,10 +416,6 @@ def found_field(value: Any, names: Sequence[str]) -> str | None:
         return next(texts, None) or found_field(list(value.values()), names)
     inner = (found_field(item, names) for item in value) if isinstance(value, list) else ()
     return next(filter(None, inner), None)
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def timestamp(value: Any) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Required
@@ -258,17 +257,12 @@ class _StepRow(FileRow):
     error_reason: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Group:
+class _Group(NamedTuple):
     """Rows that rate the same response after the same prefix."""
 
-    prefix: _Prefix
-    text: str
+    path: _Prefix
+    """The prefix and the response."""
     rows: list[tuple[int, _StepRow]]
-
-    @property
-    def path(self) -> _Prefix:
-        return (*self.prefix, self.text)
 
 
 _Tree = dict[_Prefix, dict[str, _Group]]
@@ -292,7 +286,7 @@ def read_prm800k_steps(path: Path | str, *, report: ReadReport | None = None) ->
     for number, row in read_rows(path, _StepRow, lambda number, row: (number, row), report):
         prefix = tuple(row.responses)
         groups = problems[row.instruction].setdefault(prefix, {})
-        group = groups.setdefault(row.next_response, _Group(prefix=prefix, text=row.next_response, rows=[]))
+        group = groups.setdefault(row.next_response, _Group((*prefix, row.next_response), []))
         group.rows.append((number, row))
     builder = TraceBuilder("\n")
     for instruction, tree in problems.items():
@@ -340,7 +334,7 @@ def _group_trace(
     builder: TraceBuilder, problem: Problem, end: _Group, groups: list[_Group], branch: str
 ) -> LabelledTrace:
     rated = [
-        _Rated(step=len(group.prefix), rating=row.rating, row=_note(number, row))
+        _Rated(step=len(group.path) - 1, rating=row.rating, row=_note(number, row))
         for group in groups
         for number, row in group.rows
     ]

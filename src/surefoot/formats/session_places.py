@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,12 +41,11 @@ def session_places() -> dict[str, tuple[Path, str]]:
 
 def newest_sessions(count: int) -> list[SessionFile]:
     """The newest sessions, the last changed one first."""
-    return sorted(_sessions(), key=lambda session: (-session.changed_s, session.path))[:count]
-
-
-def _sessions() -> Iterator[SessionFile]:
+    sessions = []
     for name, (folder, pattern) in session_places().items():
         for path, _ in zip(folder.glob(pattern), range(_MOST_FILES), strict=False):
             with suppress(OSError):
                 facts = path.stat()
-                yield SessionFile(path=path, format=name, changed_s=facts.st_mtime, size=facts.st_size)
+                file = SessionFile(path=path, format=name, changed_s=facts.st_mtime, size=facts.st_size)
+                sessions.append(file)
+    return sorted(sessions, key=lambda session: (-session.changed_s, session.path))[:count]
