@@ -25,7 +25,11 @@ def training(lab_base, lab_items, tmp_path) -> list[str]:
     """Words of the command after `surefoot train`, but for `--out`."""
     labels = [
         StepLabel(
-            trace_id=item.trace.id, step=step, kind="correctness", value=float(step != 1), source="test"
+            trace_id=item.trace.id,
+            step=step,
+            kind="correctness",
+            value=-1.0 if step == 1 else 1.0,
+            source="test",
         )
         for item in lab_items
         for step in range(len(item.trace.steps))

@@ -31,8 +31,9 @@ TARGETS = StepTargets()
 ENCODING = Encoding(max_length=40)
 
 
-def labelled(folder: Path, count: int) -> LabelledTraces:
-    """Solutions of one to six steps, some without labels, some beyond the context."""
+def labelled(folder: Path, count: int, value: float | None = None) -> LabelledTraces:
+    """Solutions of one to six steps, some without labels, some beyond the context; labels of random values,
+    or all of ``value``."""
     rng = random.Random(0)
     problems = [Problem(text=f"Start with {n % 10}. Add {n // 10 % 10}.\n" * (n + 1)) for n in range(3)]
     traces, labels = [], []
@@ -47,7 +48,13 @@ def labelled(folder: Path, count: int) -> LabelledTraces:
         )
         traces.append(trace)
         labels += [
-            StepLabel(trace_id=trace.id, step=step, value=rng.random(), kind="value", source="test")
+            StepLabel(
+                trace_id=trace.id,
+                step=step,
+                value=max(0.0, rng.random() - 0.2) if value is None else value,
+                kind="value",
+                source="test",
+            )
             for step in range(steps + (number == 5))
             if number % 7
         ]
@@ -58,6 +65,13 @@ def labelled(folder: Path, count: int) -> LabelledTraces:
         open_table(folder / "p.jsonl", Problem), open_table(folder / "t.jsonl", Trace), cut_trace
     )
     return joined.labelled(open_table(folder / "l.jsonl", StepLabel))
+
+
+def test_equal_targets_are_refused_when_they_are_read_again_too(tmp_path: Path) -> None:
+    items, tokenizer = labelled(tmp_path, 50, value=1.0), build_tokenizer()
+    for _ in range(2):
+        with pytest.raises(TrainingError, match=r"targets are 1$"):
+            stored_examples(tmp_path / "examples", tokenizer, ENCODING, items, TARGETS)
 
 
 def test_a_file_holds_what_the_list_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -327,7 +327,8 @@ class ExampleFile(OnDisk[Example]):
         """Lowest target of each."""
         last = self._reader.get_batch_with_custom_metadata(len(batches))
         left_out = json.loads(last.custom_metadata[_LEFT_OUT])
-        self.left_out = DropCounter(Counter(left_out["counts"]), left_out["first"])
+        targets = Counter({float(value): count for value, count in left_out["targets"].items()})
+        self.left_out = DropCounter(Counter(left_out["counts"]), left_out["first"], targets)
         """What is not among the examples, by reason."""
 
     @property
