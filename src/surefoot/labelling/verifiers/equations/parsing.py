@@ -1,7 +1,7 @@
 """Arithmetic, algebra, LaTeX and words in a step: text to tokens, tokens to trees of formulas.
 
-The grammar is that of :mod:`surefoot.answers.formulas`. A reading that writers often mean differently
-(``1/2x``) is parsed with a *doubt*. Nothing is evaluated here.
+Sides are parsed by the grammar of :mod:`surefoot.answers.formulas`. A reading that writers often
+mean differently (``1/2x``) has a *doubt*. Nothing is evaluated here.
 """
 
 from __future__ import annotations

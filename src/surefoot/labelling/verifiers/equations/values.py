@@ -95,7 +95,7 @@ class _Evaluator:
             return node.value
         if is_unknown(node):
             return self._named(str(node))
-        first, *others = (self.value(part) for part in node.parts)
+        first, *others = [self.value(part) for part in node.parts]
         match node.kind:
             case "%":
                 return _bounded(first * self.notation.percent)
@@ -135,7 +135,9 @@ class _Evaluator:
 def _apply(operator: str, *parts: Number) -> Number:
     if all(isinstance(part, Fraction) for part in parts):
         return _EXACT[operator](*parts)
-    return _FLOATING[operator](*(complex(part) for part in parts))
+    if operator not in _FLOATING:
+        raise UnknownValueError("not a whole number")
+    return _FLOATING[operator](*map(complex, parts))
 
 
 def _bounded(result: Number) -> Number:
@@ -201,10 +203,6 @@ def _real(function: Callable[[float], float]) -> Callable[[complex], complex]:
     return applied
 
 
-def _no_value(*_: complex) -> complex:
-    raise UnknownValueError("not a whole number")
-
-
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "+": lambda a, b: a + b,
     "*": lambda a, b: a * b,
@@ -223,8 +221,6 @@ _FLOATING: dict[str, Callable[..., complex]] = _ARITHMETIC | {
     "^": _power,
     "sqrt": _root,
     "abs": lambda a: complex(abs(a)),
-    "!": _no_value,
-    "binom": _no_value,
     "floor": _real(lambda a: math.floor(a + 1e-12)),
     "ceil": _real(lambda a: math.ceil(a - 1e-12)),
 }
