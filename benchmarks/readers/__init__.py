@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from benchmarks.readers.bfcl_results import read_bfcl_results
 from benchmarks.readers.bigbench_mistake import read_bigbench_mistake
 from benchmarks.readers.math_aps import read_math_aps
 from benchmarks.readers.r_judge import read_r_judge
@@ -18,6 +19,7 @@ from surefoot.protocols import LabelledTrace
 
 READERS: Final[Mapping[str, Callable[..., Iterator[LabelledTrace]]]] = MappingProxyType(
     {
+        "bfcl": read_bfcl_results,
         "bigbench-mistake": read_bigbench_mistake,
         "math-aps": read_math_aps,
         "r-judge": read_r_judge,

@@ -376,7 +376,6 @@ SEEDS: tuple[Seed, ...] = (
     _from_data("import langfuse", "langfuse.jsonl"),
     _from_data("import langsmith", "langsmith.jsonl"),
     _from_data("import atif", "atif.json"),
-    _from_data("import bfcl", "bfcl.jsonl"),
     _from_data("import tau-bench", "tau-bench.json"),
     _from_data("import tau2", "tau2.json"),
     _from_data("import swe-agent", "swe-agent.traj"),

@@ -15,7 +15,6 @@ from surefoot.errors import RecordError
 from surefoot.formats.agent_processbench import read_agent_processbench
 from surefoot.formats.atif import is_atif, read_atif
 from surefoot.formats.batch_output import is_batch_output, read_batch_output
-from surefoot.formats.bfcl_results import is_bfcl, read_bfcl_results
 from surefoot.formats.claude_code import is_claude_code, read_claude_code
 from surefoot.formats.code_problems import read_humaneval, read_mbpp, read_mbpp_check
 from surefoot.formats.codex import is_codex, read_codex
@@ -141,7 +140,6 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         "inspect": _log(is_inspect_log, read_inspect_log, write_inspect_log, "{sample}", ".eval", ".json"),
         "atif": _log(is_atif, read_atif, write_own_rows, "{trajectory}"),
-        "bfcl": _log(is_bfcl, read_bfcl_results, write_own_rows, "{row}"),
         "tau-bench": _log(is_tau_bench, read_tau_bench, write_own_rows, "{row}"),
         "tau2": _log(is_tau2, read_tau2, write_own_rows, "{row}/{simulation}"),
         "swe-agent": _log(is_swe_agent, read_swe_agent, write_own_rows, "{row}/{sample}", ".traj", *_JSON),

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from surefoot.formats import ImportContext, ImportSettings, detect_format, import_traces
+from benchmarks.readers import READERS
 from surefoot.io import ReadReport
 from surefoot.segment import segment_trace
 
@@ -58,9 +58,8 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def read(path: Path) -> tuple[list[Any], ReadReport]:
-    assert detect_format(path) == "bfcl"
-    context = ImportContext(settings=ImportSettings(), report=ReadReport())
-    return list(import_traces(path, "bfcl", context)), context.report
+    report = ReadReport()
+    return list(READERS["bfcl"](path, report=report)), report
 
 
 FAILED = {
@@ -132,4 +131,3 @@ def test_hostile_rows_are_rejected_with_the_reason(tmp_path: Path) -> None:
     assert [item.problem.id for item in items if item.trace] == ["multi_turn_base_0"]
     assert report.bad_count == 6
     assert any("multi-turn categories" in reason for _, reason in report.bad)
-    assert detect_format(write(tmp_path / "other.json", [{"id": "multi_turn_base_0", "text": "x"}])) != "bfcl"

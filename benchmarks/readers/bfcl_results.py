@@ -14,22 +14,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.errors import RecordError
-from surefoot.formats.imports import ImportContext, ImportedTrace, row_note, run_on
+from surefoot.formats.imports import ImportContext, ImportedTrace, ImportSettings, row_note, run_on
 from surefoot.formats.rows import raw_rows
+from surefoot.io import ReadReport
+from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, as_json
 
 _HEADER: Final = {"accuracy", "correct_count", "total_count"}
 
 
-def is_bfcl(row: Mapping[str, Any]) -> bool:
-    """Whether a row is a result, the head of a score file, or a failed run in one."""
-    result = {"id", "result", "inference_log"} <= row.keys()
-    return result or row.keys() >= _HEADER or {"test_category", "valid", "prompt"} <= row.keys()
-
-
-def read_bfcl_results(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
-    """One trace per run. Runs of categories with a single turn are rejected: they lack the user's message."""
+def read_bfcl_results(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
+    """One trace per run, without labels. Runs of a single turn are rejected: they lack the user's message."""
     failed = _failed_ids(Path(path))
+    context = ImportContext(settings=ImportSettings(), report=report or ReadReport())
 
     def build(number: int, row: Any) -> list[ImportedTrace]:
         if isinstance(row, Mapping) and row.keys() >= _HEADER:
@@ -45,7 +42,8 @@ def read_bfcl_results(path: Path | str, context: ImportContext) -> Iterator[Impo
         more = {"bfcl_error": row.get("error")}
         return [run_on(problem, messages, note, outcome=outcome, policy=row.get("model_name"), meta=more)]
 
-    return context.rows(raw_rows(path), build)
+    for item in context.rows(raw_rows(path), build):
+        yield LabelledTrace(problem=item.problem, trace=item.trace, labels=())
 
 
 def _failed_ids(path: Path) -> set[str] | None:
