@@ -134,7 +134,7 @@ def test_a_response_is_no_longer_than_the_request_allows():
             policy = OpenAIPolicy(model="m", base_url=server.url, max_retries=0)
             [result] = await policy.sample([SampleRequest(prompt="Hi", sampling=Sampling(max_tokens=9))])
         assert not result.completions
-        assert "longer than 4018432 bytes" in result.error
+        assert "longer than 1018464 bytes" in result.error
 
     asyncio.run(main())
 

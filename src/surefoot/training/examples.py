@@ -134,7 +134,8 @@ def _encode(
         examples = [_example(item.trace.id, read, of_window, drops) for read, of_window in windows]
         if not any(examples):
             drops.add("traces without a usable label", item.trace.id)
-        drops.targets.update(target for example in filter(None, examples) for target in example.targets)
+        if len(drops.targets) < 2:
+            drops.targets.update(target for example in filter(None, examples) for target in example.targets)
         yield from filter(None, examples)
 
 
@@ -215,7 +216,7 @@ class DropCounter:
     counts: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
     targets: Counter[float] = field(default_factory=Counter)
-    """Targets that are used, by value."""
+    """Targets that are used, by value, until a trace shows a second one."""
 
     def add(self, reason: str, name: str, count: int = 1) -> None:
         """Count ``count`` more, found in the record ``name``."""
