@@ -142,7 +142,7 @@ def test_relative_progress_is_the_ratio_of_the_provers_values(files, lab_items, 
 
 def test_labels_that_give_no_advantage_are_refused_or_counted(files, tmp_path):
     words = ("label", files / "t.jsonl", "advantage", "--problems", files / "p.jsonl")
-    assert "no label of kind 'value'" in refused(*words, "--labels", files / "gold.jsonl")
+    assert "lacks labels of kind 'value'" in refused(*words, "--labels", files / "gold.jsonl")
     values = read(files / "v.jsonl", StepLabel)
     hard = [label.model_copy(update={"value": float(label.value > 0)}) for label in values]
     write_records(tmp_path / "hard.jsonl", hard)

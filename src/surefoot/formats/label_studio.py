@@ -122,8 +122,8 @@ def _labelled(task: _Task, builder: TraceBuilder) -> LabelledTrace:
         for answers in task.predictions or []
     ]
     for answers, source, rater in [*people, *models]:
-        given = _Attribution(source=source, rater=rater, created=_time(answers, builder.created))
-        regions += _read_answers(answers, given, trace, size)
+        origin = _Attribution(source=source, rater=rater, created=_time(answers, builder.created))
+        regions += _read_answers(answers, origin, trace, size)
     if ignored := sum(not region for region in regions):
         trace = trace.model_copy(update={"meta": {**trace.meta, "ignored": ignored}})
     labels = tuple(label for region in regions for label in region)

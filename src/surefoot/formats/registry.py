@@ -431,8 +431,8 @@ def export_results(original: Path, path: Path, results: Iterable[TraceResults]) 
         if not original.resolve().as_posix().endswith(note.get("file", "")):
             continue  # it is from another file of the folder
         writers[note["format"]] = form.write_back
-        place = form.place.format(**{"sample": 0, "subagent": "", **note})
-        by_format.setdefault(note["format"], {})[place] = result
+        key = form.place.format(**{"sample": 0, "subagent": "", **note})
+        by_format.setdefault(note["format"], {})[key] = result
     if not by_format:
         raise RecordError(
             f"no trace of {original} has a label or a score; give the files that were made from its traces"

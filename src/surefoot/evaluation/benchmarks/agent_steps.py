@@ -587,8 +587,8 @@ class _Evaluator:
 
     def _lenient(self, predicted: SignArray, members: BoolArray) -> float:
         filled = np.where(predicted == MISSING, 1, predicted).astype(np.int8)
-        found, known = self._truth.hits(filled)[members].sum(axis=0)[2:]
-        return float(found / known) if known else math.nan
+        hits, errors = self._truth.hits(filled)[members].sum(axis=0)[2:]
+        return float(hits / errors) if errors else math.nan
 
     def _monitoring(self, entry: Predictions, covered: BoolArray) -> RunMetrics:
         truth, layout = self._truth, self._truth.layout

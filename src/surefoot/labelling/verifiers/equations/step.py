@@ -295,9 +295,9 @@ def _is_next_line(gap: str) -> bool:
 def _shows_addition(relation: Relation) -> bool:
     """Whether the right side is the left one with another term: ``x^2 + 2x = x^2 + 2x + 1``."""
     right = relation.right
-    before = right.parts[:-1]
+    shorter = right.parts[:-1]
     return right.kind == "+" and (
-        before == relation.left.parts if len(before) > 1 else before[0] == relation.left
+        shorter == relation.left.parts if len(shorter) > 1 else shorter[0] == relation.left
     )
 
 
@@ -306,10 +306,10 @@ def _solves(value: Relation, relation: Relation) -> bool:
     number = _value(value.right, value.notation)
     if number is None:
         return True
-    left, right = (_value(side, relation.notation, {value.left.text: number}) for side in relation.sides)
-    if left is None or right is None or equal(left, right):
+    x, y = (_value(side, relation.notation, {value.left.text: number}) for side in relation.sides)
+    if x is None or y is None or equal(x, y):
         return True
-    return abs(complex(left) - complex(right)) <= _ROUNDING * abs(complex(right))
+    return abs(complex(x) - complex(y)) <= _ROUNDING * abs(complex(y))
 
 
 _ROUNDING = 0.02

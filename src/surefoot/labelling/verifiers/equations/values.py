@@ -251,12 +251,12 @@ def bounds(node: FormulaNode) -> tuple[Fraction, Fraction]:
         return exact, exact
     if node.kind not in (*_ARITHMETIC, "neg", "%"):
         raise UnknownValueError("a decimal under a power")
-    (low, high), *others = (bounds(part) for part in node.parts)
+    (low, high), *operands = (bounds(part) for part in node.parts)
     if node.kind == "neg":
         return -high, -low
     if node.kind == "%":
         return low * PLAIN.percent, high * PLAIN.percent
-    for ends in others:
+    for ends in operands:
         if node.kind == "/" and ends[0] <= 0 <= ends[1]:
             raise UnknownValueError("a division by zero")
         corners = [_ARITHMETIC[node.kind](end, other) for end in (low, high) for other in ends]
