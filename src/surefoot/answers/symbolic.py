@@ -36,9 +36,9 @@ _MOST_BITS = 50_000
 _MOST_TERMS = 1000
 _MOST_FACTORIAL = 3000
 _MOST_WORK = 60_000
-"""Of a question, in some microseconds."""
+"""Units of work that one comparison may take; a unit takes some microseconds."""
 _ROUNDED = Fraction(1, 10**6)
-"""Relative difference of constants of which one has decimals inside an expression."""
+"""Relative difference allowed between constants if one of them contains decimals."""
 _HUGE = 1e300
 _FLIPPED = str.maketrans("<>≤≥", "><≥≤")
 _NESTED = ("list", "set")
@@ -139,7 +139,7 @@ def _power(base: Value, exponent: Value) -> Value:
 
 
 def _function(name: str, parts: Sequence[Value]) -> Value:
-    """The value of a functions function; raises ``KeyError`` for another one."""
+    """The value of a known function; raises ``KeyError`` for an unknown name."""
     x, *arguments = parts
     reals = [_real(part) for part in parts]
     match name:
