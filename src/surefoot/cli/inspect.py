@@ -42,9 +42,10 @@ class Inspect(Command):
     The checks: calls that differ from the task's gold calls, calls that declared schemas do not allow or that
     are unlike all others of their tool, calls written as text, repeated calls, arguments and identifiers from
     nowhere, failures that an answer ignores, claims that no call supports, equations that do not hold, and
-    empty or truncated answers. A finding is a verdict on its step where the check was right in 70 % of the
-    cases or more on every corpus, else advice. The ten most suspicious steps are shown with evidence. For a
-    run on which no check speaks the answer is "cannot tell". docs/results/agents.md has measured precision.
+    empty or truncated answers. A finding is a verdict on its step, unless on some corpus with ten cases or
+    more the check was right in less than 70 %: then it is advice. The ten most suspicious steps are shown
+    with evidence. For a run on which no check speaks the answer is "cannot tell". docs/results/agents.md has
+    measured precision.
 
     Example: `surefoot inspect results.json`
 

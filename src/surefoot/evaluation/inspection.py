@@ -164,8 +164,8 @@ class Inspection:
         return (
             f"Findings: {findings:,} in {self.with_findings:,} of {traces:,} traces; of the other "
             f"{traces - self.with_findings:,} the checks cannot tell. Verdicts: {findings - advice:,}, which "
-            f"name a first suspicious step in {named:,} of the traces; their checks were right about the "
-            f"step in 70 % of the cases or more on every corpus. Advice, without a label: {advice:,}."
+            f"name a first suspicious step in {named:,} of the traces; no corpus with ten cases or more "
+            f"shows their checks to be right in less than 70 %. Advice, without a label: {advice:,}."
         )
 
 
