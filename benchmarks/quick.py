@@ -37,6 +37,7 @@ BENCHMARKS = {
     "code": Quick("code.run", needs=DATA / "code"),
     "equations": Quick("equations.run", ("--data", str(DATA), "--show", "0"), DATA / "prm800k"),
     "fair_turns": Quick("fair_turns.run"),
+    "streams": Quick("fair_turns.streams"),
     "faithfulness": Quick("faithfulness.run"),
     "flags": Quick("monitor.flags", needs=DATA / "processbench"),
     "gateway": Quick("gateway.run"),

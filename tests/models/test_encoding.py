@@ -68,7 +68,7 @@ def test_training_and_scoring_read_the_same_tokens(lab_base, lab_items):
             problem=item.problem,
             trace=item.trace,
             labels=tuple(
-                StepLabel(trace_id=item.trace.id, step=step, kind="value", value=0.5, source="t")
+                StepLabel(trace_id=item.trace.id, step=step, kind="value", value=step % 2, source="t")
                 for step in range(len(item.trace.steps))
             ),
         )

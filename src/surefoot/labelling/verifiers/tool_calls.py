@@ -7,6 +7,7 @@ less than 70 % of the cases on some corpus, it only gives advice: a reason witho
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -297,12 +298,23 @@ class _Repeats:
             if previous.succeeded:
                 if result.result is not None and result.result.content != previous.result.content:
                     return None
-                if only_reads(result.call.name) and _UNFINISHED.search(previous.result.content or ""):
+                if only_reads(result.call.name) and _is_unfinished(previous.result.content or ""):
                     return None  # polling
                 return "repeated-call: the same call has been made, and nothing has changed since"
             if failures == 2:
                 return "repeated-call: the same call has failed twice"
         return None
+
+
+def _is_unfinished(content: str) -> bool:
+    """Whether a result says that its work goes on. Of a JSON object only the short fields count: what a text
+    in it quotes may come from anybody."""
+    try:
+        record = json.loads(content)
+    except (ValueError, RecursionError):
+        return _UNFINISHED.search(content) is not None
+    values = record.values() if isinstance(record, dict) else ()
+    return any(isinstance(value, str) and _UNFINISHED.fullmatch(value.strip()) for value in values)
 
 
 def call_text(call: ToolCall) -> str:
