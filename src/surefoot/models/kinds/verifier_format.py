@@ -148,12 +148,11 @@ class VerifierFormat(FrozenModel):
             verdicts[step] = verdicts.get(step, True) and match[0] == self.correct
             ends[step] = match.end()
         wrong = min((n for n, good in verdicts.items() if not good and n <= steps), default=steps)
-        missing = [n for n in range(1, wrong + 1) if n not in verdicts]
-        if missing or not wrong:
+        judged = range(1, wrong + 1)
+        if not judged or any(n not in verdicts for n in judged):
             raise CritiqueError("a verdict is missing")
         return Critique(
-            text=text[: max(ends[n] for n in range(1, wrong + 1))],
-            verdicts=tuple(verdicts[n] for n in range(1, wrong + 1)),
+            text=text[: max(ends[n] for n in judged)], verdicts=tuple(verdicts[n] for n in judged)
         )
 
     def _headings(self) -> str:
