@@ -19,7 +19,7 @@ from surefoot import formats, stats
 from surefoot.cli.options import JudgeSettings, PolicySettings, lab_policy, lab_trunk
 from surefoot.cli.settings import Command, Flag, command_line, options_of
 from surefoot.cli.terminal import echo, echo_table, echo_wrapped, note, note_count
-from surefoot.errors import RecordError, RunError, SurefootError
+from surefoot.errors import RecordError, RunError, ScoreError, SurefootError
 from surefoot.formats.rows import trace_memory
 from surefoot.io import ReadReport, Run, read_records
 from surefoot.io.files import RecordWriter, blocks, needs, record_writer
@@ -28,7 +28,9 @@ from surefoot.io.lineage import model_hashes, portable, write_outputs
 from surefoot.io.runs import make_manifest
 from surefoot.io.sources import ENDINGS, files_of, names_files, shown
 from surefoot.io.tables import RecordTable, open_table
-from surefoot.records import Problem, Record, StepLabel, Trace, Usage, content_id
+from surefoot.labels import label_scores
+from surefoot.records import Problem, Record, StepLabel, StepScores, Trace, Usage, content_id
+from surefoot.scores import TraceRule
 from surefoot.segment import cut_trace
 from surefoot.work import Engine, Here, Job, MapResult, Pieces, Progress, Rates, map_resumable
 from surefoot.work.cost import predict_hours
@@ -132,6 +134,50 @@ def read_table(path: str, record: type[R], *, change: Callable[[R], R] | None = 
         what = {Problem: "problems", StepLabel: "labels"}.get(record, "scores")
         note(f"{path}: {table.repeated} {what} come again and are left out")
     return table
+
+
+class ScoreFile:
+    """Scores of one scorer, or labels as scores (:func:`surefoot.labels.label_scores`), by trace.
+
+    Raises ``ScoreError`` for scores of several scorers.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._table: RecordTable[StepScores] | RecordTable[StepLabel]
+        scorers, kinds = set(), set()
+        if path != "-" and next(read_records(path, StepScores, report=ReadReport()), None) is None:
+            self._table = labels = read_table(path, StepLabel)
+            for label in labels:
+                kinds.add(label.kind == "correctness")
+                scorers.add(label.source)
+        else:
+            self._table = records = read_table(path, StepScores)
+            for record in records:
+                scorers.add(record.scorer)
+                if any(score is not None for score in record.scores):
+                    kinds.add(record.are_verdicts)
+        if len(scorers) > 1:
+            names = ", ".join(sorted(scorers)[:3])
+            raise ScoreError(f"{path}: scores of {len(scorers)} scorers ({names}); give one's")
+        self.scorer = next(iter(scorers), "labels")
+        self.rule: TraceRule = "verdicts" if kinds == {True} else "min"
+        """The rule that fits them."""
+
+    def first(self) -> StepScores | StepLabel:
+        """The first record."""
+        return self._table[0]
+
+    def of(self, traces: Sequence[Trace]) -> list[StepScores | None]:
+        """The latest record of each trace, if it has one."""
+        rows = self._table.find_many(trace.id for trace in traces)
+        return [self._record(rows.get(trace.id, ()), trace) for trace in traces]
+
+    @staticmethod
+    def _record(rows: Sequence[StepScores | StepLabel], trace: Trace) -> StepScores | None:
+        labels = [row for row in rows if isinstance(row, StepLabel)]
+        if labels:
+            return label_scores(labels, trace)
+        return next((row for row in reversed(rows) if isinstance(row, StepScores)), None)
 
 
 def _imported(

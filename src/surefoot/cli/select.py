@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 
@@ -13,19 +14,30 @@ from pydantic import model_validator
 from surefoot import search
 from surefoot.answers import AnswerChecker, group_equal
 from surefoot.cli import options as o
-from surefoot.cli.runs import read_table
+from surefoot.cli.runs import ScoreFile, read_table
 from surefoot.cli.settings import Command
 from surefoot.cli.terminal import echo_table, note
 from surefoot.errors import ScoreError
 from surefoot.evaluation.best_of_n import sizes_up_to
+from surefoot.evaluation.run_choice import (
+    FREE_RULES,
+    FreeRule,
+    TaskRuns,
+    compare_choices,
+    is_agent_run,
+    task_runs,
+)
 from surefoot.io import write_records
 from surefoot.io.tables import RecordTable
 from surefoot.protocols import Candidate
-from surefoot.records import StepScores, Trace
+from surefoot.records import StepLabel, StepScores, Trace
 from surefoot.scores import TraceRule, is_scored, trace_score
 from surefoot.search import SELECTORS, select_among, selection_curve
 from surefoot.search.selection import SelectorName
 from surefoot.stats.bootstrap import bootstrap_difference, bootstrap_mean
+
+_FIRST = 20
+"""Problems whose traces show whether a file holds runs of an agent."""
 
 
 class Select(Command):
@@ -34,16 +46,22 @@ class Select(Command):
     The chosen traces are written. If all traces of a problem have an outcome, a table on standard error shows
     the unbiased accuracy for 1, 2, 4 … samples with 95 % intervals over problems.
 
+    For runs of an agent the table shows what the choice is worth next to the choices that read nothing: the
+    shortest run, fewest steps, fewest failures, last call succeeded, and a random run. The choice is called
+    better only if the interval of its difference to the best of them lies above zero.
+
     Example: `surefoot select traces.jsonl --scores scores.jsonl --out chosen.jsonl`
+    Example: `surefoot select runs/ --rule shortest --out chosen.jsonl`
     """
 
     traces: o.TracesArgument
     scores: Annotated[str | None, o.INPUT] = None
-    """File of step scores; majority needs none."""
-    rule: SelectorName = "best_of_n"
+    """File of step scores or labels; majority and the rules for agent runs need none."""
+    rule: SelectorName | FreeRule | None = None
     """The best-scored trace; one with the most frequent answer; one with the answer whose scores add up to
     most, among all, the best-scored 10 % or 90 % of the traces; with the highest mean score times root of its
-    votes (agreement)."""
+    votes (agreement). For agent runs also: fewest characters (`shortest`), steps or failures, last call
+    succeeded. If not given: `best_of_n` with `--scores`, `shortest` for agent runs."""
     among: Annotated[str | None, o.INPUT] = None
     """File of step scores that come first: of a problem's traces those with the highest lowest score there,
     or the best verdicts, take part. For example visible tests, by `surefoot execute --scores`."""
@@ -56,24 +74,38 @@ class Select(Command):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.scores is None and self.rule != "majority":
+        if self.scores is None and self.rule in SELECTORS and self.rule != "majority":
             raise ValueError(f"'rule' {self.rule} needs --scores")
         return self
 
+    def _rule(self, traces: RecordTable[Trace]) -> SelectorName | FreeRule:
+        """The rule, if none is given by the traces of the first problems."""
+        runs = any(map(is_agent_run, chain.from_iterable(islice(traces.groups(), _FIRST))))
+        if self.rule in FREE_RULES and not runs:
+            raise ScoreError(f"{self.traces}: --rule {self.rule} is for runs of an agent, which call tools")
+        if self.rule is None and self.scores is None and not runs:
+            raise ScoreError("'rule' best_of_n needs --scores")
+        return self.rule or ("best_of_n" if self.scores else "shortest")
+
     def run(self) -> None:
-        scores, how = _table_of_one(self.scores)
-        among, how_among = _table_of_one(self.among)
-        how = self.aggregate or how
+        scores = ScoreFile(self.scores) if self.scores else None
+        among = ScoreFile(self.among) if self.among else None
+        how = self.aggregate or (scores.rule if scores else "min")
         traces = read_table(self.traces, Trace)
-        selector = SELECTORS[self.rule]
+        rule = self._rule(traces)
+        free = FREE_RULES.get(cast("FreeRule", rule))
+        selector = SELECTORS["best_of_n" if free else rule]
+        name = rule if free or scores is None else f"{rule} by {scores.scorer}"
         chosen: list[str] = []
+        tasks: list[TaskRuns] = []
         graded: list[search.Pool] = []
         answered = scored = blank = 0
         with AnswerChecker(self.equality) as compare:
             for group in traces.groups():
                 answers = group_equal([trace.answer for trace in group], compare)
-                records = _records(group, scores)
+                records = scores.of(group) if scores else [None] * len(group)
                 values = [trace_score(record.scores, how) if record else None for record in records]
+                values = [-free(trace) for trace in group] if free else values
                 pool = [
                     Candidate(answer=a, score=v, refuted=record is not None and record.refuted())
                     for record, a, v in zip(records, answers, values, strict=True)
@@ -83,10 +115,16 @@ class Select(Command):
                 scored, blank = scored + scored_here, blank + (scored_here == 0)
                 gate = None
                 if among is not None:
-                    first = _records(group, among)
-                    gate = [trace_score(record.scores, how_among) if record else None for record in first]
-                chosen.append(group[select_among(selector, pool, gate)].id)
-                if any(trace.outcome is not None for trace in group):
+                    first = among.of(group)
+                    gate = [trace_score(record.scores, among.rule) if record else None for record in first]
+                at = select_among(selector, pool, gate)
+                chosen.append(group[at].id)
+                known = any(trace.outcome is not None for trace in group)
+                if known and (free or any(map(is_agent_run, group))):
+                    shares_ties = rule == "best_of_n" and gate is None
+                    worth = values if shares_ties else [float(number == at) for number in range(len(group))]
+                    tasks.append(task_runs(group, {} if free else {name: worth}))
+                elif known:
                     correct = np.array([trace.outcome is True for trace in group], dtype=bool)
                     graded.append(
                         search.Pool(
@@ -97,9 +135,9 @@ class Select(Command):
                         )
                     )
         if scores is not None and not scored:
-            raise ScoreError(_no_score(self.scores or "-", scores[0], traces[0]))
+            raise ScoreError(_no_score(self.scores or "-", scores.first(), traces[0]))
         o.note_failures(compare)
-        if self.rule != "best_of_n" and not answered:
+        if rule in SELECTORS and rule != "best_of_n" and not answered:
             raise ScoreError(
                 f"{self.traces}: no trace has an 'answer', so there is nothing to vote on; sample and import "
                 "extract answers"
@@ -111,38 +149,40 @@ class Select(Command):
             note(f"{blank} of {len(chosen)} problems lack a scored trace: votes or order decided")
         out = self.out if self.out == "-" else Path(self.out)
         write_records(out, (trace for name in chosen for trace in traces.find(name)), record=Trace)
-        _table(graded, self.rule)
+        if tasks:
+            _run_table(tasks, name)
+        if graded or not tasks:
+            _table(graded, rule)
 
 
-def _table_of_one(path: str | None) -> tuple[RecordTable[StepScores] | None, TraceRule]:
-    """The scores of a file, which must be of one scorer, and the rule that fits them."""
-    if path is None:
-        return None, "min"
-    table = read_table(path, StepScores)
-    scorers, kinds = set(), set()
-    for record in table:
-        scorers.add(record.scorer)
-        if any(score is not None for score in record.scores):
-            kinds.add(record.are_verdicts)
-    if len(scorers) > 1:
-        names = ", ".join(sorted(scorers)[:3])
-        raise ScoreError(f"{path}: scores of {len(scorers)} scorers ({names}); give one's")
-    return table, "verdicts" if kinds == {True} else "min"
-
-
-def _records(group: Sequence[Trace], scores: RecordTable[StepScores] | None) -> list[StepScores | None]:
-    """The latest record of each trace, if it has one."""
-    rows = scores.find_many(trace.id for trace in group) if scores is not None else {}
-    return [rows[trace.id][-1] if trace.id in rows else None for trace in group]
-
-
-def _no_score(path: str, first: StepScores, trace: Trace) -> str:
+def _no_score(path: str, first: StepScores | StepLabel, trace: Trace) -> str:
+    if isinstance(first, StepLabel):
+        return f"{path}: no label has a value of these traces; the first is {first}"
     if all(score is None for score in first.scores):
         return f"{path}: no trace has a score; first, {first.trace_id}: {first.unscored_reason}"
     return (
         f"{path}: no score is of these traces; its first 'trace_id' is {first.trace_id!r}, and the first "
         f"trace's id {trace.id!r}; give the scores that surefoot score made of this file"
     )
+
+
+def _run_table(tasks: Sequence[TaskRuns], name: str) -> None:
+    """What each choice among the runs of a task is worth, the strongest free one beside the one made."""
+    result = compare_choices(tasks)
+    made = next(choice for choice in result.choices if choice.name == name)
+    note(result.verdict(made))
+    rows = [
+        [
+            choice.name,
+            f"{choice.solved:.1%}",
+            f"{100 * choice.over_random:+.1f}",
+            "" if choice.over_free is None else f"{100 * choice.over_free:+.1f}",
+        ]
+        for choice in result.choices
+    ]
+    title = f"{result.tasks} tasks, {result.runs} runs: share of tasks solved, differences in points"
+    headers = ("choice", "solved", "minus random", f"minus {result.best_free}")
+    echo_table(title, headers, rows, err=True)
 
 
 def _table(graded: Sequence[search.Pool], rule: str) -> None:

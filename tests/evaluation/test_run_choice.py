@@ -1,0 +1,128 @@
+"""Choices among the runs of a task, compared with counting by hand."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from command_line import good, refused
+
+from surefoot.evaluation.run_choice import FREE_RULES, TaskRuns, compare_choices, task_runs
+from surefoot.io import read_records, write_records
+from surefoot.records import Message, Step, StepLabel, StepScores, ToolCall, Trace
+
+
+def run(task: str, number: int, *, calls: str, outcome: bool | None, text: str = "done") -> Trace:
+    """A run with a call for each letter of ``calls``: ``f`` fails, ``s`` succeeds."""
+    messages = [Message(role="user", content=task)]
+    for at, letter in enumerate(calls):
+        call = ToolCall(id=str(at), name="bash", arguments='{"command":"ls"}')
+        messages += [
+            Message(role="assistant", tool_calls=(call,)),
+            Message(role="tool", content="x", tool_call_id=str(at), error=letter == "f"),
+        ]
+    messages.append(Message(role="assistant", content=text))
+    steps = (Step(start=0, end=len(text), message=len(messages) - 1),)
+    return Trace(
+        problem_id=task, sample=number, messages=tuple(messages), steps=steps, outcome=outcome, policy="p"
+    )
+
+
+def test_free_rules_count_what_they_say() -> None:
+    costs = {name: rule(run("t", 0, calls="sfs", outcome=True)) for name, rule in FREE_RULES.items()}
+    assert costs == {"shortest": 3 * 17 + 4, "fewest_steps": 4, "fewest_failures": 1, "last_call": 0}
+    assert FREE_RULES["last_call"](run("t", 0, calls="sf", outcome=True)) == 1
+    assert FREE_RULES["last_call"](run("t", 0, calls="", outcome=True)) == 1  # unknown is not a success
+
+
+def test_shares_are_the_mean_over_every_way_to_break_ties() -> None:
+    rng = random.Random(0)
+    tasks = [
+        TaskRuns(
+            costs={name: [rng.randint(0, 2) for _ in range(4)] for name in ("mine", *FREE_RULES)},
+            correct=[rng.random() < 0.5 for _ in range(4)],
+        )
+        for _ in range(12)
+    ]
+    found = {choice.name: choice.solved.value for choice in compare_choices(tasks, draws=50).choices}
+    for name in ("mine", *FREE_RULES):
+        shares = []
+        for task in tasks:
+            orders = itertools.permutations(range(4))
+            chosen = [min(order, key=task.costs[name].__getitem__) for order in orders]  # the first of equals
+            shares.append(sum(task.correct[at] for at in chosen) / len(chosen))
+        assert found[name] == pytest.approx(sum(shares) / len(shares))
+    assert found["random"] == pytest.approx(sum(sum(task.correct) for task in tasks) / 48)
+    assert found["oracle"] == pytest.approx(sum(any(task.correct) for task in tasks) / 12)
+
+
+@pytest.mark.parametrize(("gain", "tasks", "better"), [(1.0, 12, True), (1.0, 9, False), (0.0, 12, False)])
+def test_only_a_lower_bound_above_the_best_free_choice_is_better(
+    gain: float, tasks: int, better: bool
+) -> None:
+    group = [run("t", 0, calls="ss", outcome=True), run("t", 1, calls="s", outcome=False)]
+    runs = task_runs(group, {"judge": [gain, None]})
+    result = compare_choices([runs] * tasks, draws=50)
+    judge = result.choices[0]
+    assert (result.best_free, judge.name) == ("random", "judge")  # no free choice solves more than half
+    expected = "judge is better than" if better else "judge is not shown to be better than"
+    if gain:
+        assert result.verdict(judge).startswith(expected)
+    else:  # scored before unscored
+        assert judge.solved.value == 1.0
+
+
+def write_runs(folder, outcome: bool | None = True) -> list[Trace]:
+    runs = [
+        run(f"t{task}", number, calls="s" * (number + 1), outcome=outcome and number == 1)
+        for task in range(12)
+        for number in range(3)
+    ]
+    write_records(folder / "runs.jsonl", runs)
+    return runs
+
+
+def test_select_shows_a_choice_among_runs_beside_the_free_ones(tmp_path) -> None:
+    runs = write_runs(tmp_path)
+    words = ("select", tmp_path / "runs.jsonl", "--out", tmp_path / "chosen.jsonl")
+    assert "shortest is not shown to be better than random" in good(*words).err
+    chosen = list(read_records(tmp_path / "chosen.jsonl", Trace))
+    assert [trace.sample for trace in chosen] == [0] * 12
+    scores = [StepScores(trace_id=trace.id, scorer="s", scores=(float(trace.sample == 1),)) for trace in runs]
+    write_records(tmp_path / "scores.jsonl", scores)
+    said = good(*words, "--scores", tmp_path / "scores.jsonl", "--force").err
+    assert "best_of_n by s is better than random: it solves 100.0% of the tasks" in said
+    assert all(name in said for name in (*FREE_RULES, "random", "oracle"))
+
+
+def test_labels_choose_like_scores_and_unknown_ones_never_win(tmp_path) -> None:
+    runs = write_runs(tmp_path)
+    values = {0: None, 1: 1.0, 2: -1.0}
+    labels = [
+        StepLabel(
+            trace_id=trace.id,
+            step=0,
+            kind="correctness",
+            value=values[trace.sample],
+            reason="not judged",
+            source="judge",
+        )
+        for trace in runs
+    ]
+    write_records(tmp_path / "labels.jsonl", labels)
+    words = ("--scores", tmp_path / "labels.jsonl", "--out", tmp_path / "chosen.jsonl")
+    good("select", tmp_path / "runs.jsonl", *words)
+    chosen = list(read_records(tmp_path / "chosen.jsonl", Trace))
+    assert [trace.sample for trace in chosen] == [1] * 12
+    write_records(tmp_path / "labels.jsonl", [label for label in labels if label.value is None])
+    assert "no label has a value of these traces" in refused(
+        "select", tmp_path / "runs.jsonl", *words, "--force"
+    )
+
+
+def test_rules_for_runs_refuse_solutions(tmp_path) -> None:
+    write_records(tmp_path / "texts.jsonl", [Trace(problem_id="p", text="1", steps=(Step(start=0, end=1),))])
+    words = ("select", tmp_path / "texts.jsonl", "--out", tmp_path / "chosen.jsonl")
+    assert "is for runs of an agent" in refused(*words, "--rule", "shortest")
+    assert "needs --scores" in refused(*words)
