@@ -12,7 +12,7 @@ from surefoot.errors import MissingExtraError
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "guard": ("cel",),
-        "evaluation": ("matplotlib", "sklearn"),
+        "evaluation": ("matplotlib", "PIL", "sklearn"),
         "data": ("datasets", "pyarrow", "zstandard"),
         "models": (
             "huggingface_hub", "pyarrow", "safetensors", "sklearn", "torch", "transformers",

@@ -94,12 +94,12 @@ def test_what_is_withheld_is_in_the_record_with_its_tokens():
 
 
 def test_images_and_reasoning_are_sent_to_servers_in_their_place():
-    image = Attachment(kind="image", uri="https://example.org/cat.png", at=5)
+    image = Attachment(kind="image", uri="data:image/png;base64,iVBORw0KGgo=", at=5)
     gone = Attachment(kind="file", name="notes.pdf", at=10)
     message = Message(role="user", content="Look. What?", attachments=(image, gone))
     assert openai_message(message)["content"] == [
         {"type": "text", "text": "Look."},
-        {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
         {"type": "text", "text": " What"},
         {"type": "text", "text": "[file: notes.pdf]"},
         {"type": "text", "text": "?"},

@@ -84,11 +84,9 @@ def _content_parts(message: Message) -> list[dict[str, Any]]:
         if content[done : attachment.at]:
             parts.append({"type": "text", "text": content[done : attachment.at]})
             done = attachment.at
-        if attachment.uri is None:
-            parts.append({"type": "text", "text": f"[{attachment.kind}: {attachment.name or 'not kept'}]"})
-        elif attachment.kind == "image":
+        # An address would be opened by the server: a path or host inside its network, or the user's disk.
+        if attachment.kind == "image" and (attachment.uri or "").startswith("data:"):
             parts.append({"type": "image_url", "image_url": {"url": attachment.uri}})
         else:
-            kind = "audio_url" if attachment.kind == "audio" else "file_url"
-            parts.append({"type": kind, kind: {"url": attachment.uri}})
+            parts.append({"type": "text", "text": f"[{attachment.kind}: {attachment.name or 'not sent'}]"})
     return [*parts, {"type": "text", "text": content[done:]}] if content[done:] else parts

@@ -1,0 +1,77 @@
+"""Images of messages for a server: their bytes as data URLs, checked and bounded; never an address."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import warnings
+from pathlib import Path
+from typing import Final
+
+from surefoot import extras
+from surefoot.errors import RecordError
+from surefoot.records import Attachment
+
+MAX_BYTES: Final = 20 * 2**20
+"""Largest image file that is sent, in bytes."""
+MAX_PIXELS: Final = 50_000_000
+"""Largest image that is decoded, in pixels."""
+FORMATS: Final = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
+"""Formats that servers read, with their media types. SVG, which may hold scripts, is none of them."""
+
+
+def embedded(attachment: Attachment, folder: Path) -> Attachment:
+    """The attachment with its image as a data URL, read from ``folder``, that of the records' file.
+
+    An attachment that is not an image, or whose bytes are not kept, is returned unchanged.
+
+    Raises:
+        RecordError: the file lies outside the folder, is missing, is larger than ``MAX_BYTES`` or
+            ``MAX_PIXELS``, has other bytes than were recorded, or is not one still image of ``FORMATS``.
+        MissingExtraError: without Pillow.
+    """
+    uri = attachment.uri
+    if attachment.kind != "image" or uri is None or "://" in uri or uri.startswith("data:"):
+        return attachment
+    content = _bytes(folder, uri)
+    if attachment.sha256 not in (None, hashlib.sha256(content).hexdigest()):
+        raise RecordError(f"image {uri}: the file is not the one that was recorded; import it again")
+    media_type = _checked(content, uri)
+    url = f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
+    return attachment.model_copy(update={"uri": url, "media_type": media_type})
+
+
+def _bytes(folder: Path, uri: str) -> bytes:
+    path, root = (folder / uri).resolve(), folder.resolve()
+    if not path.is_relative_to(root):
+        raise RecordError(f"image {uri}: the path leaves the folder {folder}")
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise RecordError(f"image {uri}: {error.strerror or 'cannot be read'} in {folder}") from error
+    if len(content) > MAX_BYTES:
+        raise RecordError(f"image {uri}: larger than {MAX_BYTES // 2**20} MB")
+    return content
+
+
+def _checked(content: bytes, name: str) -> str:
+    """The media type of one still image that can be decoded in bounds."""
+    extras.need("PIL", "reading images")
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            image = Image.open(io.BytesIO(content), formats=tuple(FORMATS))
+            if image.width * image.height > MAX_PIXELS:
+                raise RecordError(f"image {name}: {image.width} × {image.height} pixels are too many")
+            if getattr(image, "n_frames", 1) > 1:
+                raise RecordError(f"image {name}: it is animated; keep one frame")
+            image.load()
+    except UnidentifiedImageError as error:
+        raise RecordError(f"image {name}: not a {', '.join(FORMATS)} file") from error
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Warning) as error:
+        raise RecordError(f"image {name}: damaged ({error})") from error
+    return FORMATS[str(image.format)]
