@@ -107,6 +107,21 @@ def test_a_path_outside_the_folder_is_refused(tmp_path, uri):
         images.embedded(Attachment(kind="image", uri=uri), folder)
 
 
+def test_a_path_is_followed_only_by_images_that_are_not_kept_yet(tmp_path):
+    attachment = saved(tmp_path, "a.png")
+    kept: dict[str, bytes] = {}
+
+    def store(content: bytes, media_type: str) -> str:
+        return kept.setdefault(media_type, content) and "attachments/1.png"
+
+    first = images.stored(attachment, tmp_path, store)
+    assert kept == {"image/png": (tmp_path / "a.png").read_bytes()}
+    assert (first.uri, first.sha256) == ("attachments/1.png", hashlib.sha256(kept["image/png"]).hexdigest())
+    assert images.stored(first, tmp_path / "gone", store) is first
+    remote = Attachment(kind="image", uri="https://example.org/cat.png")
+    assert images.stored(remote, tmp_path, store) is remote
+
+
 def test_another_file_under_the_recorded_name_is_refused(tmp_path):
     attachment = saved(tmp_path, "a.png")
     recorded = hashlib.sha256((tmp_path / "a.png").read_bytes()).hexdigest()

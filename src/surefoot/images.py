@@ -5,18 +5,22 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import mimetypes
+import re
 import warnings
 from pathlib import Path
 from typing import Final
 
 from surefoot import extras
 from surefoot.errors import RecordError
+from surefoot.messages import StoreAttachment
 from surefoot.records import Attachment
 
 MAX_BYTES: Final = 20 * 2**20
 """Largest image file that is sent, in bytes."""
 MAX_PIXELS: Final = 50_000_000
 """Largest image that is decoded, in pixels."""
+_SCHEME: Final = re.compile(r"data:|[a-zA-Z][a-zA-Z0-9+.-]*://")
 FORMATS: Final = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
 """Formats that servers read, with their media types. SVG, which may hold scripts, is none of them."""
 
@@ -31,9 +35,9 @@ def embedded(attachment: Attachment, folder: Path) -> Attachment:
             ``MAX_PIXELS``, has other bytes than were recorded, or is not one still image of ``FORMATS``.
         MissingExtraError: without Pillow.
     """
-    uri = attachment.uri
-    if attachment.kind != "image" or uri is None or "://" in uri or uri.startswith("data:"):
+    if not _is_local(attachment):
         return attachment
+    uri = str(attachment.uri)
     content = _bytes(folder, uri)
     if attachment.sha256 not in (None, hashlib.sha256(content).hexdigest()):
         raise RecordError(f"image {uri}: the file is not the one that was recorded; import it again")
@@ -42,9 +46,28 @@ def embedded(attachment: Attachment, folder: Path) -> Attachment:
     return attachment.model_copy(update={"uri": url, "media_type": media_type})
 
 
+def stored(attachment: Attachment, folder: Path, store: StoreAttachment) -> Attachment:
+    """The attachment with its image, read from ``folder`` as :func:`embedded` does, in ``store``.
+
+    It is checked when it is used. Raises ``RecordError`` as there.
+    """
+    if not _is_local(attachment) or attachment.sha256 is not None:
+        return attachment
+    content = _bytes(folder, str(attachment.uri))
+    media_type = attachment.media_type or mimetypes.guess_type(str(attachment.uri))[0]
+    uri = store(content, media_type or "application/octet-stream")
+    return attachment.model_copy(update={"uri": uri, "sha256": hashlib.sha256(content).hexdigest()})
+
+
+def _is_local(attachment: Attachment) -> bool:
+    """Whether it is an image that a path names."""
+    uri = attachment.uri
+    return attachment.kind == "image" and uri is not None and not _SCHEME.match(uri)
+
+
 def _bytes(folder: Path, uri: str) -> bytes:
     path, root = (folder / uri).resolve(), folder.resolve()
-    if not path.is_relative_to(root):
+    if not path.is_relative_to(root):  # a file of another person or program, named by a hostile record
         raise RecordError(f"image {uri}: the path leaves the folder {folder}")
     try:
         with path.open("rb") as stream:

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 from openai_server import Reply, chat, serve
+from PIL import Image
 
 from surefoot.cli.label.command import Label
 from surefoot.cli.parser import SettingsCommand
@@ -29,9 +30,10 @@ from surefoot.labelling.judge import (
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies import IN_PROCESS
 from surefoot.policies.openai import OpenAIPolicy
+from surefoot.policies.openai_requests import openai_message
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, Labeller, ProblemTrace, SampleResult, Sampling
-from surefoot.records import Message, Problem, Step, StepLabel, ToolCall, Trace, Usage
+from surefoot.records import Attachment, Message, Problem, Step, StepLabel, ToolCall, Trace, Usage
 from surefoot.segment import join_steps, segment_trace
 
 PROBLEM = Problem(text="What is 2 + 3 times 4?", answer="14")
@@ -827,3 +829,34 @@ def test_problems_without_an_answer_are_skipped_only_where_it_is_shown(files):
     assert len(labels_in(files / "a.jsonl")) == 6
     assert "1 traces skipped: their problem has no 'answer'" in result.stderr
     assert len(labels_in(files / "b.jsonl")) == 3
+
+
+def with_image(uri):
+    attachments = (Attachment(kind="image", uri=uri, name="plot"),)
+    messages = (
+        Message(role="user", content="Where is the top?", attachments=attachments),
+        Message(role="assistant", content="At 3."),
+    )
+    trace = Trace(problem_id="p", messages=messages, steps=(Step(start=0, end=5, message=1),))
+    return ProblemTrace(problem=Problem(id="p", text="Where is the top?"), trace=trace)
+
+
+def test_a_judge_sees_kept_images_and_is_asked_nothing_about_those_that_cannot_be_shown(tmp_path):
+    Image.new("RGB", (4, 4), "red").save(tmp_path / "plot.png")
+    asked = []
+    policy = ScriptedPolicy(lambda request, _: asked.append(request) or verdicts("incorrect"))
+    _, (seen, unseen) = judged(
+        policy, with_image("plot.png"), with_image("gone.png"), prompt=JudgePrompt(images=tmp_path)
+    )
+    (request,) = asked
+    (part,) = [part for part in openai_message(request.prompt[0])["content"] if part["type"] == "image_url"]
+    assert part["image_url"]["url"].startswith("data:image/png;base64,")
+    assert (seen[0].value, unseen[0].value) == (-1, None)
+    assert "image gone.png: No such file" in unseen[0].reason
+
+
+def test_without_the_folder_an_image_is_named_and_not_sent(tmp_path):
+    Image.new("RGB", (4, 4), "red").save(tmp_path / "plot.png")
+    (message,) = JudgePrompt().render(with_image("plot.png"))
+    assert openai_message(message)["content"][-1] == {"type": "text", "text": "[image: plot]"}
+    assert JudgePrompt(images=tmp_path).version == JudgePrompt().version + "+images"

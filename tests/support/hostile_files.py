@@ -146,6 +146,16 @@ _ROWS: dict[str, tuple[Any, ...]] = {
             "final_label": 1,
         },
     ),
+    "source visual-processbench": (
+        {
+            "image": ["images/1.png"],
+            "question": "2+2?",
+            "answer": "4",
+            "response": {"steps": ["2+2", "is 5"], "process_correctness": [0, -1]},
+            "policy_model": "m",
+            "data_source": "s",
+        },
+    ),
     "source who-and-when": (
         {
             "question": "When?",

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from surefoot import formats
+from surefoot import formats, images
 from surefoot.answers import Grader, Solution
 from surefoot.cli import options as o
 from surefoot.cli.parser import FILE_ENDINGS
@@ -21,12 +21,13 @@ from surefoot.cli.runs import RecordFiles, labelled, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.errors import RecordError, RunError
+from surefoot.formats.imports import IMPORT_KEY
 from surefoot.formats.rows import memory_of
 from surefoot.io import ReadReport, atomic_file, write_records
 from surefoot.io.files import blocks, write_lines
 from surefoot.io.tables import Seen
 from surefoot.labels import Neutral
-from surefoot.records import Problem, Record, StepLabel, StepScores, Trace, trusted_copy
+from surefoot.records import Attachment, Problem, Record, StepLabel, StepScores, Trace, trusted_copy
 from surefoot.segment.traces import CutTrace, Granularity
 
 Cut = Annotated[
@@ -111,7 +112,11 @@ class Import(Command):
             for block in blocks(formats.import_traces(self.source, name, context), memory_of):
                 problems = [item.problem for item in block if item.problem is not None]
                 files.write(problems=[problem for problem in problems if not seen.times(problem.id)])
-                pairs = [(item.trace, item.problem) for item in block if item.trace is not None]
+                pairs = [
+                    (self._with_images(item.trace, context.report.left_out), item.problem)
+                    for item in block
+                    if item.trace is not None
+                ]
                 if is_log:
                     pairs = [(self._cut(trace), problem) for trace, problem in pairs]
                     pairs = [(graded(trace, problem, grader), problem) for trace, problem in pairs]
@@ -147,6 +152,31 @@ class Import(Command):
 
     def _cut(self, trace: Trace) -> Trace:
         return trace if trace.steps else CutTrace.of(trace, self.segment, self.granularity)
+
+    def _with_images(self, trace: Trace, left_out: Counter[str]) -> Trace:
+        """The trace with copies of the images that its file names by path, as far as they can be read."""
+        if not any(message.attachments for message in trace.messages):
+            return trace
+        source = Path(self.source)
+        file = trace.meta.get(IMPORT_KEY, {}).get("file", "")
+        folder = (source / file).parent if source.is_dir() else source.parent
+
+        def kept(attachment: Attachment) -> Attachment:
+            try:
+                return images.stored(attachment, folder, self._store_attachment)
+            except RecordError as error:
+                left_out[str(error)] += 1
+                return attachment
+
+        return trusted_copy(
+            trace,
+            {
+                "messages": tuple(
+                    trusted_copy(message, {"attachments": tuple(map(kept, message.attachments))})
+                    for message in trace.messages
+                )
+            },
+        )
 
     def _store_attachment(self, content: bytes, media_type: str) -> str:
         """Store an attachment under its hash; returns its path relative to the records."""

@@ -51,6 +51,7 @@ from surefoot.formats.stepwise import read_stepwise, write_stepwise
 from surefoot.formats.swe_agent import is_swe_agent, read_swe_agent
 from surefoot.formats.tau_bench import is_tau2, is_tau_bench, read_tau2, read_tau_bench
 from surefoot.formats.trial_results import with_result_beside
+from surefoot.formats.visual_processbench import is_visual_processbench, read_visual_processbench
 from surefoot.formats.who_and_when import read_who_and_when
 from surefoot.io.files import ReadReport
 from surefoot.io.sources import files_of
@@ -177,6 +178,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             two_signs=True,
         ),
         "stepwise": _dataset(_is_stepwise, read_stepwise, write=write_stepwise, two_signs=True),
+        "visual-processbench": _dataset(is_visual_processbench, read_visual_processbench),
         "who-and-when": _dataset(_has("history", "mistake_agent", "mistake_step"), read_who_and_when),
         "rows": _log(lambda _: True, read_own_rows, write_own_rows, "{row}/{sample}"),
     }

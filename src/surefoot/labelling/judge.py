@@ -15,12 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from surefoot.errors import LabelError
+from surefoot.errors import LabelError, RecordError
+from surefoot.images import embedded
 from surefoot.labelling.specification import Specification
 from surefoot.labels import AFTER_FIRST_ERROR, up_to_first_error
 from surefoot.policies.control_tokens import break_control_tokens
@@ -132,6 +134,8 @@ class JudgePrompt:
     structured: bool = True
     name_failures: bool = False
     specification: Specification | None = None
+    images: Path | None = None
+    """The folder to which images' paths are relative; without it, images are named and not sent."""
 
     def __post_init__(self) -> None:
         if self.specification and (self.rules or self.name_failures or self.mode != "per-step"):
@@ -143,18 +147,20 @@ class JudgePrompt:
 
     @cached_property
     def version(self) -> str:
-        """Hash of the prompt for a fixed example, with ``+rules`` and ``+answer`` if they are shown.
+        """Hash of the prompt for a fixed example, with ``+rules``, ``+answer``, ``+images`` if shown.
 
         Any change of wording or form changes it.
         """
         digest = content_id(*(self.render(item)[0].content for item in _examples()))[:8]
         digest += f"+specification-{content_id(self.specification.text)[:8]}" if self.specification else ""
-        return digest + ("+rules" if self.rules else "") + ("+answer" if self.show_answer else "")
+        shown = {"+rules": self.rules, "+answer": self.show_answer, "+images": self.images is not None}
+        return digest + "".join(name for name, is_shown in shown.items() if is_shown)
 
     def render(self, item: ProblemTrace) -> tuple[Message, ...]:
         """The prompt for one trace with at least one step.
 
-        Raises ``LabelError`` if the reference answer should be shown and the problem has none.
+        Raises ``LabelError`` if the reference answer should be shown and the problem has none, and
+        ``RecordError`` for an image that cannot be shown (:func:`surefoot.images.embedded`).
         """
         blocks = [(tag, break_control_tokens(text.strip("\n"))) for tag, text in self._blocks(item)]
         mark = _mark(blocks)
@@ -167,6 +173,8 @@ class JudgePrompt:
         # In order of appearance; notes in the text mark their positions.
         attached = [attachment for message in item.trace.messages for attachment in message.attachments]
         content = "\n\n".join(parts)
+        if self.images is not None:
+            attached = [embedded(attachment, self.images) for attachment in attached]
         held = tuple(attachment.model_copy(update={"at": len(content)}) for attachment in attached)
         return (Message(role="user", content=content, attachments=held),)
 
@@ -303,22 +311,33 @@ class JudgeLabeller:
         Raises ``LabelError`` if the reference answer should be shown and the problem has none.
         """
         requests = [self._request(item) if item.trace.steps else None for item in items]
-        items_by_request = {request: item for request, item in zip(requests, items, strict=True) if request}
+        items_by_request = {
+            request: item
+            for request, item in zip(requests, items, strict=True)
+            if isinstance(request, SampleRequest)
+        }
         results = await self.policy.sample(list(items_by_request))
         outcomes, costs = {}, {}
         for (request, item), result in zip(items_by_request.items(), results, strict=True):
             outcomes[request] = self._read(result, len(item.trace.steps))
             # a judge's tokens, read and written, count as verification
             costs[request] = Usage(verifier_tokens=result.usage.tokens, calls=result.usage.calls)
-        return [
-            self._labels(item, *outcomes[request], costs.pop(request, Usage())) if request else []
-            for item, request in zip(items, requests, strict=True)
-        ]
+        labels = []
+        for item, asked in zip(items, requests, strict=True):
+            if isinstance(asked, SampleRequest):
+                labels.append(self._labels(item, *outcomes[asked], costs.pop(asked, Usage())))
+            else:
+                unseen = [_Outcome(value=None, votes=0, reason=asked)] * len(item.trace.steps)
+                labels.append(self._labels(item, 0, unseen, Usage()))
+        return labels
 
-    def _request(self, item: ProblemTrace) -> SampleRequest:
-        return SampleRequest(
-            prompt=self.prompt.render(item), n=self.votes, seed=self.seed, sampling=self.sampling
-        )
+    def _request(self, item: ProblemTrace) -> SampleRequest | str:
+        """The request, or why an image of the trace cannot be shown."""
+        try:
+            prompt = self.prompt.render(item)
+        except RecordError as error:
+            return str(error)
+        return SampleRequest(prompt=prompt, n=self.votes, seed=self.seed, sampling=self.sampling)
 
     def _read(self, result: SampleResult, steps: int) -> tuple[int, list[_Outcome]]:
         """The number of valid votes in the replies to one request, and their result for each step."""

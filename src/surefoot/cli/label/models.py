@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
@@ -316,6 +317,8 @@ class JudgeLabels(Method):
     """Let the judge name the kind of failure of each wrong step of an agent."""
     structured: bool | None = None
     """Make the server enforce a JSON schema; by default with `--base-url`."""
+    images: bool = False
+    """Send the images that the traces keep, to a model that reads them; by default they are only named."""
 
     @property
     def sampling(self) -> Sampling:
@@ -325,6 +328,8 @@ class JudgeLabels(Method):
     def check(self, label: Label) -> None:
         if self.structured and not label.policy.base_url:
             raise ValueError("structured=true needs 'base_url': only a server can enforce a schema")
+        if self.images and not label.policy.base_url:
+            raise ValueError("images=true needs 'base_url': models in this process read text only")
 
     def config(self, label: Label) -> dict[str, Any]:
         """The settings, with the version of the prompt."""
@@ -332,10 +337,15 @@ class JudgeLabels(Method):
 
     def items(self, label: Label) -> Any:
         """Traces; to show the answer, those whose problem has one."""
-        return with_answer(super().items(label)) if self.show_answer else super().items(label)
+        items = with_answer(super().items(label)) if self.show_answer else super().items(label)
+        note_count(
+            0 if self.images else sum(any(m.attachments for m in item.trace.messages) for item in items),
+            "traces hold images or files that the judge is not shown; images=true sends images",
+        )
+        return items
 
     def predict(self, label: Label, items: Sequence[ProblemTrace]) -> None:
-        prompt = self._prompt(label)
+        prompt = replace(self._prompt(label), images=None)  # which would be read, and cost by their size
         say_reviews(
             items,
             lambda item: "".join(message.content or "" for message in prompt.render(item)),
@@ -378,6 +388,7 @@ class JudgeLabels(Method):
             show_answer=self.show_answer,
             structured=bool(label.policy.base_url) if self.structured is None else self.structured,
             name_failures=self.name_failures,
+            images=Path(label.file).parent if self.images else None,
         )
 
 

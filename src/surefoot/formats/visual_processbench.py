@@ -1,0 +1,74 @@
+"""VisualProcessBench (VisualPRM, arXiv 2503.10291): solutions of questions with images, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic_core import from_json
+
+from surefoot.errors import RecordError
+from surefoot.formats.rows import FileRow, TraceBuilder, read_rows
+from surefoot.io.files import ReadReport
+from surefoot.protocols import LabelledTrace
+from surefoot.records import Answer, Attachment, Message, Problem, Step, Trace
+
+_NAME = "visual-processbench"
+_SEPARATOR = "\n\n"
+
+
+class _Response(FileRow):
+    steps: list[str]
+    process_correctness: list[Literal[-1, 0, 1]]
+
+
+class _Row(FileRow):
+    image: str | list[str]
+    question: str
+    answer: Answer = None
+    response: _Response
+    policy_model: str | None = None
+    data_source: str | None = None
+
+
+def is_visual_processbench(row: Any) -> bool:
+    """Whether a row has the data set's columns."""
+    return bool({"image", "question", "response", "policy_model"} <= row.keys())
+
+
+def read_visual_processbench(
+    path: Path | str, *, report: ReadReport | None = None
+) -> Iterator[LabelledTrace]:
+    """Chats of a question with its images and an answer, with a label of −1, 0 or +1 for each step.
+
+    The labels are independent of each other, as in PRM800K. Steps are joined by blank lines; ``image`` is a
+    path relative to the file. Raises ``RecordError`` for a bad row unless a ``report`` counts it.
+    """
+    builder = TraceBuilder(_SEPARATOR)
+    return read_rows(path, dict[str, Any], lambda _, row: _labelled(row, builder), report)
+
+
+def _labelled(raw: dict[str, Any], builder: TraceBuilder) -> LabelledTrace:
+    if isinstance(raw.get("response"), str):  # the data set viewer's form
+        raw = {**raw, "response": from_json(raw["response"])}
+    row = _Row.model_validate(raw)
+    steps, signs = row.response.steps, row.response.process_correctness
+    if len(steps) != len(signs) or not steps:
+        raise RecordError(f"field 'process_correctness': {len(signs)} for {len(steps)} steps")
+    problem = Problem(text=row.question, answer=row.answer, source=row.data_source or _NAME)
+    paths = [row.image] if isinstance(row.image, str) else row.image
+    pictures = tuple(Attachment(kind="image", uri=path) for path in paths)
+    text = builder.trace(problem, steps)
+    trace = Trace(
+        problem_id=problem.id,
+        policy=row.policy_model,
+        messages=(
+            Message(role="user", content=row.question, attachments=pictures),
+            Message(role="assistant", content=text.text),
+        ),
+        steps=tuple(Step(start=step.start, end=step.end, message=1) for step in text.steps),
+        sample=text.sample,
+    )
+    labels = tuple(builder.label(trace.id, step, sign, "human") for step, sign in enumerate(signs))
+    return LabelledTrace(problem=problem, trace=trace, labels=labels)
