@@ -56,8 +56,7 @@ def test_what_a_file_of_tau_bench_contains_and_which_steps_look_wrong(results: P
     assert max(map(len, shown.out.splitlines())) <= 80
     assert "\x1b" not in shown.out
     words = " ".join(shown.out.split())
-    assert "Findings: 4 in 3 of 4 traces; of the other 1 the checks cannot tell." in words
-    assert "Verdicts: 2, which name a first suspicious step in 2 of the traces" in words
+    assert "A step is called wrong in 2 of 4 traces; 1 more has advice; no check speaks on 1" in words
     assert "1 gold-call (verdict): a call" in words
     assert "2 missing-gold-call (advice): a gold call" in words
     assert "refund: items[0].amount is 7, in the gold call 5" in words
@@ -110,6 +109,6 @@ def test_the_folder_of_an_import_can_be_inspected(results: Path) -> None:
     shown = good("inspect", "mine")
     assert shown.err == ""
     words = " ".join(shown.out.split())
-    assert "first suspicious step in 2 of the traces" in words
+    assert "A step is called wrong in 2 of 4 traces" in words
     assert "surefoot import" not in words
     assert "surefoot label mine/traces.jsonl verify:rules=gold-calls --problems mine/problems.jsonl" in words

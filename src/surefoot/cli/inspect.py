@@ -44,7 +44,7 @@ class Inspect(Command):
     nowhere, failures that an answer ignores, claims that no call supports, equations that do not hold, and
     empty or truncated answers. A finding is a verdict on its step, unless on some corpus with ten cases or
     more the check was right in less than 70 %: then it is advice. The ten most suspicious steps are shown
-    with evidence; for a run on which no check speaks the answer is "cannot tell". See docs/results/agents.md.
+    with evidence; a run on which no check speaks is unchecked. See docs/results/agents.md.
 
     Example: `surefoot inspect results.json`
 

@@ -1,7 +1,6 @@
 """What a file of solutions or agent runs contains, and which of its steps look wrong, without any model.
 
-Every check is conservative: a run on which none of them speaks is neither right nor wrong, and is counted as
-"cannot tell".
+Every check is conservative: a run on which none of them speaks is unchecked, neither right nor wrong.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from surefoot.evaluation.report import Report
+from surefoot.evaluation.verdict import inspection_sentence
 from surefoot.formats.imports import IMPORT_KEY, ImportedTrace
 from surefoot.labelling.verifiers.equations.verifier import EquationVerifier
 from surefoot.labelling.verifiers.gold_calls import compare_gold_calls, only_reads
@@ -123,8 +123,6 @@ class Inspection:
     """For each run with a verdict, the first step that has one."""
     with_findings: int
     """Traces in which a check speaks."""
-    cannot_tell: int
-    """Traces without a verdict."""
     most_suspicious: tuple[Finding, ...]
     complete: bool
     """Whether all traces were read; otherwise only the first ones."""
@@ -154,19 +152,8 @@ class Inspection:
     @property
     def summary(self) -> str:
         """What the checks say of the traces, in one sentence."""
-        traces = self.contents.get("traces", 0)
-        named = len(self.first_suspicious)
-        if not traces:
-            return "No traces to check."
-        if not self.findings:
-            return f"Cannot tell: no check speaks on any of the {traces:,} traces."
-        findings, advice = sum(self.findings.values()), sum(self.advice.values())
-        return (
-            f"Findings: {findings:,} in {self.with_findings:,} of {traces:,} traces; of the other "
-            f"{traces - self.with_findings:,} the checks cannot tell. Verdicts: {findings - advice:,}, which "
-            f"name a first suspicious step in {named:,} of the traces; no corpus with ten cases or more "
-            f"shows their checks to be right in less than 70 %. Advice, without a label: {advice:,}."
-        )
+        traces, named = self.contents.get("traces", 0), len(self.first_suspicious)
+        return inspection_sentence(traces, named, self.with_findings)
 
 
 def _table_of(items: Sequence[Finding | ToolUse]) -> tuple[list[str], list[list[Cell]]]:
@@ -220,7 +207,6 @@ def inspect_traces(
         advice=dict(advice),
         first_suspicious=tuple(first),
         with_findings=with_findings,
-        cannot_tell=contents.counts["traces"] - len(first),
         most_suspicious=tuple(ranked[:_TOP]),
         complete=not limit or contents.counts["traces"] < limit,  # with as many, there may be more
     )

@@ -85,7 +85,8 @@ def test_prm800k_comes_in(found: Inspection, admin: Browser) -> None:
     (trace,) = found.db.traces.find(found.room.project, RunFilter(problem_id=problem.id))
     page = found.viewer.get(f"{found.base}/run?id={trace.id}").text
     assert SCRIPT not in page
-    assert 'Goes wrong at <a data-keys="e" href="#step-2">' in page
+    assert "Step 2 is called wrong by" in page
+    assert '<a data-keys="e" href="#step-2">' in page
 
 
 @pytest.mark.parametrize(

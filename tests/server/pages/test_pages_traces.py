@@ -15,7 +15,7 @@ from inspection_site import Inspection, add_labels, open_inspection
 from surefoot.records import Message, Problem, ToolCall, Trace
 from surefoot.segment import segment_trace
 from surefoot.server.pages.render import call_arguments
-from surefoot.server.pages.run import gold_view, result_summary, strip, verdict
+from surefoot.server.pages.run import gold_view, result_summary, strip
 
 
 @pytest.fixture(scope="module")
@@ -235,21 +235,20 @@ def test_colours_rise_with_the_score_and_margins_are_signed() -> None:
 
 def test_the_verdict_names_its_sources(found: Inspection) -> None:
     page = shown(found, f"{found.base}/run?id={found.traces[1].id}")
-    assert 'Goes wrong at <a data-keys="e" href="#step-2">step 2</a>' in page
+    assert "The run failed: step 2 is called wrong by 2 of 3 sources." in page
+    assert '<a data-keys="e" href="#step-2">Show step 2</a>' in page
     twin = found.viewer.json(f"{found.base}/run.json?id={found.traces[1].id}")
     assert twin["verdict"]["sources"] == [
         "human (1 of 2): step 2",
-        "human (1 of 2): no error",
+        "human (1 of 2): 1 step checked, none wrong",
         "judge: step 2",
-        "monte-carlo: step 3",
-        "first: no step below 0.5",
-        "second: first below 0.5 at step 1 (0.10)",
+        "monte-carlo objects to step 3",
+        "second scores step 1 at 0.10",
     ]
-    assert (twin["verdict"]["kind"], twin["verdict"]["agreed"]) == ("wrong", False)
+    assert (twin["verdict"]["tone"], twin["verdict"]["needs"]) == ("wrong", "a decision on step 2")
     other = found.viewer.json(f"{found.base}/run.json?id={found.traces[0].id}")["verdict"]
-    assert other["kind"] == "good"
-    assert "No source sees an error" in shown(found, f"{found.base}/run?id={found.traces[0].id}")
-    assert verdict([], {}, [], None)["kind"] == "unknown"
+    assert other["tone"] == "good"
+    assert other["sentence"] in shown(found, f"{found.base}/run?id={found.traces[0].id}")
 
 
 def test_gold_calls_and_whether_they_are_made() -> None:

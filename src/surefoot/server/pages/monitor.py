@@ -7,6 +7,7 @@ from typing import Any, Final, get_args
 
 from starlette.responses import Response
 
+from surefoot.evaluation.verdict import bound_verdict
 from surefoot.server.gateway.monitor import Monitor, Share
 from surefoot.server.pages.page import Page
 
@@ -32,15 +33,7 @@ def _state(monitor: Monitor) -> dict[str, Any]:
         "fitted": chart.fitted,
         "settings": settings,
         "change": chart.change,
-        "shares": {
-            share: {
-                "interval": monitor.interval(share),
-                "alarm": monitor.alarm(share),
-                "bound": f"{where} {getattr(settings, f'{share}_{where}'):.0%}",
-            }
-            for share in get_args(Share)
-            for where in ("below" if share == "accepted" else "above",)
-        },
+        "shares": {share: _share(monitor, share) for share in get_args(Share)},
         "signals": {
             name: {"reference": reference, "latest": latest}
             for name, (reference, latest) in chart.compared().items()
@@ -50,3 +43,11 @@ def _state(monitor: Monitor) -> dict[str, Any]:
             "Score of the answer": {"values": list(chart.scores), "limit": None},
         },
     }
+
+
+def _share(monitor: Monitor, share: Share) -> dict[str, Any]:
+    above, interval = share != "accepted", monitor.interval(share)
+    where = "above" if above else "below"
+    bound: float = getattr(monitor.settings, f"{share}_{where}")
+    verdict = interval and bound_verdict(interval, bound, above=above, alarm=monitor.alarm(share))
+    return {"interval": interval, "verdict": verdict, "bound": f"{where} {bound:.0%}"}

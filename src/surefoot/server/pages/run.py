@@ -7,7 +7,6 @@ for those who may see the reference answer: administrators and viewers of the pr
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 from urllib.parse import urlencode
@@ -16,6 +15,7 @@ from pydantic_core import from_json
 from starlette.responses import Response
 
 from surefoot.errors import LabelError, StoreError
+from surefoot.evaluation.verdict import Evidence, run_verdict
 from surefoot.failures import result_failed
 from surefoot.labelling.verifiers.gold_calls import compare_gold_calls
 from surefoot.labelling.verifiers.programs import SourceLine, TraceProgram
@@ -57,15 +57,21 @@ def run_page(page: Page) -> Response:
     if blind:
         labels = [label for label in labels if label.item_id is not None]
     decisions = _decisions(db, page.id, trace.id)
-    error = marked_error(labels, decisions)
-    groups = sources(labels)
-    strips = [] if blind else scorer_strips(db.traces.scores(page.id, trace.id), error)
+    groups, gold = sources(labels), gold_view(problem, trace)
+    scores = [] if blind else db.traces.scores(page.id, trace.id)
+    verdict = run_verdict(
+        len(trace.steps),
+        trace.outcome,
+        evidence_of(groups, decisions, scores),
+        missing_calls=sum(not one["made"] for one in gold),
+    )
+    strips = scorer_strips(scores, verdict.error)
     items = sorted({label.item_id for label in labels if label.item_id is not None})
     data: dict[str, Any] = {
         "problem": problem,
         "trace": trace,
-        "first_error": error,
-        "verdict": verdict(groups, decisions, strips, error),
+        "first_error": verdict.error,
+        "verdict": verdict,
         "strips": strips,
         "sources": groups,
         "decisions": {
@@ -76,7 +82,7 @@ def run_page(page: Page) -> Response:
         "comments": with_names(
             page, (comment for item in items for comment in db.comments.list(page.id, item_id=item))
         ),
-        "gold_calls": gold_view(problem, trace),
+        "gold_calls": gold,
         "program": program_view(problem, trace, labels),
     }
     program, disputed, following = data["program"], list[int](), None
@@ -223,48 +229,30 @@ def result_summary(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-def verdict(
+def evidence_of(
     groups: Sequence[Mapping[str, Any]],
     decisions: Mapping[int, Adjudication],
-    strips: Sequence[Mapping[str, Any]],
-    error: int | None,
-) -> dict[str, Any]:
-    """Where the run goes wrong, and what each source says: ``kind`` is wrong, unclear, good or unknown."""
-    by_source = defaultdict[str, list[int | None]](list)
+    scores: Sequence[StepScores] = (),
+) -> Iterator[Evidence]:
+    """What decisions, labels and scores say. Values, and scores below :data:`THRESHOLD`, are objections."""
+    for step, decision in decisions.items():
+        error = step if decision.value == -1 else None
+        yield Evidence(source="decision", kind="decision", checked=(step,), error=error)
     for group in groups:
-        if any(label["value"] is not None for label in group["labels"]):
-            by_source[group["source"]].append(group["first_error"])
-    says, named = [], {step for step, decision in decisions.items() if decision.value == -1}
-    says += [f"decision: step {step + 1}" for step in sorted(named)]
-    for source, steps in by_source.items():
-        for step, count in Counter(steps).most_common():
-            share = f" ({count} of {len(steps)})" if len(steps) > 1 else ""
-            says.append(f"{source}{share}: {'no error' if step is None else f'step {step + 1}'}")
-        named |= {step for step in steps if step is not None}
-    for strip in strips:
-        scores = [cell["score"] for cell in strip["cells"]]
-        scored = [score for score in scores if score is not None]
-        if scored and min(scored) >= 0 and max(scored) <= 1:
-            low = next(
-                (step for step, score in enumerate(scores) if score is not None and score < THRESHOLD), None
-            )
-            named |= set() if low is None else {low}
-            says.append(
-                f"{strip['scorer']}: no step below {THRESHOLD}"
-                if low is None
-                else f"{strip['scorer']}: first below {THRESHOLD} at step {low + 1} ({scores[low]:.2f})"
-            )
-    kind = "wrong" if error is not None else "unclear" if named else "good" if says else "unknown"
-    reason = next(
-        (
-            label["message"]
-            for group in groups
-            for label in group["labels"]
-            if label["step"] == error and label["message"] and label["value"] == -1
-        ),
-        None,
-    )
-    return {"kind": kind, "step": error, "reason": reason, "sources": says, "agreed": len(named) < 2}
+        labels = [label for label in group["labels"] if label["value"] is not None]
+        judged = {label["step"]: label for label in labels if label["kind"] == "correctness"}
+        wrong = [step for step, label in judged.items() if label["value"] == -1]
+        if judged:
+            error = min(wrong, default=None)
+            reason = str(judged[error]["message"] or "") if error is not None else ""
+            yield Evidence(source=group["source"], checked=tuple(judged), error=error, reason=reason)
+        elif group["first_error"] is not None:
+            yield Evidence(source=group["source"], kind="objection", error=group["first_error"])
+    for record in scores:
+        low = [step for step, score in enumerate(record.scores) if score is not None and score < THRESHOLD]
+        if low and all(score is None or 0 <= score <= 1 for score in record.scores):
+            score = record.scores[low[0]]
+            yield Evidence(source=record.scorer, kind="objection", error=low[0], score=score)
 
 
 def gold_view(problem: Problem, trace: Trace) -> list[dict[str, Any]]:
@@ -306,7 +294,8 @@ def _decisions(db: Database, project_id: int, trace_id: str) -> dict[int, Adjudi
 
 def marked_step(db: Database, project_id: int, trace_id: str) -> int | None:
     """The first error of a trace, with its decisions."""
-    return marked_error(db.labels.of_trace(project_id, trace_id), _decisions(db, project_id, trace_id))
+    groups = sources(db.labels.of_trace(project_id, trace_id))
+    return run_verdict(0, None, evidence_of(groups, _decisions(db, project_id, trace_id))).error
 
 
 def sources(labels: Sequence[StoredLabel]) -> list[dict[str, Any]]:
@@ -333,17 +322,6 @@ def first_error(labels: Iterable[StepLabel]) -> int | None:
     The second is the hard estimate of Math-Shepherd (Wang et al., arXiv 2312.08935).
     """
     return min((label.step for label in labels if _wrong(label)), default=None)
-
-
-def marked_error(labels: Sequence[StoredLabel], decisions: Mapping[int, Adjudication]) -> int | None:
-    """The step to mark: the earliest with a correctness label of "wrong"; decisions replace labels."""
-    steps = {
-        label.record.step
-        for label in labels
-        if label.record.kind == "correctness" and _wrong(label.record) and label.record.step not in decisions
-    }
-    steps |= {step for step, decision in decisions.items() if decision.value == -1}
-    return min(steps, default=None)
 
 
 def _wrong(label: StepLabel) -> bool:

@@ -1,0 +1,238 @@
+"""What is known about a run, a scorer or a report, in words: the one module that writes such sentences.
+
+A verdict says what is decided first, then what is open and what would decide it. It never claims more than
+its sources checked: a source that is silent on a step leaves this step unchecked. It is good only if every
+step was checked or the outcome is right. The terminal, reports, pages, notebooks, cards and JSON files print
+these sentences unchanged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from surefoot.stats.intervals import Interval
+
+Tone = Literal["good", "wrong", "open"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """How much was checked, of all."""
+
+    checked: int
+    of: int
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing is unchecked, and there was something to check."""
+        return 0 < self.of <= self.checked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What one source, or one rater of it, says about the steps of a run. Steps count from 0."""
+
+    source: str
+    checked: Collection[int] = ()
+    """The steps that it calls right or wrong."""
+    error: int | None = None
+    """The first step that it calls wrong."""
+    kind: Literal["label", "decision", "objection"] = "label"
+    """A decision replaces labels. An objection, such as a low score, calls no step wrong."""
+    score: float | None = None
+    """Of an objection."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A claim with its evidence and coverage; the functions of this module make it."""
+
+    sentence: str
+    tone: Tone
+    decided: bool
+    """Whether the claim that the sentence begins with is decided."""
+    needs: str = ""
+    """What would decide what is open; empty if nothing is."""
+    short: str = ""
+    """The claim in a few words, for a row of a list."""
+    coverage: Coverage = Coverage(checked=0, of=0)
+    step: int | None = None
+    """The step that the sentence is about, from 0."""
+    error: int | None = None
+    """The first wrong step, from 0, by a decision or by more than half of the sources that judge it."""
+    sources: tuple[str, ...] = ()
+    """What each source says."""
+    reason: str = ""
+    """Why a source calls the step wrong, in its own words."""
+
+
+def run_verdict(
+    steps: int, outcome: bool | None, evidence: Iterable[Evidence], *, missing_calls: int = 0
+) -> Verdict:
+    """The verdict on one run or solution.
+
+    ``missing_calls`` are calls that the task needs and the run does not make. A step counts as wrong if a
+    decision says so, or more than half of the sources that judge it.
+    """
+    sources = [one for one in evidence if one.checked or one.error is not None]
+    labels, decisions, objections = (
+        [one for one in sources if one.kind == kind] for kind in ("label", "decision", "objection")
+    )
+    checked = {step for one in [*labels, *decisions] for step in one.checked if step < steps}
+    coverage = Coverage(checked=len(checked), of=steps)
+    step, who, named = _named(labels, decisions)
+    said = [who or _silence(coverage, outcome)]
+    if outcome is None and named != "decided":
+        said.append("the outcome is unknown")
+    elif outcome is not None:
+        said = [f"{_OUTCOMES[outcome]}{_JOINTS[outcome, bool(who)]}{said[0]}"]
+    if objections and not who:
+        first = min(objections, key=lambda one: one.error or 0)
+        said.append(_objection(first))
+        step = first.error
+    if missing_calls:
+        said.append(f"{counted(missing_calls, 'call')} that the task needs {_is(missing_calls)} missing")
+    accused = named in ("one", "agreed", "decided") or missing_calls > 0
+    failed = outcome is False or (accused and outcome is None)
+    unopposed = outcome is True or (outcome is None and coverage.full and not objections)
+    good = unopposed and not named and not missing_calls
+    sentence = "; ".join(said)
+    return Verdict(
+        sentence=f"{sentence[0].upper()}{sentence[1:]}.",
+        tone="good" if good else "wrong" if failed else "open",
+        decided=good or outcome is False or named in ("agreed", "decided"),
+        needs="" if good or named in ("agreed", "decided") else _needs(step, coverage, outcome),
+        short=_short(outcome, step if who else None, named, coverage, missing_calls),
+        coverage=coverage,
+        step=step,
+        error=step if named in ("one", "agreed", "decided") else None,
+        sources=tuple(_lines(labels, decisions, objections)),
+        reason=next((one.reason for one in labels if one.error == step and one.reason), ""),
+    )
+
+
+_OUTCOMES = {True: "the outcome is right", False: "the run failed"}
+_JOINTS = {(True, True): ", but ", (True, False): "; ", (False, True): ": ", (False, False): "; "}
+"""Between the outcome and what the sources say, by outcome and whether a source names an error."""
+_Named = Literal["", "contested", "one", "agreed", "decided"]
+
+
+def _named(labels: Sequence[Evidence], decisions: Sequence[Evidence]) -> tuple[int | None, str, _Named]:
+    """The first wrong step, who says so, and how sure that is."""
+    decided = min((one.error for one in decisions if one.error is not None), default=None)
+    if decided is not None:
+        return decided, f"step {decided + 1} is wrong, as was decided", "decided"
+    right = {step for one in decisions for step in one.checked}
+    votes = Counter(one.error for one in labels if one.error is not None and one.error not in right)
+    if not votes:
+        return None, "", ""
+    step, count = min(votes.items(), key=lambda vote: (-vote[1], vote[0]))
+    judges = [one for one in labels if step in one.checked or (one.error is not None and one.error <= step)]
+    kind = "sources" if len({one.source for one in judges}) > 1 else "raters"
+    said = f"step {step + 1} is called wrong by"
+    if len(judges) == 1:
+        return step, f"{said} {judges[0].source}", "one"
+    if count == len(judges):
+        return step, f"{said} {'both' if count == 2 else f'all {count}'} {kind}", "agreed"
+    if 2 * count > len(judges):
+        return step, f"{said} {count} of {len(judges)} {kind}", "one"
+    if len(votes) > 1:
+        steps = " and ".join(str(other + 1) for other in sorted(votes)[:2])
+        return step, f"the {kind} name different first errors, such as steps {steps}", "contested"
+    return step, f"{said} only {count} of {len(judges)} {kind}", "contested"
+
+
+def _silence(coverage: Coverage, outcome: bool | None) -> str:
+    """What is known where no source names an error."""
+    rest = coverage.of - coverage.checked
+    if not coverage.checked:
+        return "no step was checked"
+    if rest:
+        return f"{coverage.checked} of {counted(coverage.of, 'step')} checked, none called wrong"
+    if outcome is False:
+        return "every step was checked, and the error was not found"
+    return "every step was checked, and none is called wrong"
+
+
+def _objection(one: Evidence) -> str:
+    step = (one.error or 0) + 1
+    return f"{one.source} " + (
+        f"objects to step {step}" if one.score is None else f"scores step {step} at {one.score:.2f}"
+    )
+
+
+def _short(
+    outcome: bool | None, step: int | None, named: _Named, coverage: Coverage, missing_calls: int
+) -> str:
+    if step is not None:
+        return f"step {step + 1}{'?' if named == 'contested' or outcome else ''}"
+    if missing_calls and outcome is not False:
+        return "missing call"
+    if outcome is not None:
+        return "right" if outcome else "failed"
+    return f"{coverage.checked} of {coverage.of} checked" if coverage.checked else "not checked"
+
+
+def _needs(step: int | None, coverage: Coverage, outcome: bool | None) -> str:
+    if step is not None:
+        return f"a decision on step {step + 1}"
+    outcome_too = ", or the outcome" if outcome is None else ""
+    rest = coverage.of - coverage.checked
+    return f"labels of {counted(rest, 'step')}{outcome_too}" if rest else "a source that finds the error"
+
+
+def _lines(
+    labels: Sequence[Evidence], decisions: Sequence[Evidence], objections: Sequence[Evidence]
+) -> Iterable[str]:
+    """One line for each decision, for each answer of the raters of a source, and for each objection."""
+    for one in decisions:
+        yield "decision: " + ("right" if one.error is None else f"step {one.error + 1} is wrong")
+    by_source: dict[str, list[Evidence]] = {}
+    for one in labels:
+        by_source.setdefault(one.source, []).append(one)
+    for source, raters in by_source.items():
+        for error, count in Counter(one.error for one in raters).most_common():
+            share = f" ({count} of {len(raters)})" if len(raters) > 1 else ""
+            most = max(len(one.checked) for one in raters if one.error == error)
+            what = f"{counted(most, 'step')} checked, none wrong" if error is None else f"step {error + 1}"
+            yield f"{source}{share}: {what}"
+    yield from map(_objection, objections)
+
+
+def bound_verdict(share: Interval, bound: float, *, above: bool, alarm: bool) -> Verdict:
+    """Whether a share keeps its bound; ``above`` says on which side of it an alarm is raised."""
+    within = share.high <= bound if above else share.low >= bound
+    side = f"{'above' if above else 'below'} {bound:.0%}"
+    short = f"alarm: {side}" if alarm else f"not {side}" if within else "not decided"
+    return Verdict(
+        sentence=f"{share:.1%}: {short}" + ("." if alarm or within else f" whether it is {side}."),
+        tone="wrong" if alarm else "good" if within else "open",
+        decided=alarm or within,
+        needs="" if alarm or within else "more answers",
+        short=short,
+    )
+
+
+def inspection_sentence(traces: int, named: int, with_findings: int) -> str:
+    """What checks say of ``traces``: how many have a wrong step by a check, and a finding of any kind."""
+    if not traces:
+        return "No traces to check."
+    said = f"A step is called wrong in {named:,} of {counted(traces, 'trace')}"
+    if advised := with_findings - named:
+        said += f"; {advised:,} more {'has' if advised == 1 else 'have'} advice"
+    if rest := traces - with_findings:
+        said += f"; no check speaks on {rest:,}, which may be right or wrong"
+    return f"{said}."
+
+
+def counted(number: int, unit: str) -> str:
+    """A number with its noun: "1 step", "2,000 steps"."""
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
+
+
+def _is(number: int) -> str:
+    return "is" if number == 1 else "are"
