@@ -34,6 +34,7 @@ deliberate train | deliberate:DeliberateTrain | Train without the specification 
 score | score:Score | Score one solution or a file of traces with a reward model.
 execute | execute:Execute | Run programs on their visible tests.
 select | select:Select | Choose one trace per problem and report accuracy against N.
+reward | reward:Reward | Turn step labels and scores of agent runs into a reward for every turn.
 search | search:RunSearch | Search with a reward model: beam, DVTS, REBASE, particles, MCTS …
 search-tree | search:Draw | Print the tree of one problem.
 evaluate | evaluate.command:Evaluate | Measure labels, scorers, judges and monitors.

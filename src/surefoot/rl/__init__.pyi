@@ -41,3 +41,5 @@ from .rounds import clone as clone
 from .rounds import iterate as iterate
 from .server_weights import ServerWeights as ServerWeights
 from .server_weights import write_weights as write_weights
+from .turn_rewards import reward_row as reward_row
+from .turn_rewards import turn_rewards as turn_rewards

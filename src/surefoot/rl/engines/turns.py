@@ -18,7 +18,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +26,7 @@ from surefoot.errors import ScoreError
 from surefoot.rl.advantage import Estimator
 from surefoot.rl.credit import CreditRule, FloatArray, ScoredRollout, with_rewards
 from surefoot.rl.engines.verl import TOKEN_REWARDS
-
-TURN_REWARDS: Final = "turn_rewards"
-"""Key of ``Trace.info``: one reward, or ``None`` where it is unknown, for each message that the policy
-sampled, in the order of ``Trace.nodes``."""
+from surefoot.rl.turn_rewards import TURN_REWARDS
 
 
 def episode(

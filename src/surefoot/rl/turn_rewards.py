@@ -1,0 +1,151 @@
+"""From labels or scores of steps to one reward for each turn of a run, and to the files of RL engines.
+
+A turn is one message of the agent, the last answer included; it has one step or several (reasoning, text,
+calls). A turn that cannot be judged has the reward ``None``: it is unknown, and never counts as good.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Literal, get_args
+
+from surefoot.errors import ScoreError
+from surefoot.policies.openai_requests import openai_message
+from surefoot.records import Trace
+
+TURN_REWARDS: Final = "turn_rewards"
+"""Key of ``Trace.info`` of verifiers: one reward, or ``None`` where it is unknown, for each message that the
+policy sampled, in the order of ``Trace.nodes``."""
+
+TurnRule = Literal["lowest", "last", "mean", "first-error"]
+"""How the scores of a turn's steps become its reward.
+
+lowest: the lowest score; unknown if a step is unscored, unless another has failed (a score of 0 or less).
+last: the score of the last step. mean: their mean, unknown if a step is unscored. first-error: 1 for each
+turn before the one with the first score below ½, 0 there, and unknown after it and after an unscored step.
+"""
+
+Engine = Literal["jsonl", "trl", "verl", "skyrl", "prime-rl"]
+
+
+def turn_messages(trace: Trace) -> list[int]:
+    """Indices of the messages that are turns. Raises ``ScoreError`` for a text, which has no turns."""
+    if not trace.messages:
+        raise ScoreError(f"trace {trace.id} is a text, not a run: its reward is one number (surefoot score)")
+    return [index for index, message in enumerate(trace.messages) if message.role == "assistant"]
+
+
+def turn_rewards(
+    trace: Trace, scores: Sequence[float | None], rule: TurnRule = "lowest"
+) -> list[float | None]:
+    """One reward for each turn of ``trace`` from the ``scores`` of its steps, by ``rule``.
+
+    Raises ``ScoreError`` for a text, another number of scores than steps, or an unknown rule.
+    """
+    if rule not in get_args(TurnRule):
+        raise ScoreError(f"unknown rule {rule!r}; use one of {', '.join(get_args(TurnRule))}")
+    if len(scores) != len(trace.steps):
+        raise ScoreError(f"{len(scores)} scores for the {len(trace.steps)} steps of trace {trace.id}")
+    by_turn: dict[int, list[float | None]] = {index: [] for index in turn_messages(trace)}
+    for step, score in zip(trace.steps, scores, strict=True):
+        if step.message in by_turn:
+            finite = score is not None and math.isfinite(score)
+            by_turn[step.message].append(score if finite else None)
+    turns = list(by_turn.values())
+    return _first_error(turns) if rule == "first-error" else [_reward(turn, rule) for turn in turns]
+
+
+def _reward(scores: Sequence[float | None], rule: TurnRule) -> float | None:
+    known = [score for score in scores if score is not None]
+    if not known or (rule == "last" and scores[-1] is None):
+        return None
+    if rule == "last":
+        return known[-1]
+    if len(known) < len(scores) and (rule == "mean" or min(known) > 0):
+        return None
+    return min(known) if rule == "lowest" else math.fsum(known) / len(known)
+
+
+def _first_error(turns: Sequence[Sequence[float | None]]) -> list[float | None]:
+    rewards: list[float | None] = [None] * len(turns)
+    for number, scores in enumerate(turns):
+        if any(score is not None and score < 0.5 for score in scores):
+            rewards[number] = 0.0
+            break
+        if not scores or None in scores:
+            break
+        rewards[number] = 1.0
+    return rewards
+
+
+def reward_row(trace: Trace, rewards: Sequence[float | None], engine: Engine) -> dict[str, Any]:
+    """A run with the rewards of its turns as one object of JSON, as an engine's own code finds them.
+
+    ``jsonl``: ids, outcome, the index of each turn's message, and its reward or null. ``prime-rl``: a
+    verifiers ``Trace`` with ``info["turn_rewards"]``, null where unknown, which
+    :func:`surefoot.rl.engines.turn_credit_algorithm` reads. The others have the conversation before the first
+    turn as ``prompt`` and the rest as ``completion``. They need a number for every turn: an unknown reward is
+    the lowest of the run or 0, whichever is less, so that it is never better than a failed turn. ``trl``:
+    columns ``turn_rewards`` and ``reward``, their mean, of a data set for a reward function; ``verl``:
+    ``extra_info``; ``skyrl``: ``env_extras``. :func:`surefoot.rl.engines.verl_turn_rewards` and
+    ``skyrl_turn_rewards`` put the numbers at the tokens of their turns.
+    """
+    turns = turn_messages(trace)
+    if len(rewards) != len(turns):
+        raise ScoreError(f"{len(rewards)} rewards for the {len(turns)} turns of trace {trace.id}")
+    return _ROWS[engine](trace, turns, list(rewards))
+
+
+def _jsonl(trace: Trace, turns: list[int], rewards: list[float | None]) -> dict[str, Any]:
+    ids = {"trace_id": trace.id, "problem_id": trace.problem_id, "outcome": trace.outcome}
+    return {**ids, "turns": turns, TURN_REWARDS: rewards}
+
+
+def _prime_rl(trace: Trace, turns: list[int], rewards: list[float | None]) -> dict[str, Any]:
+    from surefoot.rl.engines.turns import RecordedTurn, verifiers_trace  # slow: it imports torch
+
+    messages = [openai_message(message) for message in trace.messages]
+    recorded = [
+        RecordedTurn(prompt=messages[:turn], completion=messages[turn], reward=number)
+        for turn, number in zip(turns, _numbers(rewards), strict=True)
+    ]
+    row = verifiers_trace(recorded, name=trace.id, task=trace.problem_id) if recorded else {"info": {}}
+    row["info"] = {TURN_REWARDS: rewards}
+    return row
+
+
+def _numbers(rewards: Sequence[float | None]) -> list[float]:
+    known = [reward for reward in rewards if reward is not None]
+    worst = min(0.0, *known) if known else 0.0
+    return [worst if reward is None else reward for reward in rewards]
+
+
+def _with(place: str | None) -> Callable[[Trace, list[int], list[float | None]], dict[str, Any]]:
+    """Rows with the numbers at the top, or in the object ``place``."""
+
+    def row(trace: Trace, turns: list[int], rewards: list[float | None]) -> dict[str, Any]:
+        messages = [openai_message(message) for message in trace.messages]
+        begin = turns[0] if turns else len(messages)
+        numbers = _numbers(rewards)
+        extra: dict[str, Any] = {"trace_id": trace.id, "problem_id": trace.problem_id, TURN_REWARDS: numbers}
+        if place is None:
+            extra["reward"] = math.fsum(numbers) / len(numbers) if numbers else 0.0
+        run = {"prompt": messages[:begin], "completion": messages[begin:]}
+        return {**run, **(extra if place is None else {place: extra})}
+
+    return row
+
+
+_ROWS: Final[Mapping[Engine, Callable[[Trace, list[int], list[float | None]], dict[str, Any]]]] = (
+    MappingProxyType(
+        {
+            "jsonl": _jsonl,
+            "trl": _with(None),
+            "verl": _with("extra_info"),
+            "skyrl": _with("env_extras"),
+            "prime-rl": _prime_rl,
+        }
+    )
+)
