@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic_core import from_json
@@ -29,8 +29,6 @@ _EMBEDDED: Final = 100
 """Characters from which a text may be an embedded attachment."""
 _SAME_IN_JSON: Final = re.compile(r"[\w .:+-]*", re.ASCII)
 """Texts that every writer of JSON writes as they are, so that they need not be looked for in its values."""
-_HOLDING: Final = {str, list, dict}
-"""Types of JSON values that hold texts."""
 
 
 def count_fields(row: Any, items: Sequence[Any], counts: Counter[str]) -> None:
@@ -41,9 +39,9 @@ def count_fields(row: Any, items: Sequence[Any], counts: Counter[str]) -> None:
     """
     texts = _Texts(items)
     leaves = list[tuple[str, str]]()
-    _add_leaves(row, "", leaves)
+    _add_leaves(row, "", leaves, texts.exact)
     for path, text in leaves:
-        if text in texts.exact or text in _WORDS or not text or texts.contain(path, text):
+        if text in _WORDS or not text or texts.contain(path, text):
             continue
         inner = list[tuple[str, str]]()
         if (value := _parsed(text)) is not None:
@@ -69,18 +67,21 @@ def fields_summary(counts: Mapping[str, int]) -> str:
     return ", ".join(names)
 
 
-def _add_leaves(value: Any, path: str, leaves: list[tuple[str, str]]) -> None:
-    """Add the texts of a JSON value, with the names above them; numbers of lists are left out."""
-    kind = type(value)
-    if kind is str:
-        leaves.append((path, value))
-    elif kind is list:
-        for item in value:
-            _add_leaves(item, path, leaves)
-    elif kind is dict:
-        for name, item in value.items():
-            if item.__class__ in _HOLDING:
-                _add_leaves(item, f"{path}.{name}" if path else str(name), leaves)
+def _add_leaves(
+    value: Any, path: str, leaves: list[tuple[str, str]], known: Container[str] = frozenset()
+) -> None:
+    """Add the texts in an object or list that are not ``known``, with the names above them, without indices."""
+    is_object = type(value) is dict
+    for name, item in value.items() if is_object else enumerate(value if type(value) is list else ()):
+        kind = item.__class__
+        if kind is str and item in known:
+            continue
+        if kind is str or kind is list or kind is dict:
+            below = path if not is_object else f"{path}.{name}" if path else str(name)
+            if kind is str:
+                leaves.append((below, item))
+            else:
+                _add_leaves(item, below, leaves, known)
 
 
 def _parsed(text: str) -> Any:
@@ -149,18 +150,16 @@ def _texts_inside(texts: Iterable[str]) -> set[str]:
 
 
 def _add_texts(value: Any, texts: list[str], arguments: list[str]) -> None:
-    """Add the texts of records of any depth; add the arguments of calls to ``arguments``, too."""
+    """Add the texts in records of any depth; add the arguments of calls to ``arguments``, too."""
     kind = value.__class__
-    if kind is str:
-        texts.append(value)
-    elif kind is tuple or kind is list or kind is dict:
-        for item in value.values() if kind is dict else value:
+    if kind is tuple or kind is list:
+        fields: Iterable[tuple[str, Any]] = (("", item) for item in value)
+    else:  # an object, a record, or an object of records
+        fields = (value if kind is dict else getattr(value, "__dict__", {})).items()
+    for name, item in fields:
+        if item.__class__ is str:
+            texts.append(item)
+            if name == "arguments":
+                arguments.append(item)
+        elif item and name not in _UNREAD:
             _add_texts(item, texts, arguments)
-    elif hasattr(value, "__dict__"):  # a record, or an object of records
-        for name, item in vars(value).items():
-            if item.__class__ is str:
-                texts.append(item)
-                if name == "arguments":
-                    arguments.append(item)
-            elif item and name not in _UNREAD:
-                _add_texts(item, texts, arguments)

@@ -8,11 +8,10 @@ its reward and task. Converted trajectories have ``tool_name``, and results with
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
-
-from pydantic_core import from_json
 
 from surefoot.errors import RecordError
 from surefoot.failures import FLAG_NAMES, fields_failed
@@ -21,6 +20,7 @@ from surefoot.formats.rows import raw_rows
 from surefoot.formats.trial_results import result_of, with_result
 from surefoot.records import as_json, reported_count
 
+_RETURN_CODE: Final = re.compile(r'\{\s*"returncode"\s*:\s*(-?\d{1,10})\s*[,}]')
 _ROLES: Final = {"system": "system", "user": "user", "agent": "assistant"}
 
 
@@ -144,12 +144,6 @@ def _add_results(chat: ChatRows, calls: Sequence[Mapping[str, Any]], turn: Mappi
 
 
 def _return_code_failed(content: Any) -> bool | None:
-    """Whether a result in JSON has a return code, and it is not 0."""
-    if not isinstance(content, str) or content[:1] != "{" or '"returncode"' not in content[:400]:
-        return None
-    try:
-        value = from_json(content)
-    except ValueError:
-        return None
-    code = value.get("returncode")
-    return code != 0 if isinstance(code, int) else None
+    """Whether a result in JSON begins with a return code, and it is not 0."""
+    code = _RETURN_CODE.match(content) if isinstance(content, str) else None
+    return None if code is None else int(code[1]) != 0

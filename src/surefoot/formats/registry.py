@@ -66,6 +66,8 @@ FOLDER: Final = "a folder of runs"
 """Result of ``detect_format`` for a folder whose files may have several formats."""
 _FIRST_ROWS: Final = 20
 """Rows that are looked at for the format of a log of events."""
+_FIRST_FILES: Final = 20
+"""Files of a folder that are looked at for records of this package."""
 
 Item = Problem | ProblemTrace | LabelledTrace
 Detector = Callable[[Mapping[str, Any]], bool]
@@ -194,7 +196,7 @@ def detect_format(path: Path | str, settings: ImportSettings | None = None) -> s
     """
     settings = settings or ImportSettings()
     if _is_run_folder(path):
-        for shard in files_of(str(path)):
+        for shard in files_of(str(path))[:_FIRST_FILES]:
             with suppress(RecordError):
                 if shard.is_file() and _format_of(shard, settings) == RECORDS:
                     return RECORDS

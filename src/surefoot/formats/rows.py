@@ -11,7 +11,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -162,12 +162,11 @@ def head_row(path: Path) -> Any:
         return None
     with readable(str(path)), open_bounded(path, FileLimits.from_environment()) as stream:
         head = stream.read(_HEAD_BYTES)
-    for text, partial in ((head.split(b"\n", 1)[0], False), (head, True)):
-        try:
-            row = from_json(text, allow_partial=partial)
-        except ValueError:
-            continue
-        return row[0] if isinstance(row, list) and row else row
+    first, newline, _ = head.partition(b"\n")
+    for text in (first, head) if newline else (head,):
+        with suppress(ValueError):
+            row = from_json(text, allow_partial=text is head)
+            return row[0] if isinstance(row, list) and row else row
     return None
 
 

@@ -37,16 +37,17 @@ def parse_arguments(text: str, *, exact: bool = False) -> dict[str, Any]:
     round (a guard must know the released value). A text without characters is an object without arguments.
     """
     try:
-        value = strict_decoder(_exact if exact else int).decode(text if text.strip() else "{}")
-        json.dumps(value, ensure_ascii=False).encode()
+        value = _DECODERS[exact].decode(text if text.strip() else "{}")
+        if "\\u" in text or not text.isascii():
+            json.dumps(value, ensure_ascii=False).encode()
+        if text.count("{") + text.count("[") > MAX_DEPTH and json_depth(value) > MAX_DEPTH:
+            raise RecursionError
     except RecursionError as error:
         raise ValueError(f"deeper than {MAX_DEPTH} levels") from error
     except UnicodeEncodeError as error:
         raise ValueError("a character is half of a surrogate pair") from error
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - a text is the argument
-    if json_depth(value) > MAX_DEPTH:
-        raise ValueError(f"deeper than {MAX_DEPTH} levels")
     return value
 
 
@@ -114,6 +115,10 @@ def strict_decoder(
         parse_float=_finite,
         parse_int=parse_int,
     )
+
+
+_DECODERS: Final = (strict_decoder(), strict_decoder(_exact))
+"""By whether integers must be exact."""
 
 
 def json_depth(value: Any) -> int:
