@@ -60,6 +60,26 @@ def test_samples_of_a_problem_need_not_lie_together(rule, tmp_path):
     assert [one.problem_id for one in rows] == [f"p{problem}" for problem in range(6)]
 
 
+def test_a_problem_with_one_sample_leaves_the_others_their_sizes_and_the_file_has_its_accuracy(tmp_path):
+    sizes = (9, 1, 9, 9)
+    traces = [one for problem, size in enumerate(sizes) for one in samples(problem)[:size]]
+    write_records(tmp_path / "traces.jsonl", traces)
+    write_records(tmp_path / "scores.jsonl", scores(traces))
+    words = ("--scores", tmp_path / "scores.jsonl", "--out", tmp_path / "chosen.jsonl")
+    said = good("select", tmp_path / "traces.jsonl", *words).err
+    rows = [line.split() for line in said.splitlines()]
+    assert [row[:2] for row in rows if row[:1] and row[0].isdecimal() and "%" in row[2]] == [
+        ["1", "4"], ["2", "3"], ["4", "3"], ["8", "3"],
+    ]  # fmt: skip
+    chosen = list(read_records(tmp_path / "chosen.jsonl", Trace))
+    right = f"{sum(one.outcome for one in chosen) / 4:.1%}"
+    assert f"it solves {right} of the tasks" in said
+    first = [traces[start] for start in (0, 9, 10, 19)]
+    shown = {row[0]: row[1] for row in rows if row[:1] and row[0] in ("majority", "first", "shortest")}
+    assert shown["first"] == f"{sum(one.outcome for one in first) / 4:.1%}"
+    assert shown.keys() == {"majority", "first", "shortest"}
+
+
 LONG = "so\n" + "it is " * 16_000
 
 

@@ -22,6 +22,7 @@ from surefoot.evaluation.best_of_n import sizes_up_to
 from surefoot.evaluation.run_choice import (
     FREE_RULES,
     FreeRule,
+    RunChoices,
     TaskRuns,
     compare_choices,
     is_agent_run,
@@ -34,7 +35,7 @@ from surefoot.records import StepLabel, StepScores, Trace
 from surefoot.scores import TraceRule, is_scored, trace_score
 from surefoot.search import SELECTORS, select_among, selection_curve
 from surefoot.search.selection import SelectorName
-from surefoot.stats.bootstrap import bootstrap_difference, bootstrap_mean
+from surefoot.stats.bootstrap import bootstrap_mean
 
 _FIRST = 20
 """Problems whose traces show whether a file holds runs of an agent."""
@@ -43,15 +44,17 @@ _FIRST = 20
 class Select(Command):
     """Choose one trace per problem, and report how often it is correct for each number of samples N.
 
-    The chosen traces are written. If all traces of a problem have an outcome, a table on standard error shows
-    the unbiased accuracy for 1, 2, 4 … samples with 95 % intervals over problems.
+    The chosen traces are written. If some have an outcome, a table on standard error shows the unbiased
+    accuracy for 1, 2, 4 … samples over the problems with so many, and the accuracy of the written choice next
+    to majority, the first and the shortest sample, with 95 % intervals over problems.
 
     For runs of an agent the table shows what the choice is worth next to the choices that read nothing: the
     shortest run, fewest steps, fewest failures, last call succeeded, and a random run. The choice is called
     better only if the interval of its difference to the best of them lies above zero.
 
     Example: `surefoot select traces.jsonl --scores scores.jsonl --out chosen.jsonl`
-    Example: `surefoot select runs/ --rule shortest --out chosen.jsonl`
+
+    Example/ --rule shortest --out chosen.jsonl`
     """
 
     traces: o.TracesArgument
@@ -98,6 +101,7 @@ class Select(Command):
         name = rule if free or scores is None else f"{rule} by {scores.scorer}"
         chosen: list[str] = []
         tasks: list[TaskRuns] = []
+        solutions: list[TaskRuns] = []
         graded: list[search.Pool] = []
         answered = scored = blank = 0
         with AnswerChecker(self.equality) as compare:
@@ -126,14 +130,19 @@ class Select(Command):
                     tasks.append(task_runs(group, {} if free else {name: worth}))
                 elif known:
                     correct = np.array([trace.outcome is True for trace in group], dtype=bool)
+                    gates = None if gate is None else np.array(gate, dtype=float)
                     graded.append(
                         search.Pool(
-                            answers=answers,
-                            correct=correct,
-                            scores=np.array(values, dtype=float),
-                            gate=None if gate is None else np.array(gate, dtype=float),
+                            answers=answers, correct=correct, scores=np.array(values, dtype=float), gate=gates
                         )
                     )
+                    places = {name: at, "majority": SELECTORS["majority"].select(pool), "first": 0}
+                    costs: dict[str, Sequence[float]] = {
+                        choice: [float(number != place) for number in range(len(group))]
+                        for choice, place in places.items()
+                    }
+                    costs["shortest"] = [_length(trace) for trace in group]
+                    solutions.append(TaskRuns(costs=costs, correct=correct.tolist()))
         if scores is not None and not scored:
             raise ScoreError(_no_score(self.scores or "-", scores.first(), traces[0]))
         o.note_failures(compare)
@@ -150,9 +159,13 @@ class Select(Command):
         out = self.out if self.out == "-" else Path(self.out)
         write_records(out, (trace for name in chosen for trace in traces.find(name)), record=Trace)
         if tasks:
-            _run_table(tasks, name)
-        if graded or not tasks:
-            _table(graded, rule)
+            _choice_table(compare_choices(tasks), name, "tasks", "runs")
+        if graded:
+            _size_table(graded, rule)
+            free_rules = ("majority", "first", "shortest")
+            _choice_table(compare_choices(solutions, free_rules=free_rules), name, "problems", "solutions")
+        if not tasks and not graded:
+            note("no trace has an outcome: no accuracy to report")
 
 
 def _no_score(path: str, first: StepScores | StepLabel, trace: Trace) -> str:
@@ -166,9 +179,15 @@ def _no_score(path: str, first: StepScores | StepLabel, trace: Trace) -> str:
     )
 
 
-def _run_table(tasks: Sequence[TaskRuns], name: str) -> None:
-    """What each choice among the runs of a task is worth, the strongest free one beside the one made."""
-    result = compare_choices(tasks)
+def _length(trace: Trace) -> int:
+    """Characters of a solution."""
+    return len(trace.text or "") + sum(
+        len(message.content or "") for message in trace.messages if message.role == "assistant"
+    )
+
+
+def _choice_table(result: RunChoices, name: str, tasks: str, runs: str) -> None:
+    """What the choice that was written is worth, next to those that read nothing."""
     made = next(choice for choice in result.choices if choice.name == name)
     note(result.verdict(made))
     rows = [
@@ -180,32 +199,23 @@ def _run_table(tasks: Sequence[TaskRuns], name: str) -> None:
         ]
         for choice in result.choices
     ]
-    title = f"{result.tasks} tasks, {result.runs} runs: share of tasks solved, differences in points"
+    title = f"{result.tasks} {tasks}, {result.runs} {runs}: share of {tasks} solved, differences in points"
     headers = ("choice", "solved", "minus random", f"minus {result.best_free}")
     echo_table(title, headers, rows, err=True)
 
 
-def _table(graded: Sequence[search.Pool], rule: str) -> None:
-    """Accuracy against N, over the problems with outcomes; a trace of unknown outcome counts as wrong."""
-    if not graded:
-        note("no trace has an outcome: no accuracy to report")
-        return
-    sizes = sizes_up_to(min(len(pool.correct) for pool in graded))
+def _size_table(graded: Sequence[search.Pool], rule: str) -> None:
+    """Accuracy against N, over the problems with N solutions; one of unknown outcome counts as wrong."""
     methods: list[search.Method] = ["pass", "majority", cast("search.Method", rule)]
-    plain = [replace(pool, gate=None) for pool in graded]
-    curves = [
-        selection_curve(pools, method, sizes, rng=np.random.default_rng(0))
-        for method, pools in zip(methods, (plain, plain, graded), strict=True)
-    ]
-    lead = bootstrap_difference(curves[1][:, -1], curves[2][:, -1], rng=np.random.default_rng(0))
-    if lead.low > 0:
-        shares = f"{curves[1][:, -1].mean():.1%} of the problems against {curves[2][:, -1].mean():.1%}"
-        note(f"majority voting is better here: it solves {shares}; use --rule=majority")
     rows = []
-    for column, size in enumerate(sizes):
-        estimates = [bootstrap_mean(curve[:, column], rng=np.random.default_rng(0)) for curve in curves]
-        rows.append([str(size), *(f"{estimate:.1%}" for estimate in estimates)])
-    title = f"{len(graded)} problems, accuracy with 95 % interval"
+    for size in sizes_up_to(max(len(pool.correct) for pool in graded)):
+        pools = [pool for pool in graded if len(pool.correct) >= size]
+        plain, cells = [replace(pool, gate=None) for pool in pools], [str(size), str(len(pools))]
+        for method, among in zip(methods, (plain, plain, pools), strict=True):
+            curve = selection_curve(among, method, [size], rng=np.random.default_rng(0))
+            cells.append(f"{bootstrap_mean(curve[:, 0], rng=np.random.default_rng(0)):.1%}")
+        rows.append(cells)
     gated = any(pool.gate is not None for pool in graded)
     name = f"{rule}, among the best" if gated else rule
-    echo_table(title, ("N", "pass@N", "majority", name), rows, err=True)
+    title = f"{len(graded)} problems, accuracy of a choice among N solutions with 95 % interval"
+    echo_table(title, ("N", "problems", "pass@N", "majority", name), rows, err=True)

@@ -124,14 +124,20 @@ class RunChoices:
         )
 
 
-def compare_choices(tasks: Sequence[TaskRuns], *, draws: int = 10_000, seed: int = 0) -> RunChoices:
-    """Compare every rule on ``tasks``. Raises ``ValueError`` without tasks."""
+def compare_choices(
+    tasks: Sequence[TaskRuns],
+    *,
+    free_rules: Sequence[str] = (*FREE_RULES,),
+    draws: int = 10_000,
+    seed: int = 0,
+) -> RunChoices:
+    """Compare every rule on ``tasks``; ``free_rules`` read nothing. Raises ``ValueError`` without tasks."""
     if not tasks:
         raise ValueError("'tasks' is empty; give the runs of at least one task")
-    named = [name for name in tasks[0].costs if name not in FREE_RULES]
-    shares = {name: _solved(tasks, name) for name in (*named, *FREE_RULES)}
+    named = [name for name in tasks[0].costs if name not in free_rules]
+    shares = {name: _solved(tasks, name) for name in (*named, *free_rules)}
     shares[RANDOM] = np.array([np.mean(task.correct) for task in tasks])
-    free = max((RANDOM, *FREE_RULES), key=lambda name: shares[name].mean())
+    free = max((RANDOM, *free_rules), key=lambda name: shares[name].mean())
     shares[ORACLE] = np.array([float(any(task.correct)) for task in tasks])
 
     def less(name: str, other: str) -> Interval:

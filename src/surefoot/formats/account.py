@@ -70,7 +70,7 @@ def fields_summary(counts: Mapping[str, int]) -> str:
 def _add_leaves(
     value: Any, path: str, leaves: list[tuple[str, str]], known: Container[str] = frozenset()
 ) -> None:
-    """Add the texts in an object or list that are not ``known``, with the names above them, without indices."""
+    """Add the texts in an object or list that are not ``known``, with the names above them."""
     is_object = type(value) is dict
     for name, item in value.items() if is_object else enumerate(value if type(value) is list else ()):
         kind = item.__class__
