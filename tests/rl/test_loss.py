@@ -13,8 +13,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from surefoot.rl.advantage import LeaveOneOut
 from surefoot.rl.config import KL, Objective
-from surefoot.rl.credit import Outcome, ScoredRollout
+from surefoot.rl.credit import Outcome
 from surefoot.rl.loss import TokenBatch, kl_estimate, policy_loss, token_weights
+from surefoot.rl.sample import Sample
 
 BOUNDS = Objective(clip_low=0.2, clip_high=0.3)
 
@@ -245,9 +246,9 @@ def test_the_gradient_is_that_of_finite_differences(model, objective):
 
 @pytest.mark.parametrize("outcome", [0.0, 1.0])
 def test_equal_rewards_teach_nothing(model, outcome):
-    group = [ScoredRollout(tokens=length, ends=(length - 1,), outcome=outcome) for length in LENGTHS]
+    group = [Sample(tokens=length, ends=(length - 1,), outcome=outcome) for length in LENGTHS]
     streams = Outcome().credit([group])[0]
-    credited = [ScoredRollout(tokens=n, rewards=given) for n, given in zip(LENGTHS, streams, strict=True)]
+    credited = [Sample(tokens=n, rewards=given) for n, given in zip(LENGTHS, streams, strict=True)]
     (advantages,) = LeaveOneOut().advantages([credited])
     joined = torch.cat([torch.from_numpy(one) for one in advantages])
     assert len(joined) == sum(LENGTHS)

@@ -8,18 +8,19 @@ import torch
 
 from surefoot.rl.advantage import Group, LeaveOneOut
 from surefoot.rl.config import KL, Objective, RLConfig
-from surefoot.rl.credit import Outcome, ScoredRollout
+from surefoot.rl.credit import Outcome
 from surefoot.rl.loss import TokenBatch, policy_loss, token_weights
+from surefoot.rl.sample import Sample
 
 
 def named(rule: str, **more: object) -> RLConfig:
     return RLConfig.model_validate({"credit": {"rule": rule}, **more})
 
 
-def advantages(config: RLConfig, groups: list[list[ScoredRollout]]) -> list[list[np.ndarray]]:
+def advantages(config: RLConfig, groups: list[list[Sample]]) -> list[list[np.ndarray]]:
     credited = [
         [
-            ScoredRollout(tokens=one.tokens, ends=one.ends, rewards=streams)
+            Sample(tokens=one.tokens, ends=one.ends, rewards=streams)
             for one, streams in zip(group, rewards, strict=True)
         ]
         for group, rewards in zip(groups, config.credit.credit(groups), strict=True)
@@ -32,7 +33,7 @@ def test_grpo_is_equation_3_of_deepseekmath():
     config = named("grpo")
     lengths, outcomes = [5, 2, 9, 4], [1.0, 0.0, 0.0, 1.0]
     group = [
-        ScoredRollout(tokens=length, ends=(length - 1,), outcome=outcome)
+        Sample(tokens=length, ends=(length - 1,), outcome=outcome)
         for length, outcome in zip(lengths, outcomes, strict=True)
     ]
     rng = np.random.default_rng(0)
@@ -102,7 +103,7 @@ def test_pure_is_its_authors_code_up_to_the_divisor_of_the_deviation():
     ]
     groups = [
         [
-            ScoredRollout(
+            Sample(
                 tokens=sum(steps),
                 ends=tuple(int(end) for end in np.cumsum(steps) - 1),
                 scores=tuple(scores),

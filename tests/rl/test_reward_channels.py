@@ -24,10 +24,10 @@ from surefoot.models import Ensemble, LabelScorer
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ALL_CHANNELS, ProblemTrace, Sampling
 from surefoot.records import Message, Problem, Reasoning, StepScores, Trace
-from surefoot.rl import Judges, RLConfig, Rollout, Task, roll_out, training_samples
+from surefoot.rl import Judges, RLConfig, Sample, Task, roll_out, training_samples
 from surefoot.rl.channels import canaries, heard, require_no_leak, trace_canaries
 from surefoot.rl.credit import Implicit, MinForm, Mixed, Outcome
-from surefoot.rl.engines.rewards import EngineSample, StepRewards, step_reward_function
+from surefoot.rl.engines.rewards import StepRewards, step_reward_function
 from surefoot.rl.log import RLLog, UpdateRow
 from surefoot.rl.loop import _sample_row
 from surefoot.rl.rounds import select_solutions
@@ -67,7 +67,7 @@ def tokenizer(*special: str) -> PreTrainedTokenizerFast:
     )
 
 
-def rollouts(text: str = THOUGHT + SHOWN, *, template: str = "{problem}\n", **fields) -> list[list[Rollout]]:
+def rollouts(text: str = THOUGHT + SHOWN, *, template: str = "{problem}\n", **fields) -> list[list[Sample]]:
     task = Task(problems=[PROBLEM], segmenter=Line(), grader=GRADER, **fields)
     task = replace(task, prompt=replace(task.prompt, template=template))
     policy = ScriptedPolicy(lambda request, sample: text if sample % 2 else SHOWN)
@@ -85,12 +85,12 @@ def test_a_clean_run_passes_and_no_reasoning_is_graded():
     scorer = Watching()
     ((plain, thinking),) = learn(rollouts(), scorer)
     assert [trace.text for trace in scorer.seen] == [SHOWN, SHOWN]
-    assert plain.rollout.canaries == ()
-    assert thinking.rollout.canaries
-    assert thinking.scored.scores == plain.scored.scores == (1.0, 1.0)
+    assert plain.canaries == ()
+    assert thinking.canaries
+    assert thinking.scores == plain.scores == (1.0, 1.0)
     # the tokens of reasoning belong to the step after them
-    assert thinking.scored.ends == thinking.rollout.ends[-2:]
-    assert thinking.scored.outcome == plain.scored.outcome == 1.0
+    assert thinking.ends == thinking.step_ends[-2:]
+    assert thinking.outcome == plain.outcome == 1.0
     row = _sample_row(1, thinking)
     assert row.scores == (None,) * (len(row.trace.steps) - 2) + (1.0, 1.0)
     assert len(row.advantages) == len(row.trace.steps)
@@ -100,14 +100,16 @@ def test_reasoning_is_graded_where_it_is_asked_for():
     scorer = Watching()
     ((_, thinking),) = learn(rollouts(), scorer, grade_reasoning=True)
     assert SECRET in scorer.seen[1].text
-    assert len(thinking.scored.scores) == len(thinking.rollout.trace.steps)
+    assert len(thinking.scores) == len(thinking.trace.steps)
 
 
 def test_a_planted_leak_is_found():
     """A pipeline that lost the tags: the text of the trace is no longer what the tokens say."""
     ((plain, thinking),) = rollouts()
     bare = segment_trace(thinking.trace.model_copy(update={"text": f"{SECRET}\n\n{SHOWN}"}), Line())
-    leaking = replace(thinking, trace=bare, ends=tuple(range(len(bare.steps))))
+    leaking = replace(
+        thinking, item=ProblemTrace(problem=PROBLEM, trace=bare), ends=tuple(range(len(bare.steps)))
+    )
     for credit in (Outcome(), MinForm()):
         with pytest.raises(TrainingError, match="hidden reasoning reached a reward: 'the note is surely"):
             learn([[plain, leaking]], Watching(), credit=credit)
@@ -138,7 +140,7 @@ def test_an_engine_that_drops_the_tags_is_found():
     for special, leaks in ((("<think>", "</think>"), True), ((), False)):
         words = tokenizer(*special)
         ids = [*words(THOUGHT + SHOWN)["input_ids"], words.eos_token_id]
-        response = EngineSample.decode(PROBLEM, ids, words)
+        response = rewards.decode(PROBLEM, ids, words)
         assert response.canaries
         if leaks:
             with pytest.raises(TrainingError, match="hidden reasoning reached a reward"):

@@ -27,14 +27,15 @@ from surefoot.policies.prompts import encode_prompt
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import SampleRequest
-from surefoot.records import Problem, StepScores, Trace
+from surefoot.records import StepScores
 from surefoot.rl.actor import Actor
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import Summed
 from surefoot.rl.log import RLLog, SampleRow, UpdateRow
 from surefoot.rl.loop import train_policy
 from surefoot.rl.report import findings
-from surefoot.rl.rollouts import Rollout, Server, Task
+from surefoot.rl.rollouts import Server, Task
+from surefoot.rl.sample import Sample
 from surefoot.rl.server_weights import Published
 from surefoot.segment import Line
 
@@ -135,9 +136,8 @@ class Drawn:
         ]
 
     def _with_logprobs(self, completion, request):
-        rollout = Rollout(
-            problem=Problem(text="x"),
-            trace=Trace(problem_id="x", text="x"),
+        rollout = Sample(
+            tokens=len(completion.token_ids),
             prompt_ids=encode_prompt(self.policy.tokenizer, request.prompt, request.prefix),
             ids=completion.token_ids,
             ends=(0,),

@@ -10,25 +10,30 @@ from transformers import PreTrainedTokenizerFast
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.protocols import Policy, ProblemTrace, Sampling
 from surefoot.records import Problem, Step, Trace
-from surefoot.rl.rollouts import Rollout, RolloutBatch, Task, roll_out, step_ends, token_starts
+from surefoot.rl.rollouts import RolloutBatch, Task, roll_out, step_ends, token_starts
+from surefoot.rl.sample import Sample
 from surefoot.segment import Line
 
 
-def made(prompt_ids: Sequence[int], ids: Sequence[int], *, outcome: bool | None = None) -> Rollout:
+def made(prompt_ids: Sequence[int], ids: Sequence[int], *, outcome: bool | None = None) -> Sample:
     """A rollout of these tokens; its text is a stand-in of one step."""
     problem = Problem(text="by hand")
     trace = Trace(problem_id=problem.id, text="x", steps=(Step(start=0, end=1),), outcome=outcome)
-    return Rollout(
-        problem=problem, trace=trace, prompt_ids=tuple(prompt_ids), ids=tuple(ids), ends=(len(ids) - 1,)
+    return Sample(
+        item=ProblemTrace(problem=problem, trace=trace),
+        prompt_ids=tuple(prompt_ids),
+        tokens=len(ids),
+        ids=tuple(ids),
+        ends=(len(ids) - 1,),
     )
 
 
-def of_item(tokenizer, item: ProblemTrace) -> Rollout:
+def of_item(tokenizer, item: ProblemTrace) -> Sample:
     """The solution of ``item`` as if a policy had drawn its tokens, and stopped."""
     prompt_ids = tuple(tokenizer(item.problem.text + "\n")["input_ids"])
     ids = (*tokenizer(item.trace.text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
     ends = step_ends(token_starts(tokenizer, ids, item.trace.text, before=prompt_ids), item.trace.steps)
-    return Rollout(problem=item.problem, trace=item.trace, prompt_ids=prompt_ids, ids=ids, ends=ends)
+    return Sample(item=item, prompt_ids=prompt_ids, tokens=len(ids), ids=ids, ends=ends)
 
 
 def rolled(

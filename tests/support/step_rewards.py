@@ -9,7 +9,8 @@ from typing import ClassVar
 
 from surefoot.protocols import ProblemTrace
 from surefoot.records import StepScores
-from surefoot.rl.credit import Need, RewardStream, ScoredRollout
+from surefoot.rl.credit import Need
+from surefoot.rl.sample import RewardStream, Sample
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class OnlyStep:
     step: int
     needs: ClassVar[frozenset[Need]] = frozenset()
 
-    def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
+    def credit(self, batch: Sequence[Sequence[Sample]]) -> list[list[tuple[RewardStream, ...]]]:
         return [
             [
                 (RewardStream(at=(one.ends[min(self.step, len(one.ends) - 1)],), values=(1.0,)),)

@@ -5,6 +5,7 @@ from .advantage import Gae as Gae
 from .advantage import Group as Group
 from .advantage import LeaveOneOut as LeaveOneOut
 from .advantage import Reinforce as Reinforce
+from .advantage import group_advantages as group_advantages
 from .audit import audit_policy as audit_policy
 from .config import KL as KL
 from .config import PRESETS as PRESETS
@@ -29,16 +30,17 @@ from .log import Guards as Guards
 from .log import RLLog as RLLog
 from .log import curve_samples_to as curve_samples_to
 from .log import samples_to as samples_to
-from .loop import Judges as Judges
 from .loop import train_policy as train_policy
 from .loop import training_samples as training_samples
 from .report import write_report as write_report
-from .rollouts import Rollout as Rollout
+from .rollouts import Judges as Judges
 from .rollouts import Server as Server
 from .rollouts import Task as Task
 from .rollouts import roll_out as roll_out
 from .rounds import clone as clone
 from .rounds import iterate as iterate
+from .sample import RewardStream as RewardStream
+from .sample import Sample as Sample
 from .server_weights import ServerWeights as ServerWeights
 from .server_weights import write_weights as write_weights
 from .turn_rewards import reward_row as reward_row

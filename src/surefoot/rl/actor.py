@@ -15,9 +15,8 @@ from surefoot.errors import TrainingError
 from surefoot.models.engine.causal import Entropy, read_logprobs
 from surefoot.models.lora import has_adapter
 from surefoot.rl.config import RLConfig
-from surefoot.rl.credit import FloatArray
 from surefoot.rl.loss import TokenBatch, policy_loss, token_weights
-from surefoot.rl.rollouts import Rollout, TrainingSample
+from surefoot.rl.sample import FloatArray, Sample
 from surefoot.training.batches import Inputs, TokenReader, cut_by_tokens, lay_out
 from surefoot.training.examples import Example
 from surefoot.training.optimisation import (
@@ -44,7 +43,7 @@ class Actor:
         self.reader = TokenReader(model, temperature=temperature)
 
     def read(
-        self, rollouts: Sequence[Rollout], *, entropy: Entropy = "none", called: nn.Module | None = None
+        self, rollouts: Sequence[Sample], *, entropy: Entropy = "none", called: nn.Module | None = None
     ) -> TokenReading:
         """Log-probabilities with gradient, if gradients are on.
 
@@ -56,7 +55,7 @@ class Actor:
         return TokenReading(logprobs=statistics[0], entropies=None if entropy == "none" else statistics[1])
 
     @torch.no_grad()
-    def logprobs(self, rollouts: Sequence[Rollout], *, microbatch_tokens: int) -> list[FloatArray]:
+    def logprobs(self, rollouts: Sequence[Sample], *, microbatch_tokens: int) -> list[FloatArray]:
         """log π [T] of every rollout's tokens, in nats. Prompts that rollouts share are read once."""
         if self.reader.plain:
             sequences = [rollout.prompt_ids + rollout.ids for rollout in rollouts]
@@ -90,7 +89,7 @@ class ReferencePolicy:
         """Follow the policy to its device."""
         self._actor.model.to(device)
 
-    def logprobs(self, rollouts: Sequence[Rollout], *, microbatch_tokens: int) -> list[FloatArray]:
+    def logprobs(self, rollouts: Sequence[Sample], *, microbatch_tokens: int) -> list[FloatArray]:
         """log π_ref [T] of every rollout's tokens, in nats."""
         if not self._adapted:
             return self._actor.logprobs(rollouts, microbatch_tokens=microbatch_tokens)
@@ -136,7 +135,7 @@ class Learner(ModelOptimiser):
         self.execution = execution
 
     def step_on(
-        self, rollouts: Sequence[Rollout], loss: Callable[[list[int]], torch.Tensor]
+        self, rollouts: Sequence[Sample], loss: Callable[[list[int]], torch.Tensor]
     ) -> tuple[float, float]:
         """One step (:meth:`ModelOptimiser.step`); ``loss`` takes the indices of a microbatch's rollouts.
 
@@ -148,7 +147,7 @@ class Learner(ModelOptimiser):
         return self.step(pieces, loss, idle=pieces[0])
 
 
-def microbatches(rollouts: Sequence[Rollout], most_tokens: int) -> list[list[int]]:
+def microbatches(rollouts: Sequence[Sample], most_tokens: int) -> list[list[int]]:
     """Indices of rollouts that are computed together: similar lengths, at most so many tokens with padding.
 
     A rollout that is longer has a microbatch to itself.
@@ -159,7 +158,7 @@ def microbatches(rollouts: Sequence[Rollout], most_tokens: int) -> list[list[int
     return cut_by_tokens(order, lambda index: [lengths[index]], most_tokens)
 
 
-def pad_rollouts(rollouts: Sequence[Rollout], device: torch.device) -> Inputs:
+def pad_rollouts(rollouts: Sequence[Sample], device: torch.device) -> Inputs:
     """Some rollouts as one right-padded batch, at the N places *before* the response tokens."""
     rows = [
         Example(
@@ -199,14 +198,14 @@ class Updater(Learner):
         self.actor = Actor(model, temperature=config.temperature, bf16=execution.bf16)
         super().__init__(model, config, execution, name="the policy", reader=self.actor.reader)
 
-    def update(self, samples: Sequence[TrainingSample], number: int) -> UpdateStatistics | None:
+    def update(self, samples: Sequence[Sample], number: int) -> UpdateStatistics | None:
         """All steps of round ``number`` (from 0); ``None`` where nothing has a gradient.
 
         Raises ``TrainingError`` for numbers that are not finite.
         """
         objective = self.config.objective
         always = objective.entropy > 0 or (objective.kl is not None and objective.kl.where == "loss")
-        something = any(sample.advantages.any() for sample in samples) or (always and bool(samples))
+        something = any(sample.learned().any() for sample in samples) or (always and bool(samples))
         fewest = int(self.processes.all_reduce(len(samples), "min"))
         if not self.processes.all_reduce(float(something), "max") or not fewest:
             return None
@@ -238,7 +237,7 @@ class Updater(Learner):
             order = rng.permutation(count)
             yield from (part.tolist() for part in np.array_split(order, parts))
 
-    def _update(self, samples: list[TrainingSample]) -> UpdateStatistics:
+    def _update(self, samples: list[Sample]) -> UpdateStatistics:
         """One step of the optimiser."""
         weights = self._weights(samples)
         sums: dict[tuple[int, ...], FloatArray] = {}  # by microbatch: one computed twice counts once
@@ -247,7 +246,7 @@ class Updater(Learner):
             loss, sums[tuple(part)] = self._loss([samples[at] for at in part], [weights[at] for at in part])
             return loss
 
-        loss, norm = self.step_on([sample.rollout for sample in samples], share)
+        loss, norm = self.step_on(samples, share)
         tokens, clipped, kl, entropy, compared, gap = (
             self.processes.all_reduce(float(item)) for item in np.sum(list(sums.values()), axis=0)[:-1]
         )
@@ -262,10 +261,10 @@ class Updater(Learner):
             server_gap_max=largest if compared else None,
         )
 
-    def _weights(self, samples: Sequence[TrainingSample]) -> list[float]:
+    def _weights(self, samples: Sequence[Sample]) -> list[float]:
         """Weight of each token of each sample; over all processes they add up to about 1."""
         mean = self.config.objective.mean
-        lengths = [len(sample.rollout.ids) for sample in samples]
+        lengths = [len(sample.ids) for sample in samples]
         mine = float(sum(lengths) if mean == "token" else len(lengths))
         everyone = self.processes.all_reduce(mine)
         if not lengths:
@@ -273,14 +272,12 @@ class Updater(Learner):
         weights = token_weights(lengths, mean, longest=self.config.max_tokens)
         return [weight * mine / everyone for weight in weights]
 
-    def _loss(
-        self, samples: Sequence[TrainingSample], weights: Sequence[float]
-    ) -> tuple[torch.Tensor, FloatArray]:
+    def _loss(self, samples: Sequence[Sample], weights: Sequence[float]) -> tuple[torch.Tensor, FloatArray]:
         """Loss of one microbatch, and sums over its tokens: their number, those clipped, KL, entropy, those
         with a server's log-probability, its absolute difference; and the largest difference."""
         objective = self.config.objective
         read = self.actor.read(
-            [sample.rollout for sample in samples],
+            samples,
             entropy="gradient" if objective.entropy else "detached",
             called=self.called,
         )
@@ -293,11 +290,11 @@ class Updater(Learner):
             return torch.from_numpy(np.concatenate(present)).to(device, torch.float32)
 
         old = flat([sample.old_logprobs for sample in samples])
-        spread = [weight for sample, weight in zip(samples, weights, strict=True) for _ in sample.rollout.ids]
+        spread = [weight for sample, weight in zip(samples, weights, strict=True) for _ in sample.ids]
         batch = TokenBatch(
             logprobs=read.logprobs,
             old_logprobs=read.logprobs.detach() if old is None else old,
-            advantages=torch.from_numpy(np.concatenate([sample.advantages for sample in samples])).to(
+            advantages=torch.from_numpy(np.concatenate([sample.learned() for sample in samples])).to(
                 device, torch.float32
             ),
             weights=torch.tensor(spread, device=device),
@@ -311,12 +308,12 @@ class Updater(Learner):
         return parts.loss, np.array([len(spread), parts.clipped, parts.kl, entropy, *compared])
 
 
-def _server_differences(samples: Sequence[TrainingSample], logprobs: FloatArray) -> FloatArray:
+def _server_differences(samples: Sequence[Sample], logprobs: FloatArray) -> FloatArray:
     """|log π of the server - log π| of the tokens whose server says; ``logprobs`` [N] are of all tokens."""
-    ends = np.cumsum([len(sample.rollout.ids) for sample in samples])
+    ends = np.cumsum([len(sample.ids) for sample in samples])
     differences = [
-        np.abs(sample.rollout.server_logprobs - mine)
+        np.abs(sample.server_logprobs - mine)
         for sample, mine in zip(samples, np.split(logprobs, ends[:-1]), strict=True)
-        if sample.rollout.server_logprobs is not None
+        if sample.server_logprobs is not None
     ]
     return np.concatenate(differences) if differences else np.zeros(0)

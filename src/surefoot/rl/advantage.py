@@ -4,27 +4,58 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, ClassVar, Literal, Protocol, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from surefoot.errors import TrainingError
+from surefoot.errors import ScoreError, TrainingError
 from surefoot.records import FrozenModel
-from surefoot.rl.credit import FloatArray, RewardStream, ScoredRollout, discounted_returns
+from surefoot.rl.credit import CreditRule, discounted_returns, with_rewards
+from surefoot.rl.sample import FloatArray, RewardStream, Sample
 
 
 class Estimator(Protocol):
     """Subtracts a baseline. Estimators are frozen pydantic models with a tag ``kind``."""
 
     needs_values: ClassVar[bool]
-    """Reads :attr:`ScoredRollout.values`, so there must be a critic."""
+    """Reads :attr:`Sample.values`, so there must be a critic."""
     compares: ClassVar[bool]
     """Takes the other samples of a problem as baseline, so there must be two or more."""
 
-    def advantages(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray]]:
+    def advantages(self, batch: Sequence[Sequence[Sample]]) -> list[list[FloatArray]]:
         """One array [T] for every rollout of every group, from its ``rewards``."""
+
+
+def group_advantages(
+    *,
+    ends: Sequence[Sequence[int]] | None = None,
+    scores: Sequence[Sequence[float | None]] = (),
+    outcomes: Sequence[float | None] = (),
+    states: Sequence[Sequence[str]] = (),
+    credit: CreditRule,
+    advantage: Estimator,
+) -> list[FloatArray]:
+    """Advantages [T] of the N samples of one problem, from plain lists of what is known of each.
+
+    ``scores`` are step scores [N, K], ``outcomes`` 1 or 0 [N], ``states`` those before each turn [N, K], and
+    ``ends`` the last token of each step [N, K]; without ``ends`` each step counts as one token, and the
+    result is [K]. The module :mod:`surefoot.rl.credit` has a worked example. Raises what the rule raises, and
+    ``ScoreError`` if neither ends nor scores nor states are given, or if their numbers differ.
+    """
+    of_steps = scores or states
+    if ends is None and not (of_steps and all(of_steps)):
+        raise ScoreError("an episode needs 'scores' or 'states': one for each of its turns")
+    rows = ends if ends is not None else [range(len(steps)) for steps in of_steps]
+    nothing: list[Any] = [()] * len(rows)
+    samples = [
+        Sample(tokens=row[-1] + 1, ends=tuple(row), scores=tuple(of), outcome=outcome, states=tuple(keys))
+        for row, of, outcome, keys in zip(
+            rows, scores or nothing, outcomes or [None] * len(rows), states or nothing, strict=True
+        )
+    ]
+    return advantage.advantages(with_rewards([samples], credit))[0]
 
 
 SubtractBaseline: TypeAlias = Callable[[Sequence[RewardStream]], list[FloatArray]]
@@ -50,8 +81,8 @@ def event_lengths(stream: RewardStream) -> NDArray[np.int64]:
     return np.diff(np.array((-1, *stream.at)))
 
 
-def group_advantages(
-    group: Sequence[ScoredRollout], subtract_baseline: SubtractBaseline, *, least: int
+def _summed_sources(
+    group: Sequence[Sample], subtract_baseline: SubtractBaseline, *, least: int
 ) -> list[FloatArray | None]:
     """Weighted sum over all sources, [T] of every rollout; ``None`` for a rollout without rewards.
 
@@ -77,7 +108,7 @@ def group_advantages(
 
 
 def complete_batch(
-    batch: Sequence[Sequence[ScoredRollout]],
+    batch: Sequence[Sequence[Sample]],
     advantages: Sequence[Sequence[FloatArray | None]],
     *,
     whiten: bool,
@@ -117,7 +148,7 @@ def _moments(known: Sequence[FloatArray]) -> tuple[float, float]:
     return float(flat.mean()), float(1 / np.sqrt(flat.var(ddof=1) + _EPSILON))
 
 
-def total_return(rollout: ScoredRollout) -> float | None:
+def total_return(rollout: Sample) -> float | None:
     """Return of the response: the weighted sum of all rewards from its first token on.
 
     The sum of the rewards, or, where a rule sets returns (``min-form``, strict), the first of these.
@@ -127,7 +158,7 @@ def total_return(rollout: ScoredRollout) -> float | None:
     return float(token_returns(rollout)[0]) if rewards else None
 
 
-def token_returns(rollout: ScoredRollout) -> FloatArray:
+def token_returns(rollout: Sample) -> FloatArray:
     """Return of every token [T], of all rewards together, weighted; 0 where there are none."""
     returns = np.zeros(rollout.tokens)
     for stream in rollout.rewards:
@@ -142,10 +173,10 @@ class _Baseline(FrozenModel):
     needs_values: ClassVar[bool] = False
     compares: ClassVar[bool] = True
 
-    def advantages(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray]]:
+    def advantages(self, batch: Sequence[Sequence[Sample]]) -> list[list[FloatArray]]:
         """One array [T] for every rollout of every group."""
         least = 2 if self.compares else 1
-        advantages = [group_advantages(group, self._centre, least=least) for group in batch]
+        advantages = [_summed_sources(group, self._centre, least=least) for group in batch]
         options = {name: getattr(self, name, False) for name in ("whiten", "mask_ends")}
         return complete_batch(batch, advantages, **options)
 
@@ -297,7 +328,7 @@ class Gae(FrozenModel):
     )
     whiten: bool = Field(default=False, description="Center and scale over the tokens of the batch.")
 
-    def advantages(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray]]:
+    def advantages(self, batch: Sequence[Sequence[Sample]]) -> list[list[FloatArray]]:
         """One array [T] for every rollout of every group.
 
         Raises ``TrainingError`` for missing values.
@@ -307,7 +338,7 @@ class Gae(FrozenModel):
         ]
         return complete_batch(batch, advantages, whiten=self.whiten)
 
-    def targets(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[FloatArray | None]]:
+    def targets(self, batch: Sequence[Sequence[Sample]]) -> list[list[FloatArray | None]]:
         """What the critic should say [T], the λ-return A + V; ``None`` for a rollout without rewards.
 
         Raises ``TrainingError`` for missing values.
@@ -320,7 +351,7 @@ class Gae(FrozenModel):
             for group in batch
         ]
 
-    def _estimate(self, rollout: ScoredRollout) -> FloatArray | None:
+    def _estimate(self, rollout: Sample) -> FloatArray | None:
         """A [T]; ``None`` without rewards."""
         rewards_t = self._rewards(rollout)
         if rewards_t is None:
@@ -329,7 +360,7 @@ class Gae(FrozenModel):
         deltas_t = rewards_t + self.gamma * np.append(values_t[1:], 0.0) - values_t
         return discounted_returns(deltas_t, self.gamma * self.lam)
 
-    def _rewards(self, rollout: ScoredRollout) -> FloatArray | None:
+    def _rewards(self, rollout: Sample) -> FloatArray | None:
         """r [T]; ``None`` if no stream has any."""
         total: FloatArray | None = None
         for stream in rollout.rewards:
@@ -346,7 +377,7 @@ class Gae(FrozenModel):
         return total
 
 
-def _centred(rollout: ScoredRollout) -> FloatArray | None:
+def _centred(rollout: Sample) -> FloatArray | None:
     """Weighted sum of the streams that are advantages already [T]."""
     total: FloatArray | None = None
     for stream in rollout.rewards:
@@ -355,7 +386,7 @@ def _centred(rollout: ScoredRollout) -> FloatArray | None:
     return total
 
 
-def _values(rollout: ScoredRollout) -> FloatArray:
+def _values(rollout: Sample) -> FloatArray:
     if rollout.values is None:
         raise TrainingError(
             "advantage 'gae' needs a critic's 'values' for every rollout: give them, or choose another kind"

@@ -9,13 +9,12 @@ reasoning that the sampled tokens hold.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from surefoot.errors import TrainingError
 from surefoot.protocols import ProblemTrace, TraceChannel
 from surefoot.records import FrozenModel, Message, Trace
-from surefoot.segment import channels_of, visible_part
+from surefoot.segment import channels_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -53,31 +52,6 @@ def reward_channels(
     return RewardChannels(
         reads={name: tuple(sorted({*channels} - hidden)) for name, channels in judges.items()},
         grade_reasoning=grade_reasoning,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Graded:
-    """What the judges of a response read of it."""
-
-    item: ProblemTrace
-    ends: tuple[int, ...]
-    """Last token of each step that is left [K]. Tokens of reasoning belong to the step after them, and the
-    last step ends with the response."""
-    steps: tuple[int, ...]
-    """Number in the whole trace of each of these steps."""
-
-
-def graded(item: ProblemTrace, ends: Sequence[int], *, reasoning: bool, opened: bool = False) -> Graded:
-    """A response as its judges may read it; ``ends`` [K] has the last token of each of its steps."""
-    complete = Graded(item=item, ends=tuple(ends), steps=tuple(range(len(item.trace.steps))))
-    part = visible_part(item.trace, opened=opened)
-    if reasoning or part.trace is item.trace:
-        return complete
-    return Graded(
-        item=ProblemTrace(problem=item.problem, trace=part.trace),
-        ends=(*(ends[step] for step in part.steps[:-1]), ends[-1]),
-        steps=part.steps,
     )
 
 

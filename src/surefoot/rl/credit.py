@@ -1,8 +1,23 @@
 """Credit rules: which rewards each token's return is made of; chosen by the tag ``rule``.
 
-In the rules for episodes of several turns the rollout is a whole episode: its tokens are those that the
+An example, with two solutions of one problem, two steps of two tokens each. Their steps score 1, 0 and 1, 1.
+``summed`` puts the scores at the last tokens of their steps, and ``leave-one-out`` subtracts from each the
+mean score of the other solution, 1 from the first one's and ½ from the second one's. The advantage of a token
+is the sum of what is left at or after it:
+
+                          first solution        second solution
+    token                  0    1    2    3      0    1    2    3
+    rewards                     1         0           1         1
+    less the baseline           0        -1           ½         ½
+    advantage             -1   -1   -1   -1      1    1    ½    ½
+
+>>> from surefoot.rl import LeaveOneOut, Summed, group_advantages
+>>> group_advantages(ends=[[1, 3], [1, 3]], scores=[[1, 0], [1, 1]], credit=Summed(), advantage=LeaveOneOut())
+[array([-1., -1., -1., -1.]), array([1. , 1. , 0.5, 0.5])]
+
+In the rules for episodes of several turns the sample is a whole episode: its tokens are those that the
 policy wrote, its steps are its turns, and what the environment answered is in no turn. Such a rule gives
-every turn a reward or the rollout none at all: a turn whose reward is missing is an error, never a silent 0.
+every turn a reward or the sample none at all: a turn whose reward is missing is an error, never a silent 0.
 ``effective`` (PAV) works for turns as it is: its step scores are then the values after turns.
 """
 
@@ -10,96 +25,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, Protocol, Self, TypeAlias, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from surefoot.errors import ScoreError
 from surefoot.records import FrozenModel
+from surefoot.rl.sample import FloatArray, RewardStream, Sample
 from surefoot.scores import best_of_k
 
-FloatArray: TypeAlias = NDArray[np.float64]
-
 Need = Literal["scores", "outcome", "log_ratios", "states"]
-"""Field of :class:`ScoredRollout` that a rule reads: the trainer computes only what the rule needs."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RewardStream:
-    """Rewards of one rollout from one source, at token positions; empty = no reward, which is not 0."""
-
-    at: tuple[int, ...]
-    """Positions, in non-decreasing order."""
-    values: tuple[float, ...]
-    weight: float = 1.0
-    """Multiplies the advantages, after the baseline is subtracted."""
-    reach: Literal["returns", "own"] = "returns"
-    """returns: a reward is credited to every token up to it; own: only to the tokens of its step, that
-    is those after the position before it."""
-    centred: bool = False
-    """The values are advantages already: no baseline is subtracted."""
-
-    def __post_init__(self) -> None:
-        if len(self.at) != len(self.values):
-            raise ValueError(f"a stream has {len(self.values)} rewards at {len(self.at)} positions")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoredRollout:
-    """The numbers of one rollout that credit rules and advantage estimators read.
-
-    Positions count the response's tokens from 0. Raises ``ScoreError`` if the numbers of steps, scores and
-    log-ratios do not match.
-    """
-
-    tokens: int
-    """Length T of the response, including its end-of-sequence token."""
-    ends: tuple[int, ...] = ()
-    """Last token of each of the K steps, in non-decreasing order (a step in which no token begins ends with
-    the one before it); the last step ends with the response."""
-    scores: tuple[float | None, ...] = ()
-    """Step scores [K] of a reward model or checker; ``None`` = not scored. Empty without a scorer."""
-    outcome: float | None = None
-    """1 = correct answer, 0 = wrong; ``None`` = not judged."""
-    log_ratios: FloatArray | None = None
-    """log π_φ / π_ref [T] in nats, of an implicit reward model."""
-    values: FloatArray | None = None
-    """A critic's V [T], of the state in which each token was sampled."""
-    states: tuple[str, ...] = ()
-    """Of an episode in an environment, whose steps are turns: a key of the state in which each of the K turns
-    was taken, equal where the states are. Empty without an environment."""
-    rewards: tuple[RewardStream, ...] = ()
-    """What the credit rule made of these; estimators read them."""
-
-    def __post_init__(self) -> None:
-        if self.scores and len(self.scores) != len(self.ends):
-            raise ScoreError(
-                f"'scores' has {len(self.scores)} values for {len(self.ends)} steps: give each one, or "
-                "None where it is not scored"
-            )
-        if self.states and len(self.states) != len(self.ends):
-            raise ScoreError(
-                f"'states' has {len(self.states)} keys for {len(self.ends)} turns: give the state in which "
-                "each was taken"
-            )
-        if self.log_ratios is not None and self.log_ratios.shape != (self.tokens,):
-            raise ScoreError(
-                f"'log_ratios' has shape {self.log_ratios.shape} for {self.tokens} tokens: give one per token"
-            )
-
-    @property
-    def last(self) -> int:
-        """Position of the last token."""
-        return self.tokens - 1
-
-    def scored_steps(self) -> list[tuple[int, int, float]]:
-        """Index, last token and score of each step that has a score, in order."""
-        steps = enumerate(zip(self.ends, self.scores, strict=False))
-        return [(index, end, score) for index, (end, score) in steps if score is not None]
+"""Field of :class:`Sample` that a rule reads: the trainer computes only what the rule needs."""
 
 
 class CreditRule(Protocol):
@@ -109,7 +48,7 @@ class CreditRule(Protocol):
     def needs(self) -> frozenset[Need]:
         """What it reads; a class variable where that does not depend on its fields."""
 
-    def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
+    def credit(self, batch: Sequence[Sequence[Sample]]) -> list[list[tuple[RewardStream, ...]]]:
         """Rewards of every rollout of every group (the samples of one problem).
 
         Every rollout has the same streams in the same order; one without rewards is empty. What is unknown of
@@ -121,26 +60,26 @@ class Rule(FrozenModel):
     """Base of the rules; one with a single stream per rollout makes it in :meth:`stream`, one that compares
     the rollouts of a group in :meth:`group_credit`."""
 
-    def credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
+    def credit(self, batch: Sequence[Sequence[Sample]]) -> list[list[tuple[RewardStream, ...]]]:
         """As :meth:`CreditRule.credit`."""
         return self._credit([self._judged(group) for group in batch])
 
-    def _judged(self, group: Sequence[ScoredRollout]) -> list[ScoredRollout]:
+    def _judged(self, group: Sequence[Sample]) -> list[Sample]:
         return unknown_as_failed(group)
 
-    def _credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
+    def _credit(self, batch: Sequence[Sequence[Sample]]) -> list[list[tuple[RewardStream, ...]]]:
         return [self.group_credit(group) for group in batch]
 
-    def group_credit(self, group: Sequence[ScoredRollout]) -> list[tuple[RewardStream, ...]]:
+    def group_credit(self, group: Sequence[Sample]) -> list[tuple[RewardStream, ...]]:
         """The rewards of one group."""
         return [(self.stream(rollout),) for rollout in group]
 
-    def stream(self, rollout: ScoredRollout) -> RewardStream:
+    def stream(self, rollout: Sample) -> RewardStream:
         """The rewards of a rollout."""
         raise NotImplementedError
 
 
-def with_rewards(groups: Sequence[Sequence[ScoredRollout]], rule: CreditRule) -> list[list[ScoredRollout]]:
+def with_rewards(groups: Sequence[Sequence[Sample]], rule: CreditRule) -> list[list[Sample]]:
     """The rollouts of every group (the samples of one problem), with the rewards that ``rule`` gives them."""
     return [
         [replace(rollout, rewards=streams) for rollout, streams in zip(group, rewards, strict=True)]
@@ -148,7 +87,7 @@ def with_rewards(groups: Sequence[Sequence[ScoredRollout]], rule: CreditRule) ->
     ]
 
 
-def unknown_as_failed(group: Sequence[ScoredRollout], *, scores: bool = True) -> list[ScoredRollout]:
+def unknown_as_failed(group: Sequence[Sample], *, scores: bool = True) -> list[Sample]:
     """The group with unknown outcomes counted as wrong if another outcome is known; with ``scores``, also
     with unscored steps counted as the group's worst step if another step is scored.
 
@@ -180,12 +119,12 @@ class Outcome(Rule):
     rule: Literal["outcome"] = Field(default="outcome", description="Credit by the final answer alone.")
     needs: ClassVar[frozenset[Need]] = frozenset({"outcome"})
 
-    def stream(self, rollout: ScoredRollout) -> RewardStream:
+    def stream(self, rollout: Sample) -> RewardStream:
         """The outcome, where it is judged."""
         return outcome_stream(rollout)
 
 
-def outcome_stream(rollout: ScoredRollout, *, weight: float = 1.0) -> RewardStream:
+def outcome_stream(rollout: Sample, *, weight: float = 1.0) -> RewardStream:
     """The outcome at the last token; empty where it is not judged."""
     if rollout.outcome is None:
         return RewardStream(at=(), values=(), weight=weight)
@@ -207,7 +146,7 @@ class Summed(Rule):
     needs: ClassVar[frozenset[Need]] = frozenset({"scores"})
     signed: bool = Field(default=False, description="Reward 2 p - 1 rather than the score p.")
 
-    def stream(self, rollout: ScoredRollout) -> RewardStream:
+    def stream(self, rollout: Sample) -> RewardStream:
         """A reward for each scored step."""
         steps = rollout.scored_steps()
         return RewardStream(
@@ -237,7 +176,7 @@ class MinForm(Rule):
     temperature: float = Field(default=0.1, gt=0, description="Temperature of the softmax of the soft form.")
     signed: bool = Field(default=True, description="Reward 2 p - 1 rather than the score p.")
 
-    def stream(self, rollout: ScoredRollout) -> RewardStream:
+    def stream(self, rollout: Sample) -> RewardStream:
         """A reward for each scored step, whose sum is the soft minimum, or the suffix minima."""
         steps = rollout.scored_steps()
         if not steps:
@@ -283,7 +222,7 @@ class ClipDelta(Rule):
             raise ValueError("'clip' and 'delta' are both off: that is the rule 'summed', use it instead")
         return self
 
-    def stream(self, rollout: ScoredRollout) -> RewardStream:
+    def stream(self, rollout: Sample) -> RewardStream:
         """A reward for each scored step."""
         steps = rollout.scored_steps()
         rewards = [min(score - self.eta, 0.0) if self.clip else score for _, _, score in steps]
@@ -315,7 +254,7 @@ class Implicit(Rule):
         default=True, description="Divide by the largest absolute return-to-go of the batch."
     )
 
-    def _credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
+    def _credit(self, batch: Sequence[Sequence[Sample]]) -> list[list[tuple[RewardStream, ...]]]:
         """One stream per rollout; empty without log-ratios."""
         log_ratios = [
             rollout.log_ratios for group in batch for rollout in group if rollout.log_ratios is not None
@@ -329,7 +268,7 @@ def largest_return(rewards: Sequence[FloatArray]) -> float:
     return max((float(np.abs(reward[::-1].cumsum()).max()) for reward in rewards if reward.size), default=0.0)
 
 
-def _stream(rollout: ScoredRollout, scale: float) -> RewardStream:
+def _stream(rollout: Sample, scale: float) -> RewardStream:
     if rollout.log_ratios is None:
         return RewardStream(at=(), values=())
     return RewardStream(at=tuple(range(rollout.tokens)), values=tuple((rollout.log_ratios / scale).tolist()))
@@ -358,7 +297,7 @@ class Mixed(Rule):
         """What the inner rule reads, and the outcome."""
         return self.of.needs | {"outcome"}
 
-    def _credit(self, batch: Sequence[Sequence[ScoredRollout]]) -> list[list[tuple[RewardStream, ...]]]:
+    def _credit(self, batch: Sequence[Sequence[Sample]]) -> list[list[tuple[RewardStream, ...]]]:
         """The inner rule's streams, then the outcome's."""
         inner = self.of.credit(batch)
         weighted = [
@@ -420,10 +359,10 @@ class Effective(Rule):
             )
         return self
 
-    def _judged(self, group: Sequence[ScoredRollout]) -> list[ScoredRollout]:
+    def _judged(self, group: Sequence[Sample]) -> list[Sample]:
         return unknown_as_failed(group, scores=self.scores == "advantages")
 
-    def group_credit(self, group: Sequence[ScoredRollout]) -> list[tuple[RewardStream, ...]]:
+    def group_credit(self, group: Sequence[Sample]) -> list[tuple[RewardStream, ...]]:
         """The outcome, and the advantages weighted by α.
 
         Raises ``ScoreError`` for a score outside [0, 1].
@@ -433,7 +372,7 @@ class Effective(Rule):
             for index, rollout in enumerate(group)
         ]
 
-    def _advantages(self, rollout: ScoredRollout, previous: float | None) -> RewardStream:
+    def _advantages(self, rollout: Sample, previous: float | None) -> RewardStream:
         at, values = [], []
         for _, end, score in rollout.scored_steps():
             if not 0 <= score <= 1:
@@ -449,7 +388,7 @@ class Effective(Rule):
             previous = value
         return RewardStream(at=tuple(at), values=tuple(values), weight=self.alpha, reach="own", centred=True)
 
-    def _before(self, group: Sequence[ScoredRollout], index: int) -> float | None:
+    def _before(self, group: Sequence[Sample], index: int) -> float | None:
         """q_0 of the rollout at ``index``."""
         if self.start is not None:
             return self._prover_value(self.start)
@@ -460,7 +399,7 @@ class Effective(Rule):
         return best_of_k(value, self.best_of) if self.best_of > 1 else value
 
 
-def mean_outcome_of_others(group: Sequence[ScoredRollout], index: int) -> float | None:
+def mean_outcome_of_others(group: Sequence[Sample], index: int) -> float | None:
     """Mean outcome of the rollouts of a group other than the one at ``index``: the policy's value of the
     problem, free of that rollout's own outcome. ``None`` if no other is judged."""
     outcomes = [
@@ -479,7 +418,7 @@ _NEEDS: dict[TurnRewards, frozenset[Need]] = {
 }
 
 
-def turn_rewards(rollout: ScoredRollout, of: TurnRewards) -> FloatArray | None:
+def turn_rewards(rollout: Sample, of: TurnRewards) -> FloatArray | None:
     """Reward of each turn [K]: its score, the outcome at the last turn, or both added.
 
     ``None`` where the outcome is read and was not judged. Raises ``ScoreError`` for an episode without turns
@@ -541,10 +480,10 @@ class AnchorState(Rule):
         """The rewards, and the states."""
         return _NEEDS[self.rewards] | {"states"}
 
-    def _judged(self, group: Sequence[ScoredRollout]) -> list[ScoredRollout]:
+    def _judged(self, group: Sequence[Sample]) -> list[Sample]:
         return unknown_as_failed(group, scores=False)
 
-    def group_credit(self, group: Sequence[ScoredRollout]) -> list[tuple[RewardStream, ...]]:
+    def group_credit(self, group: Sequence[Sample]) -> list[tuple[RewardStream, ...]]:
         """The total reward at the last token, and the advantages within states.
 
         Raises ``ScoreError`` for an episode without states.
@@ -622,10 +561,10 @@ class TurnDifference(Rule):
         description="Φ before the first turn, for all problems; by default the others' mean outcome.",
     )
 
-    def _judged(self, group: Sequence[ScoredRollout]) -> list[ScoredRollout]:
+    def _judged(self, group: Sequence[Sample]) -> list[Sample]:
         return unknown_as_failed(group, scores=False)
 
-    def group_credit(self, group: Sequence[ScoredRollout]) -> list[tuple[RewardStream, ...]]:
+    def group_credit(self, group: Sequence[Sample]) -> list[tuple[RewardStream, ...]]:
         """The advantages, as one centred stream."""
         starts = [
             mean_outcome_of_others(group, index) if self.start is None else self.start
@@ -633,7 +572,7 @@ class TurnDifference(Rule):
         ]
         return [(self._advantages(rollout, start),) for rollout, start in zip(group, starts, strict=True)]
 
-    def _advantages(self, rollout: ScoredRollout, start: float | None) -> RewardStream:
+    def _advantages(self, rollout: Sample, start: float | None) -> RewardStream:
         turns = [(end, score) for _, end, score in rollout.scored_steps()]
         if rollout.outcome is not None:
             turns = [*(turn for turn in turns if turn[0] != rollout.last), (rollout.last, rollout.outcome)]

@@ -27,8 +27,7 @@ from surefoot.policies.pretrained import context_length
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.actor import Actor, Learner, LearnerSettings, pad_rollouts
 from surefoot.rl.config import CriticConfig, OnlinePRMConfig
-from surefoot.rl.credit import FloatArray
-from surefoot.rl.rollouts import Rollout
+from surefoot.rl.sample import FloatArray, Sample
 from surefoot.training.batches import Inputs
 
 _Key = tuple[tuple[int, ...], tuple[int, ...]]
@@ -94,7 +93,7 @@ class OnlinePRM(Learner):
         )
         return cls(prm, config, execution)
 
-    def log_ratios(self, rollouts: Sequence[Rollout]) -> list[FloatArray]:
+    def log_ratios(self, rollouts: Sequence[Sample]) -> list[FloatArray]:
         """log π_φ - log π_ref [T] of every response token, in nats; not scaled by beta.
 
         Prompts that rollouts share are read once. The reference's values are kept for :meth:`learn`.
@@ -107,7 +106,7 @@ class OnlinePRM(Learner):
         both = zip(policy, reference, strict=True)
         return [(logprobs.double() - base.double()).numpy() for logprobs, base in both]
 
-    def learn(self, rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> float:
+    def learn(self, rollouts: Sequence[Sample], outcomes: Sequence[float]) -> float:
         """Steps on -[l log σ(r) + (1 - l) log(1 - σ(r))], the mean over the rollouts, l their outcomes.
 
         r = beta Σ_t (log π_φ - log π_ref) of all tokens of the response, end of sequence included (the
@@ -142,7 +141,7 @@ class OnlinePRM(Learner):
         """
         self.prm.save(directory)
 
-    def _rewards(self, rollouts: Sequence[Rollout], reference: Sequence[float]) -> torch.Tensor:
+    def _rewards(self, rollouts: Sequence[Sample], reference: Sequence[float]) -> torch.Tensor:
         """r [B] of each rollout, with gradient."""
         logprobs_n = self._actor.read(rollouts, called=self.called).logprobs
         device = logprobs_n.device
@@ -150,7 +149,7 @@ class OnlinePRM(Learner):
         sums = logprobs_n.new_zeros(len(rollouts)).index_add(0, torch.tensor(rows, device=device), logprobs_n)
         return self.config.beta * (sums - torch.tensor(reference, device=device))
 
-    def _reference_logprobs(self, rollouts: Sequence[Rollout]) -> list[torch.Tensor]:
+    def _reference_logprobs(self, rollouts: Sequence[Sample]) -> list[torch.Tensor]:
         """log π_ref [T] of every rollout; each is read once between two calls of :meth:`learn`."""
         missing = list(
             {_key(rollout): rollout for rollout in rollouts if _key(rollout) not in self._reference}.values()
@@ -167,11 +166,11 @@ class OnlinePRM(Learner):
         return torch.autocast(self.prm.policy.device.type, dtype=torch.bfloat16, enabled=self.execution.bf16)
 
 
-def _key(rollout: Rollout) -> _Key:
+def _key(rollout: Sample) -> _Key:
     return rollout.prompt_ids, rollout.ids
 
 
-def _sequences(rollouts: Sequence[Rollout]) -> tuple[list[tuple[int, ...]], list[int]]:
+def _sequences(rollouts: Sequence[Sample]) -> tuple[list[tuple[int, ...]], list[int]]:
     """Whole sequences, and where their responses begin."""
     return [rollout.prompt_ids + rollout.ids for rollout in rollouts], [
         len(rollout.prompt_ids) for rollout in rollouts
@@ -200,7 +199,7 @@ class Critic(Learner):
         super().__init__(ValueModel(trunk), config, execution, name="the critic")
 
     @torch.no_grad()
-    def values(self, rollouts: Sequence[Rollout]) -> list[FloatArray]:
+    def values(self, rollouts: Sequence[Sample]) -> list[FloatArray]:
         """V [T] of the state in which each response token was sampled, read at the token before it.
 
         Prompts that rollouts share are read once.
@@ -221,7 +220,7 @@ class Critic(Learner):
 
     def learn(
         self,
-        rollouts: Sequence[Rollout],
+        rollouts: Sequence[Sample],
         targets: Sequence[FloatArray],
         old_values: Sequence[FloatArray],
         *,
@@ -256,7 +255,7 @@ class Critic(Learner):
     def _step(
         self,
         chosen: list[int],
-        rollouts: Sequence[Rollout],
+        rollouts: Sequence[Sample],
         targets: Sequence[FloatArray],
         old_values: Sequence[FloatArray],
         tokens: float,
@@ -309,7 +308,7 @@ def value_losses(
     return squares / 2
 
 
-def _check_lengths(rollouts: Sequence[Rollout], arrays: Sequence[FloatArray], name: str) -> None:
+def _check_lengths(rollouts: Sequence[Sample], arrays: Sequence[FloatArray], name: str) -> None:
     expected, lengths = [len(rollout.ids) for rollout in rollouts], [len(array) for array in arrays]
     if expected != lengths:
         raise TrainingError(f"'{name}' has {lengths[:5]} numbers for responses of {expected[:5]} tokens")

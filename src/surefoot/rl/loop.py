@@ -13,8 +13,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import count, zip_longest
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,18 +28,19 @@ from surefoot.io import atomic_directory, write_json, write_records
 from surefoot.models.engine.causal import save_causal
 from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.policies.transformers import TransformersPolicy
-from surefoot.protocols import Sampling, StepScorer
+from surefoot.protocols import Sampling
 from surefoot.records import Problem, Usage
 from surefoot.rl.actor import Actor, LearnerSettings, ReferencePolicy, Updater, UpdateStatistics
 from surefoot.rl.advantage import Gae, total_return
 from surefoot.rl.audit import audit_policy, shape_of
-from surefoot.rl.channels import heard, require_no_leak
 from surefoot.rl.config import RLConfig
-from surefoot.rl.credit import FloatArray, RewardStream, ScoredRollout, with_rewards
+from surefoot.rl.credit import with_rewards
 from surefoot.rl.judges import Critic, OnlinePRM
 from surefoot.rl.log import RLLog, SampleRow, Seconds, UpdateRow, scalars, stop_reason, watch
-from surefoot.rl.rollouts import Rollout, RolloutBatch, Server, Task, TrainingSample, roll_out, score_steps
+from surefoot.rl.rollouts import Judges, RolloutBatch, Server, Task, judge, roll_out
+from surefoot.rl.sample import FloatArray, RewardStream, Sample
 from surefoot.scores import trace_score
+from surefoot.segment import visible_part
 from surefoot.training.loop import load_state, save_state
 from surefoot.training.optimisation import Distributed, open_distributed
 
@@ -167,7 +168,7 @@ class _Run:
         self,
         number: int,
         rollouts: RolloutBatch,
-        samples: Sequence[Sequence[TrainingSample]],
+        samples: Sequence[Sequence[Sample]],
         statistics: UpdateStatistics | None,
     ) -> UpdateRow:
         """Row of round ``number``: counts and means are over all processes, seconds are of this one."""
@@ -175,7 +176,7 @@ class _Run:
         sampled = gather([rollout.trace for group in rollouts.groups for rollout in group])
         learned = gather([sample for group in samples for sample in group])
         failed = sum(gather([rollouts.failed]))
-        advantages = np.concatenate([sample.advantages for sample in learned]) if learned else np.zeros(0)
+        advantages = np.concatenate([sample.learned() for sample in learned]) if learned else np.zeros(0)
         usage = sum((item.usage for item in sampled), Usage())
         learning = vars(statistics) if statistics else {}
         if self.models.reference is None:
@@ -185,23 +186,23 @@ class _Run:
             update=number + 1,
             samples=earlier + len(sampled) + failed,
             outcome=_mean(trace.outcome for trace in sampled),
-            proxy=_mean(trace_score(item.scored.scores, self.task.aggregation) for item in learned),
-            reward=_mean(total_return(item.scored) for item in learned),
+            proxy=_mean(trace_score(item.scores, self.task.aggregation) for item in learned),
+            reward=_mean(total_return(item) for item in learned),
             advantage_mean=float(advantages.mean()) if len(advantages) else None,
             advantage_std=float(advantages.std()) if len(advantages) else None,
             **learning,
             learning_rate=self.models.updater.rate(number),
             shape=shape_of(sampled),
             failed=failed,
-            dropped=sum(not any(stream.at for stream in item.scored.rewards) for item in learned),
+            dropped=sum(not any(stream.at for stream in item.rewards) for item in learned),
             filtered=len(sampled) - len(learned),
-            unscored_steps=sum(item.scored.scores.count(None) for item in learned),
-            hidden=sum(bool(item.rollout.canaries) for item in learned),
+            unscored_steps=sum(item.scores.count(None) for item in learned),
+            hidden=sum(bool(item.canaries) for item in learned),
             seconds=Seconds(**self.seconds),
             usage=sum((item.scorer_usage for item in learned), usage),
         )
 
-    def _roll_out(self, number: int) -> tuple[RolloutBatch, list[list[Rollout]]]:
+    def _roll_out(self, number: int) -> tuple[RolloutBatch, list[list[Sample]]]:
         """All rollouts of a round, and the groups that are learned from."""
         config, rank, world_size = self.config, self.team.rank, self.team.world_size
         problems = _problems_of(self.task.problems, config, number)
@@ -303,23 +304,23 @@ def _mean(values: Iterator[float | None]) -> float | None:
     return float(np.mean(present)) if present else None
 
 
-def _sample_row(update: int, sample: TrainingSample) -> SampleRow:
-    rollout = sample.rollout
-    begins = (0, *(end + 1 for end in rollout.ends[:-1]))
-    scores, count = sample.scored.scores, len(rollout.trace.steps)
+def _sample_row(update: int, sample: Sample) -> SampleRow:
+    ends, scores, count = sample.step_ends, sample.scores, len(sample.trace.steps)
+    begins = (0, *(end + 1 for end in ends[:-1]))
     if 0 < len(scores) < count:  # steps of reasoning were not graded
-        by_step = dict(zip(rollout.graded(reasoning=False).steps, scores, strict=False))
+        visible = visible_part(sample.trace, opened=sample.reasoning_opened).steps
+        by_step = dict(zip(visible, scores, strict=False))
         scores = tuple(by_step.get(step) for step in range(count))
     return SampleRow(
         update=update,
-        problem=rollout.problem,
-        trace=rollout.trace,
+        problem=sample.problem,
+        trace=sample.trace,
         scores=scores if count else (),
         advantages=tuple(
             # one token can be the last of two steps; the second step has only that token
-            float(np.mean(sample.advantages[min(begin, end) : end + 1]))
-            for begin, end in zip(begins, rollout.ends, strict=True)
-            if rollout.trace.steps
+            float(np.mean(sample.learned()[min(begin, end) : end + 1]))
+            for begin, end in zip(begins, ends, strict=True)
+            if count
         ),
     )
 
@@ -344,17 +345,6 @@ def finished_log(directory: Path, config: RLConfig) -> RLLog | None:
             "directory; to train further, start from its 'policy'"
         )
     return log
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judges:
-    """Models that say what rollouts are worth; a rule that needs one that is absent is refused."""
-
-    scorer: StepScorer | None = None
-    online_prm: OnlinePRM | None = None
-    critic: Critic | None = None
-    grade_reasoning: bool = False
-    """Whether the scorer and ``online_prm`` read hidden reasoning."""
 
 
 class _Models:
@@ -418,9 +408,9 @@ class _Models:
         }
         return parameters, [part.optimiser for part in present.values()]
 
-    def training_samples(self, groups: list[list[Rollout]]) -> list[list[TrainingSample]]:
-        """What the policy is to learn from a round's rollouts."""
-        flat, most = [rollout for group in groups for rollout in group], self.config.microbatch_tokens
+    def training_samples(self, groups: list[list[Sample]]) -> list[list[Sample]]:
+        """What the policy is to learn from a round's samples."""
+        flat, most = [sample for group in groups for sample in group], self.config.microbatch_tokens
         several = self.config.epochs * self.config.minibatches > 1
         kl = self.config.objective.kl
         old = reference = penalty = None
@@ -430,21 +420,15 @@ class _Models:
             reference = _logprobs(self.reference, flat, most)
         if kl and kl.where == "reward" and old is not None and reference is not None:
             penalty = [-kl.coefficient * (mine - base) for mine, base in zip(old, reference, strict=True)]
-        samples = training_samples(groups, self.judges, self.config, token_rewards=penalty)
-        numbers = count()
-        return [
-            [
-                replace(
-                    sample,
-                    old_logprobs=old[at] if old and several else None,
-                    reference_logprobs=reference[at] if reference else None,
-                )
-                for sample, at in zip(group, numbers, strict=False)
+        if old is not None and several:
+            flat = [replace(sample, old_logprobs=mine) for sample, mine in zip(flat, old, strict=True)]
+        if reference is not None:
+            flat = [
+                replace(sample, reference_logprobs=base) for sample, base in zip(flat, reference, strict=True)
             ]
-            for group in samples
-        ]
+        return training_samples(_regroup(flat, groups), self.judges, self.config, token_rewards=penalty)
 
-    def learn(self, groups: Sequence[Sequence[TrainingSample]], number: int) -> UpdateStatistics | None:
+    def learn(self, groups: Sequence[Sequence[Sample]], number: int) -> UpdateStatistics | None:
         """The optimizer steps of round ``number`` (from 0): first the policy, then the judges.
 
         Judges that are trained with the policy learn after their rewards and values were used.
@@ -452,17 +436,15 @@ class _Models:
         samples = [sample for group in groups for sample in group]
         statistics = self.updater.update([turn for sample in samples for turn in sample.turns()], number)
         if self.judges.online_prm is not None:
-            outcomes = [(item.rollout, item.rollout.trace.outcome) for item in samples]
-            judged = [(rollout, float(outcome)) for rollout, outcome in outcomes if outcome is not None]
+            judged = [(sample, sample.outcome) for sample in samples if sample.outcome is not None]
             if self._everyone_has(judged):
                 self.judges.online_prm.learn(*map(list, zip(*judged, strict=True)))
         if self.judges.critic is not None and isinstance(self.config.advantage, Gae):
-            targets = self.config.advantage.targets([[item.scored for item in group] for group in groups])
-            of_sample = zip(samples, [target for group in targets for target in group], strict=True)
+            targets = [target for group in self.config.advantage.targets(groups) for target in group]
             fitted = [
-                (item.rollout, target, item.scored.values)
-                for item, target in of_sample
-                if target is not None and item.scored.values is not None
+                (sample, target, sample.values)
+                for sample, target in zip(samples, targets, strict=True)
+                if target is not None and sample.values is not None
             ]
             if self._everyone_has(fitted):
                 self.judges.critic.learn(*map(list, zip(*fitted, strict=True)), seed=number)
@@ -474,7 +456,7 @@ class _Models:
 
 
 def _logprobs(
-    reader: Actor | ReferencePolicy, rollouts: Sequence[Rollout], microbatch_tokens: int
+    reader: Actor | ReferencePolicy, rollouts: Sequence[Sample], microbatch_tokens: int
 ) -> list[FloatArray]:
     """log π [T] of every rollout's tokens, each turn of an episode after its own context."""
     turns = [rollout.turns() for rollout in rollouts]
@@ -485,68 +467,33 @@ def _logprobs(
 
 
 def training_samples(
-    groups: Sequence[Sequence[Rollout]],
+    groups: Sequence[Sequence[Sample]],
     judges: Judges,
     config: RLConfig,
     *,
     token_rewards: Sequence[FloatArray] | None = None,
-) -> list[list[TrainingSample]]:
-    """Score the rollouts, give credit, subtract the baseline; ``groups`` are the samples of one problem each.
+) -> list[list[Sample]]:
+    """Judge the samples, give credit, subtract the baseline; ``groups`` are the samples of one problem each.
 
-    ``token_rewards`` [T] of every rollout, one group after the other, are added to the rule's rewards: a KL
+    ``token_rewards`` [T] of every sample, one group after the other, are added to the rule's rewards: a KL
     penalty. Raises ``TrainingError`` for a judge that is missing.
     """
-    flat = [rollout for group in groups for rollout in group]
-    read = [rollout.graded(reasoning=judges.grade_reasoning) for rollout in flat]
-    scored = [
-        ScoredRollout(
-            tokens=len(rollout.ids),
-            ends=part.ends,
-            outcome=None if rollout.trace.outcome is None else float(rollout.trace.outcome),
-            states=rollout.states,
-        )
-        for rollout, part in zip(flat, read, strict=True)
-    ]
-    usages = [Usage()] * len(flat)
-    if not judges.grade_reasoning:
-        by_environment = "outcome" in config.credit.needs
-        require_no_leak(
-            (heard(rollout.item) if rollout.contexts and by_environment else part.item, rollout.canaries)
-            for rollout, part in zip(flat, read, strict=True)
-        )
-    if "scores" in config.credit.needs:
-        records = score_steps(_require(judges.scorer, "a step scorer"), [part.item for part in read])
-        scored = [
-            replace(item, scores=record.scores if record else (None,))
-            for item, record in zip(scored, records, strict=True)
-        ]
-        usages = [record.usage if record else Usage() for record in records]
-    if "log_ratios" in config.credit.needs:
-        if not judges.grade_reasoning and any(rollout.canaries for rollout in flat):
-            raise TrainingError(
-                "an implicit reward model reads every token, hidden reasoning included, and these rollouts "
-                "have some: ask for it with 'grade_reasoning', or choose another credit rule"
-            )
-        ratios = _require(judges.online_prm, "an implicit reward model (online_prm)").log_ratios(flat)
-        scored = [replace(item, log_ratios=ratio) for item, ratio in zip(scored, ratios, strict=True)]
-    if config.advantage.needs_values:
-        values = _require(judges.critic, "a critic").values(flat)
-        scored = [replace(item, values=value) for item, value in zip(scored, values, strict=True)]
-    scored = [item for group in with_rewards(_regroup(scored, groups), config.credit) for item in group]
+    flat = [sample for group in groups for sample in group]
+    judged = judge(flat, config.credit, judges, values=config.advantage.needs_values)
+    credited = with_rewards(_regroup(judged, groups), config.credit)
     if token_rewards is not None:
-        extra = [RewardStream(at=tuple(range(len(of))), values=tuple(of.tolist())) for of in token_rewards]
-        scored = [
-            replace(item, rewards=(*item.rewards, more)) for item, more in zip(scored, extra, strict=True)
+        more = [RewardStream(at=tuple(range(len(of))), values=tuple(of.tolist())) for of in token_rewards]
+        credited = [
+            [replace(sample, rewards=(*sample.rewards, extra)) for sample, extra in zip(*pair, strict=True)]
+            for pair in zip(credited, _regroup(more, groups), strict=True)
         ]
-    advantages = [array for group in config.advantage.advantages(_regroup(scored, groups)) for array in group]
-    samples = [
-        TrainingSample(rollout=rollout, scored=item, advantages=array, scorer_usage=usage)
-        for rollout, item, array, usage in zip(flat, scored, advantages, usages, strict=True)
+    return [
+        [replace(sample, advantages=array) for sample, array in zip(*pair, strict=True)]
+        for pair in zip(credited, config.advantage.advantages(credited), strict=True)
     ]
-    return _regroup(samples, groups)
 
 
-def within_band(groups: Sequence[Sequence[Rollout]], band: tuple[float, float] | None) -> list[list[Rollout]]:
+def within_band(groups: Sequence[Sequence[Sample]], band: tuple[float, float] | None) -> list[list[Sample]]:
     """Groups whose share of correct rollouts is in ``band`` or unknown; empty groups are dropped.
 
     PRIME keeps shares in [0.2, 0.8]: a group that is all correct or all wrong says nothing about outcomes.
@@ -560,12 +507,6 @@ def within_band(groups: Sequence[Sequence[Rollout]], band: tuple[float, float] |
         if group and in_band:
             within.append(list(group))
     return within
-
-
-def _require(judge: T | None, what: str) -> T:
-    if judge is None:
-        raise TrainingError(f"this credit rule or advantage estimator needs {what}, but there is none")
-    return judge
 
 
 def _regroup(flat: Sequence[T], groups: Sequence[Sequence[object]]) -> list[list[T]]:

@@ -6,8 +6,8 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -29,24 +29,27 @@ from surefoot.protocols import (
     StepScorer,
     TraceChannel,
 )
-from surefoot.records import Problem, Step, StepScores, Trace, Usage
+from surefoot.records import Problem, Step, StepScores, Trace
 from surefoot.rl.channels import (
     HEARD,
-    Graded,
     RewardChannels,
-    graded,
+    heard,
     is_opened,
+    require_no_leak,
     reward_channels,
     token_canaries,
 )
-from surefoot.rl.credit import FloatArray, Need, ScoredRollout
+from surefoot.rl.credit import CreditRule, Need
+from surefoot.rl.sample import FloatArray, Sample
 from surefoot.scores import Aggregator, channels_read, checked_scores
 from surefoot.segment import visible_part
 
 if TYPE_CHECKING:
     from surefoot.rl.config import RLConfig
+    from surefoot.rl.judges import Critic, OnlinePRM
     from surefoot.rl.server_weights import Publisher
 
+T = TypeVar("T")
 _CONTEXT_TOKENS = 4
 """Decoded before new tokens, so that their leading white space is preserved."""
 _INCOMPLETE = "�"
@@ -179,69 +182,10 @@ class Server:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rollout:
-    """One sample of the policy: a response, or the turns of an episode in an environment."""
-
-    problem: Problem
-    trace: Trace
-    prompt_ids: tuple[int, ...]
-    ids: tuple[int, ...]
-    """Tokens of the response [T], as sampled, including the end of sequence if it was sampled."""
-    ends: tuple[int, ...]
-    """Index into ``ids`` of each step's last token [K]. A token belongs to the step of its first visible
-    character, white space alone to that in which it begins. The last step ends with the response, so that the
-    decision to stop is part of it. A step in which no token begins (two short ones in one token) ends where
-    the step before it does."""
-    contexts: tuple[tuple[int, ...], ...] = ()
-    """Of an episode, what the policy read before each turn [K]; ``prompt_ids`` is the first. ``ids`` are then
-    the tokens of all turns, one after the other, and ``ends`` the turns' ends: what the environment wrote is
-    in contexts alone, so it gets neither advantage nor gradient."""
-    states: tuple[str, ...] = ()
-    """Of an episode, keys of the environment's states before each turn [K]; empty where it has none."""
-    server_logprobs: FloatArray | None = None
-    """log π [T] of the server that sampled the tokens, in nats, where it says."""
-    reasoning_opened: bool = False
-    """Whether the prompt began the reasoning, so that a response that does not end it is nothing else."""
-    canaries: tuple[str, ...] = ()
-    """Pieces of the hidden reasoning by which it is recognised (:func:`surefoot.rl.channels.canaries`)."""
-
-    def turns(self) -> list[Rollout]:
-        """An episode's turns as responses to their contexts; any other rollout as it is."""
-        if not self.contexts:
-            return [self]
-        return [
-            replace(
-                self,
-                prompt_ids=context,
-                ids=self.ids[tokens],
-                ends=(tokens.stop - tokens.start - 1,),
-                contexts=(),
-                states=(),
-                server_logprobs=_part(self.server_logprobs, tokens),
-            )
-            for context, tokens in zip(self.contexts, self.turn_tokens, strict=True)
-        ]
-
-    @property
-    def turn_tokens(self) -> list[slice]:
-        """Where in ``ids`` the tokens of each step or turn are [K]."""
-        return [slice(previous + 1, end + 1) for previous, end in pairwise((-1, *self.ends))]
-
-    @property
-    def item(self) -> ProblemTrace:
-        """As labellers take it."""
-        return ProblemTrace(problem=self.problem, trace=self.trace)
-
-    def graded(self, *, reasoning: bool) -> Graded:
-        """As its judges read it, with or without hidden reasoning."""
-        return graded(self.item, self.ends, reasoning=reasoning, opened=self.reasoning_opened)
-
-
-@dataclass(frozen=True, kw_only=True)
 class RolloutBatch:
     """The rollouts of one round."""
 
-    groups: list[list[Rollout]]
+    groups: list[list[Sample]]
     """Samples of each problem, in the order of the problems; a group may be empty."""
     failed: int = 0
     """Samples that were requested and failed."""
@@ -249,39 +193,6 @@ class RolloutBatch:
     """Error of the first failed one."""
     retokenized: int = 0
     """Rollouts whose text was tokenized again, since the policy did not return the tokens it sampled."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingSample:
-    """A rollout with all that the policy update reads of it; arrays have one number per response token
-    [T]."""
-
-    rollout: Rollout
-    scored: ScoredRollout
-    advantages: FloatArray
-    scorer_usage: Usage = field(default_factory=Usage)
-    old_logprobs: FloatArray | None = None
-    """log π_old; ``None`` where the policy has not changed since it sampled the tokens."""
-    reference_logprobs: FloatArray | None = None
-
-    def turns(self) -> list[TrainingSample]:
-        """One per :meth:`Rollout.turns`; ``scored`` and ``scorer_usage`` stay on the whole rollout."""
-        if not self.rollout.contexts:
-            return [self]
-        return [
-            replace(
-                self,
-                rollout=turn,
-                advantages=self.advantages[tokens],
-                old_logprobs=_part(self.old_logprobs, tokens),
-                reference_logprobs=_part(self.reference_logprobs, tokens),
-            )
-            for turn, tokens in zip(self.rollout.turns(), self.rollout.turn_tokens, strict=True)
-        ]
-
-
-def _part(array: FloatArray | None, tokens: slice) -> FloatArray | None:
-    return None if array is None else array[tokens]
 
 
 async def roll_out(
@@ -326,7 +237,7 @@ async def roll_out(
         for problem in problems
     ]
     results = await policy.sample(requests)
-    groups: list[list[Rollout]] = []
+    groups: list[list[Sample]] = []
     failed = retokenized = 0
     error = None
     for problem, request, result in zip(problems, requests, results, strict=True):
@@ -349,10 +260,10 @@ async def roll_out(
             retokenized += not completion.token_ids
             starts = token_starts(tokenizer, ids, completion.whole_text, before=prompt_ids)
             group.append(
-                Rollout(
-                    problem=problem,
-                    trace=trace,
+                Sample(
+                    item=ProblemTrace(problem=problem, trace=trace),
                     prompt_ids=prompt_ids,
+                    tokens=len(ids),
                     ids=ids,
                     ends=step_ends(starts, trace.steps),
                     server_logprobs=_logprobs([completion], ids),
@@ -370,6 +281,80 @@ def _logprobs(completions: Sequence[Completion], ids: Sequence[int]) -> FloatArr
     """The policy's log-probability of each token, if it gives them all."""
     logprobs = [value for completion in completions for value in completion.logprobs]
     return np.array(logprobs) if len(logprobs) == len(ids) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judges:
+    """Models that say what samples are worth; a rule that needs one that is absent is refused."""
+
+    scorer: StepScorer | None = None
+    online_prm: OnlinePRM | None = None
+    critic: Critic | None = None
+    grade_reasoning: bool = False
+    """Whether the scorer and ``online_prm`` read hidden reasoning."""
+
+
+def judge(
+    samples: Sequence[Sample], rule: CreditRule, judges: Judges, *, values: bool = False
+) -> list[Sample]:
+    """The samples with what ``rule`` reads of them: outcomes, step scores, log-ratios; and a critic's
+    ``values``.
+
+    Hidden reasoning is removed first, so ``ends`` become those of the steps that judges read. Raises
+    ``TrainingError`` for a judge that is missing, and where reasoning is in a judge's input all the same.
+    """
+    read = [sample if judges.grade_reasoning else _without_reasoning(sample) for sample in samples]
+    if not judges.grade_reasoning:
+        by_environment = "outcome" in rule.needs
+        require_no_leak(
+            (heard(sample.item) if sample.contexts and by_environment else part.item, sample.canaries)
+            for sample, part in zip(samples, read, strict=True)
+        )
+    judged = [
+        replace(
+            sample,
+            ends=part.ends,
+            whole_ends=() if part is sample else sample.ends,
+            outcome=None if sample.trace.outcome is None else float(sample.trace.outcome),
+        )
+        for sample, part in zip(samples, read, strict=True)
+    ]
+    if "scores" in rule.needs:
+        records = score_steps(_require(judges.scorer, "a step scorer"), [part.item for part in read])
+        judged = [
+            replace(sample, scores=record.scores, scorer_usage=record.usage)
+            if record
+            else replace(sample, scores=(None,))
+            for sample, record in zip(judged, records, strict=True)
+        ]
+    if "log_ratios" in rule.needs:
+        if not judges.grade_reasoning and any(sample.canaries for sample in samples):
+            raise TrainingError(
+                "an implicit reward model reads every token, hidden reasoning included, and these rollouts "
+                "have some: ask for it with 'grade_reasoning', or choose another credit rule"
+            )
+        prm = _require(judges.online_prm, "an implicit reward model (online_prm)")
+        ratios = prm.log_ratios(samples)
+        judged = [replace(sample, log_ratios=ratio) for sample, ratio in zip(judged, ratios, strict=True)]
+    if values:
+        critics = _require(judges.critic, "a critic").values(samples)
+        judged = [replace(sample, values=value) for sample, value in zip(judged, critics, strict=True)]
+    return judged
+
+
+def _without_reasoning(sample: Sample) -> Sample:
+    """As judges may read it; tokens of reasoning belong to the step after them."""
+    part = visible_part(sample.trace, opened=sample.reasoning_opened)
+    if part.trace is sample.trace:
+        return sample
+    ends = (*(sample.ends[step] for step in part.steps[:-1]), sample.ends[-1])
+    return replace(sample, item=replace(sample.item, trace=part.trace), ends=ends, states=())
+
+
+def _require(judge: T | None, what: str) -> T:
+    if judge is None:
+        raise TrainingError(f"this credit rule or advantage estimator needs {what}, but there is none")
+    return judge
 
 
 def score_steps(scorer: StepScorer, items: Sequence[ProblemTrace]) -> list[StepScores | None]:
@@ -449,7 +434,7 @@ def _episodes(
             "the server does not say which tokens it read before a turn ('prompt_token_ids'): let vLLM "
             "sample, with the dialect vllm"
         )
-    groups = [[_rollout(item, policy, tokenizer) for item in of_problem] for of_problem in runs]
+    groups = [[_sample(item, policy, tokenizer) for item in of_problem] for of_problem in runs]
     episodes = [item for of_problem in runs for item in of_problem]
     return RolloutBatch(
         groups=[[rollout for rollout in group if rollout is not None] for group in groups],
@@ -459,7 +444,7 @@ def _episodes(
     )
 
 
-def _rollout(episode: Episode, policy: str, tokenizer: PreTrainedTokenizerFast) -> Rollout | None:
+def _sample(episode: Episode, policy: str, tokenizer: PreTrainedTokenizerFast) -> Sample | None:
     contexts = [turn.prompt_ids or encode_prompt(tokenizer, turn.request.prompt) for turn in episode.turns]
     written = [
         _tokens(turn, context, tokenizer) for turn, context in zip(episode.turns, contexts, strict=True)
@@ -467,18 +452,17 @@ def _rollout(episode: Episode, policy: str, tokenizer: PreTrainedTokenizerFast) 
     if episode.error or not written or not all(written):
         return None
     trace, opened = episode.trace(policy, "message"), is_opened(tokenizer, contexts[0])
-    return Rollout(
-        problem=episode.problem,
-        trace=trace,
+    ids = tuple(token for of_turn in written for token in of_turn)
+    return Sample(
+        item=ProblemTrace(problem=episode.problem, trace=trace),
         reasoning_opened=opened,
         canaries=token_canaries(tokenizer, written, trace, episode.problem.text, opened=opened),
         prompt_ids=contexts[0],
-        ids=tuple(token for ids in written for token in ids),
+        tokens=len(ids),
+        ids=ids,
         ends=tuple(end - 1 for end in accumulate(map(len, written))),
         contexts=tuple(contexts),
-        server_logprobs=_logprobs(
-            [turn.completion for turn in episode.turns], [token for ids in written for token in ids]
-        ),
+        server_logprobs=_logprobs([turn.completion for turn in episode.turns], ids),
         states=tuple(turn.state for turn in episode.turns if turn.state is not None),
     )
 

@@ -31,8 +31,7 @@ from surefoot.models import load_causal
 from surefoot.policies import PromptFormat, ScriptedPolicy
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.records import StepScores, Trace
-from surefoot.rl import Mixed, RLConfig, Summed, Task, roll_out, training_samples
-from surefoot.rl.loop import Judges
+from surefoot.rl import Judges, Mixed, RLConfig, Summed, Task, roll_out, training_samples
 from surefoot.segment import Line, segment_trace
 from surefoot.training import build_cloning_examples, demonstrate
 
@@ -290,8 +289,8 @@ def test_no_byte_of_the_reasoning_reaches_the_judge_of_rl(tokenizer):
     for clause in SPECIFICATION.clauses:
         assert f"clause {clause.id}," not in everything
     assert "no exception" not in everything
-    assert all(sample.rollout.canaries for group in samples for sample in group)
-    assert all(sample.rollout.trace.outcome for group in samples for sample in group)
+    assert all(sample.canaries for group in samples for sample in group)
+    assert all(sample.trace.outcome for group in samples for sample in group)
 
 
 def test_the_figures_compare_deliberation_with_the_better_of_two_baselines():

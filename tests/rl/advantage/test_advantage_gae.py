@@ -12,13 +12,14 @@ from scored_rollouts import credited, few, groups
 
 from surefoot.errors import TrainingError
 from surefoot.rl.advantage import Gae
-from surefoot.rl.credit import MinForm, RewardStream, ScoredRollout
+from surefoot.rl.credit import MinForm
+from surefoot.rl.sample import RewardStream, Sample
 
 shares = st.floats(0, 1)
 
 
 @st.composite
-def _valued(draw: st.DrawFn, **options: object) -> list[ScoredRollout]:
+def _valued(draw: st.DrawFn, **options: object) -> list[Sample]:
     numbers = st.floats(-2, 2)
     return [
         replace(one, values=np.array(draw(st.lists(numbers, min_size=one.tokens, max_size=one.tokens))))
@@ -26,7 +27,7 @@ def _valued(draw: st.DrawFn, **options: object) -> list[ScoredRollout]:
     ]
 
 
-def _token_rewards(one: ScoredRollout) -> list[float]:
+def _token_rewards(one: Sample) -> list[float]:
     return [
         sum(stream.weight * value for stream in one.rewards
             for place, value in zip(stream.at, stream.values, strict=True) if place == token)
@@ -36,7 +37,7 @@ def _token_rewards(one: ScoredRollout) -> list[float]:
 
 @few
 @given(_valued(streams=2, empty=False), shares.filter(bool), shares)
-def test_it_is_the_sum_of_discounted_errors(group: list[ScoredRollout], gamma: float, lam: float) -> None:
+def test_it_is_the_sum_of_discounted_errors(group: list[Sample], gamma: float, lam: float) -> None:
     estimator = Gae(gamma=gamma, lam=lam)
     found, targets = estimator.advantages([group])[0], estimator.targets([group])[0]
     for one, array, target in zip(group, found, targets, strict=True):
@@ -52,7 +53,7 @@ def test_it_is_the_sum_of_discounted_errors(group: list[ScoredRollout], gamma: f
 
 @few
 @given(_valued(empty=False), shares.filter(bool))
-def test_lambda_1_is_the_return_less_the_value(group: list[ScoredRollout], gamma: float) -> None:
+def test_lambda_1_is_the_return_less_the_value(group: list[Sample], gamma: float) -> None:
     for one, array in zip(group, Gae(gamma=gamma, lam=1.0).advantages([group])[0], strict=True):
         rewards = _token_rewards(one)
         returns = [
@@ -64,7 +65,7 @@ def test_lambda_1_is_the_return_less_the_value(group: list[ScoredRollout], gamma
 
 @few
 @given(_valued(empty=False), shares.filter(bool))
-def test_lambda_0_is_the_error_of_one_step(group: list[ScoredRollout], gamma: float) -> None:
+def test_lambda_0_is_the_error_of_one_step(group: list[Sample], gamma: float) -> None:
     for one, array in zip(group, Gae(gamma=gamma, lam=0.0).advantages([group])[0], strict=True):
         following = np.append(one.values[1:], 0.0)
         np.testing.assert_allclose(array, _token_rewards(one) + gamma * following - one.values, atol=1e-9)
@@ -102,7 +103,7 @@ def test_centred_streams_are_added_and_are_not_what_the_critic_learns() -> None:
 
 @given(shares.filter(bool))
 def test_returns_given_to_tokens_are_the_returns_that_the_critic_learns(gamma: float) -> None:
-    scored = ScoredRollout(tokens=5, ends=(1, 2, 4), scores=(0.9, 0.2, 0.7))
+    scored = Sample(tokens=5, ends=(1, 2, 4), scores=(0.9, 0.2, 0.7))
     streams = MinForm(form="strict").credit([[scored]])[0][0]
     one = credited(5, *streams, values=[0.1, 0.2, 0.3, 0.4, 0.5])
     targets = Gae(gamma=gamma, lam=1.0).targets([[one]])[0][0]

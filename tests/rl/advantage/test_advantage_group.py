@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scored_rollouts import credited, dense, few, groups, later_sum, own_value
 
 from surefoot.rl.advantage import Group
-from surefoot.rl.credit import Outcome, RewardStream, ScoredRollout
+from surefoot.rl.credit import Outcome
+from surefoot.rl.sample import RewardStream, Sample
 
 
 def test_process_supervision_of_the_worked_example() -> None:
@@ -20,7 +21,7 @@ def test_process_supervision_of_the_worked_example() -> None:
 
 
 def test_outcome_supervision_is_the_standard_score_at_every_token() -> None:
-    group = [ScoredRollout(tokens=3, ends=(2,), outcome=outcome) for outcome in (1.0, 0.0, 0.0, 0.0)]
+    group = [Sample(tokens=3, ends=(2,), outcome=outcome) for outcome in (1.0, 0.0, 0.0, 0.0)]
     rolled = [credited(3, *streams) for streams in Outcome().credit([group])[0]]
     population = Group(epsilon=0).advantages([rolled])[0]
     assert population[0].tolist() == pytest.approx([np.sqrt(3)] * 3)
@@ -31,7 +32,7 @@ def test_outcome_supervision_is_the_standard_score_at_every_token() -> None:
 
 @few
 @given(groups(streams=2), st.booleans(), st.sampled_from(["returns", "own"]))
-def test_it_is_the_definition(group: list[ScoredRollout], scale: bool, reach: str) -> None:
+def test_it_is_the_definition(group: list[Sample], scale: bool, reach: str) -> None:
     group = [
         credited(
             one.tokens, one.rewards[0], RewardStream(at=two.at, values=two.values, weight=0.5, reach=reach)
@@ -57,7 +58,7 @@ def test_it_is_the_definition(group: list[ScoredRollout], scale: bool, reach: st
 
 @few
 @given(groups(empty=False))
-def test_the_normalised_rewards_of_a_group_sum_to_0(group: list[ScoredRollout]) -> None:
+def test_the_normalised_rewards_of_a_group_sum_to_0(group: list[Sample]) -> None:
     total = sum(array[0] for array in Group().advantages([group])[0])
     assert total == pytest.approx(0, abs=1e-6)
 
@@ -70,7 +71,7 @@ def test_equal_rewards_give_exactly_0(reward: float, lengths: list[int]) -> None
 
 @few
 @given(groups(streams=2), st.randoms())
-def test_the_order_of_a_group_does_not_matter(group: list[ScoredRollout], random: st.Random) -> None:
+def test_the_order_of_a_group_does_not_matter(group: list[Sample], random: st.Random) -> None:
     order = random.sample(range(len(group)), len(group))
     found = Group().advantages([group, [group[index] for index in order]])
     for place, index in enumerate(order):

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scored_rollouts import credited, dense, few, groups, later_sum, own_value, rewards
 
 from surefoot.rl.advantage import LeaveOneOut
-from surefoot.rl.credit import Implicit, Mixed, RewardStream, ScoredRollout
+from surefoot.rl.credit import Implicit, Mixed
+from surefoot.rl.sample import RewardStream, Sample
 
 BASELINES = ("event", "token", "prime")
 
@@ -24,7 +25,7 @@ def test_prime_s_worked_example(baseline: str) -> None:
     assert sum(array[0] for array in found) == pytest.approx(0)
 
 
-def _expected(group: list[ScoredRollout], baseline: str) -> list[list[float]]:
+def _expected(group: list[Sample], baseline: str) -> list[list[float]]:
     """Later sums of the formulas in the class's docstring, token by token."""
     present = [one for one in group if one.rewards[0].at]
     if len(present) < 2:
@@ -70,7 +71,7 @@ def _expected(group: list[ScoredRollout], baseline: str) -> list[list[float]]:
 def test_it_is_the_definition(baseline: str, reach: str) -> None:
     @few
     @given(groups(reach=reach))
-    def check(group: list[ScoredRollout]) -> None:
+    def check(group: list[Sample]) -> None:
         found = LeaveOneOut(baseline=baseline).advantages([group])[0]
         for array, expected in zip(found, _expected(group, baseline), strict=True):
             np.testing.assert_allclose(array, expected, atol=1e-9)
@@ -89,7 +90,7 @@ def test_the_two_forms_of_the_outcome_baseline_are_one(outcomes: list[float]) ->
 
 @few
 @given(groups(empty=False))
-def test_with_several_events_the_forms_agree_at_the_first_token(group: list[ScoredRollout]) -> None:
+def test_with_several_events_the_forms_agree_at_the_first_token(group: list[Sample]) -> None:
     event, prime = (LeaveOneOut(baseline=kind).advantages([group])[0] for kind in ("event", "prime"))
     for one, other in zip(event, prime, strict=True):
         assert one[0] == pytest.approx(other[0], abs=1e-9)
@@ -105,7 +106,7 @@ def test_prime_s_form_scales_the_rollout_s_own_differences() -> None:
 @few
 @given(groups(empty=False), st.sampled_from(["event", "token"]), st.data())
 def test_the_baseline_of_a_rollout_does_not_know_its_rewards(
-    group: list[ScoredRollout], baseline: str, data: st.DataObject
+    group: list[Sample], baseline: str, data: st.DataObject
 ) -> None:
     """A change of a rollout's own rewards changes its return by just that."""
     stream = group[0].rewards[0]
@@ -145,9 +146,7 @@ def test_equal_rewards_give_exactly_0(reward: float, lengths: list[int], baselin
 
 @few
 @given(groups(streams=2), st.sampled_from(BASELINES), st.randoms())
-def test_the_order_of_a_group_does_not_matter(
-    group: list[ScoredRollout], baseline: str, random: st.Random
-) -> None:
+def test_the_order_of_a_group_does_not_matter(group: list[Sample], baseline: str, random: st.Random) -> None:
     order = random.sample(range(len(group)), len(group))
     found = LeaveOneOut(baseline=baseline).advantages([group, [group[index] for index in order]])
     for place, index in enumerate(order):
@@ -182,8 +181,8 @@ def test_pure_s_token_baseline_is_in_proportion_to_the_step_s_length() -> None:
 def test_prime_adds_two_returns_and_whitens_the_sum() -> None:
     """By hand, K = 2: log-ratios [1, 1] and [0, -1], outcomes 1 and 0; the largest return is 2."""
     group = [
-        ScoredRollout(tokens=2, ends=(1,), outcome=1.0, log_ratios=np.array([1.0, 1.0])),
-        ScoredRollout(tokens=2, ends=(1,), outcome=0.0, log_ratios=np.array([0.0, -1.0])),
+        Sample(tokens=2, ends=(1,), outcome=1.0, log_ratios=np.array([1.0, 1.0])),
+        Sample(tokens=2, ends=(1,), outcome=0.0, log_ratios=np.array([0.0, -1.0])),
     ]
     rolled = [credited(2, *streams) for streams in Mixed(of=Implicit()).credit([group])[0]]
     # process rewards 2 r - (0.5 - 0.25): [.75, .75] and [-.25, -1.25]; outcome advantages 1 and -1

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from scored_rollouts import credited, dense, few, groups, later_sum, own_value, rollouts
 
 from surefoot.rl.advantage import Reinforce
-from surefoot.rl.credit import RewardStream, ScoredRollout
+from surefoot.rl.sample import RewardStream, Sample
 
 batches = st.lists(groups(streams=2), min_size=1, max_size=3)
 
 
 @few
 @given(rollouts(streams=2), st.floats(-2, 2))
-def test_the_advantage_is_the_weighted_sum_of_later_rewards(one: ScoredRollout, weight: float) -> None:
+def test_the_advantage_is_the_weighted_sum_of_later_rewards(one: Sample, weight: float) -> None:
     heavy = replace(one, rewards=(one.rewards[0], replace(one.rewards[1], weight=weight)))
     expected = [
         later_sum(one.rewards[0].at, one.rewards[0].values, token)
@@ -30,7 +30,7 @@ def test_the_advantage_is_the_weighted_sum_of_later_rewards(one: ScoredRollout, 
 
 @few
 @given(rollouts(reach="own"))
-def test_own_rewards_stay_with_their_step(one: ScoredRollout) -> None:
+def test_own_rewards_stay_with_their_step(one: Sample) -> None:
     stream = one.rewards[0]
     expected = [own_value(stream.at, stream.values, token) for token in range(one.tokens)]
     np.testing.assert_allclose(Reinforce().advantages([[one]])[0][0], expected, atol=1e-12)
@@ -39,7 +39,7 @@ def test_own_rewards_stay_with_their_step(one: ScoredRollout) -> None:
 @few
 @given(batches)
 def test_whitened_tokens_have_mean_0_and_deviation_1_and_the_unknown_stay_0(
-    batch: list[list[ScoredRollout]],
+    batch: list[list[Sample]],
 ) -> None:
     raw, white = Reinforce().advantages(batch), Reinforce(whiten=True).advantages(batch)
     before, after = [], []

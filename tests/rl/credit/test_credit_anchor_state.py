@@ -13,16 +13,17 @@ from scored_rollouts import scored
 from surefoot.errors import ScoreError
 from surefoot.rl.advantage import Group
 from surefoot.rl.config import PRESETS
-from surefoot.rl.credit import AnchorState, ScoredRollout
+from surefoot.rl.credit import AnchorState
+from surefoot.rl.sample import Sample
 
 
-def _episode(states: str, rewards: list[float] | None = None, outcome: float | None = None) -> ScoredRollout:
+def _episode(states: str, rewards: list[float] | None = None, outcome: float | None = None) -> Sample:
     turns = len(states)
     rollout = scored(rewards or [None] * turns, outcome=outcome)
     return replace(rollout, states=tuple(states), scores=tuple(rewards or ()))
 
 
-def _advantages(rule: AnchorState, group: list[ScoredRollout], estimator: Group) -> list[list[float]]:
+def _advantages(rule: AnchorState, group: list[Sample], estimator: Group) -> list[list[float]]:
     (streams,) = rule.credit([group])
     batch = [[replace(one, rewards=of) for one, of in zip(group, streams, strict=True)]]
     (arrays,) = estimator.advantages(batch)

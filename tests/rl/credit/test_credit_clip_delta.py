@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scored_rollouts import later_sum, scored
 
-from surefoot.rl.credit import ClipDelta, RewardStream
+from surefoot.rl.credit import ClipDelta
+from surefoot.rl.sample import RewardStream
 
 DELTA = ClipDelta(clip=False)
 CLIP = ClipDelta(delta=False, eta=0.85)

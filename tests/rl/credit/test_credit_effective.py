@@ -13,7 +13,8 @@ from scored_rollouts import credited, scored
 
 from surefoot.errors import ScoreError
 from surefoot.rl.advantage import Reinforce
-from surefoot.rl.credit import Effective, RewardStream, ScoredRollout
+from surefoot.rl.credit import Effective
+from surefoot.rl.sample import RewardStream, Sample
 
 values = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 
@@ -129,9 +130,7 @@ def test_with_the_policy_as_prover_the_advantages_give_the_gradient_of_outcome_r
     found = np.zeros((2, 3))
     for paths in product(SUCCESS, repeat=3):
         group = [
-            ScoredRollout(
-                tokens=2, ends=(0, 1), scores=(_value(path[:1]), _value(path)), outcome=SUCCESS[path]
-            )
+            Sample(tokens=2, ends=(0, 1), scores=(_value(path[:1]), _value(path)), outcome=SUCCESS[path])
             for path in paths
         ]
         chance = float(np.prod([_chance(path) for path in paths]))

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.rl.credit import Implicit, ScoredRollout
+from surefoot.rl.credit import Implicit
+from surefoot.rl.sample import Sample
 
 ratios = st.lists(st.floats(-2, 2), min_size=1, max_size=8)
 
 
-def _rollout(*values: float) -> ScoredRollout:
-    return ScoredRollout(tokens=len(values), ends=(len(values) - 1,), log_ratios=np.array(values))
+def _rollout(*values: float) -> Sample:
+    return Sample(tokens=len(values), ends=(len(values) - 1,), log_ratios=np.array(values))
 
 
 @given(st.lists(st.lists(ratios, min_size=1, max_size=3), min_size=1, max_size=3))
@@ -37,7 +38,7 @@ def test_a_reward_model_that_is_its_reference_gives_nothing() -> None:
 
 
 def test_rollouts_that_the_model_did_not_read_have_no_reward() -> None:
-    read, unread = Implicit().credit([[_rollout(2.0, 2.0), ScoredRollout(tokens=3, ends=(2,))]])[0]
+    read, unread = Implicit().credit([[_rollout(2.0, 2.0), Sample(tokens=3, ends=(2,))]])[0]
     assert read[0].values == pytest.approx((0.5, 0.5), abs=1e-6)
     assert unread[0].at == ()
     assert Implicit().credit([[]]) == [[]]

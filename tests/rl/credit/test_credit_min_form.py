@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scored_rollouts import scored
 
-from surefoot.rl.credit import MinForm, RewardStream, min_weights
+from surefoot.rl.credit import MinForm, min_weights
+from surefoot.rl.sample import RewardStream
 
 signed_rewards = st.lists(st.floats(-1, 1), min_size=1, max_size=12)
 

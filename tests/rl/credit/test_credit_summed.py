@@ -7,7 +7,8 @@ import pytest
 from scored_rollouts import scored
 
 from surefoot.errors import ScoreError
-from surefoot.rl.credit import RewardStream, ScoredRollout, Summed
+from surefoot.rl.credit import Summed
+from surefoot.rl.sample import RewardStream, Sample
 
 
 def test_each_score_is_the_reward_at_the_end_of_its_step() -> None:
@@ -37,8 +38,8 @@ def test_more_steps_bring_more_reward() -> None:
 
 def test_numbers_that_do_not_fit_together_are_refused() -> None:
     with pytest.raises(ScoreError, match="1 values for 2 steps"):
-        ScoredRollout(tokens=4, ends=(1, 3), scores=(0.5,))
+        Sample(tokens=4, ends=(1, 3), scores=(0.5,))
     with pytest.raises(ScoreError, match="for 4 tokens"):
-        ScoredRollout(tokens=4, ends=(1, 3), log_ratios=np.zeros(3))
+        Sample(tokens=4, ends=(1, 3), log_ratios=np.zeros(3))
     with pytest.raises(ValueError, match="2 rewards at 1 positions"):
         RewardStream(at=(1,), values=(0.5, 0.5))

@@ -16,20 +16,13 @@ from scored_rollouts import scored
 
 from surefoot.errors import ScoreError
 from surefoot.rl.advantage import Advantage, Group, LeaveOneOut, Reinforce
-from surefoot.rl.credit import (
-    AnchorState,
-    Credit,
-    Outcome,
-    ScoredRollout,
-    Summed,
-    TurnDifference,
-    turn_rewards,
-)
+from surefoot.rl.credit import AnchorState, Credit, Outcome, Summed, TurnDifference, turn_rewards
+from surefoot.rl.sample import Sample
 
 GROUP, GOES_ON = 3, 0.3
 
 
-def _play(*, goes_on: bool, c: float, mu: float, rule: Credit) -> ScoredRollout:
+def _play(*, goes_on: bool, c: float, mu: float, rule: Credit) -> Sample:
     """One token a turn; scores are rewards, or values after the turn for the rule of differences."""
     rewards = [c - mu, mu] if goes_on else [c]
     scores = [c] * len(rewards) if isinstance(rule, TurnDifference) else rewards
@@ -88,4 +81,4 @@ def test_a_missing_reward_of_an_earlier_turn_is_an_error_and_not_0() -> None:
     with pytest.raises(ScoreError, match="turn 1 is unscored"):
         rule.credit([[replace(scored([None, 1.0], outcome=1.0), states=states)] * 2])
     with pytest.raises(ScoreError, match="'ends'"):
-        turn_rewards(ScoredRollout(tokens=1, outcome=1.0), "outcome")
+        turn_rewards(Sample(tokens=1, outcome=1.0), "outcome")

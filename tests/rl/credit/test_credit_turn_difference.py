@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scored_rollouts import scored
 
-from surefoot.rl.credit import Effective, RewardStream, ScoredRollout, TurnDifference
+from surefoot.rl.credit import Effective, TurnDifference
+from surefoot.rl.sample import RewardStream, Sample
 
 potentials = st.lists(st.floats(-2, 2), min_size=1, max_size=6)
 
 
-def _stream(rule: TurnDifference, *group: ScoredRollout) -> RewardStream:
+def _stream(rule: TurnDifference, *group: Sample) -> RewardStream:
     return rule.credit([group])[0][0][0]
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from surefoot.errors import ScoreError
-from surefoot.rl.engines import RecordedTurn, skyrl_rows, token_rows, verifiers_trace, verl_rows
+from surefoot.rl.engines import RecordedTurn, skyrl_rows, verifiers_trace, verl_rows
 from surefoot.rl.engines.verl import TOKEN_REWARDS
 
 
@@ -27,18 +27,19 @@ TURNS = [turn([1, 2], [3, 4], 0.25), turn([1, 2, 3, 4, 9, 9], [5], 0.75)]
 
 
 def test_a_prompt_that_goes_on_makes_one_sample() -> None:
-    [row] = token_rows(TURNS)
-    assert (row.prompt_ids, row.response_ids, row.mask) == ([1, 2], [3, 4, 9, 9, 5], [1, 1, 0, 0, 1])
-    assert row.logprobs == [-0.5, -0.5, 0, 0, -0.5]
-    assert row.rewards == [0.25, 0.75]
+    [row] = verl_rows(TURNS)
+    assert (row["prompt_ids"], row["response_ids"]) == ([1, 2], [3, 4, 9, 9, 5])
+    assert row["response_mask"] == [1, 1, 0, 0, 1]
+    assert row["response_logprobs"] == [-0.5, -0.5, 0, 0, -0.5]
+    assert skyrl_rows(TURNS)["rewards"] == [[0, 0.25, 0, 0, 0.75]]
 
 
 @pytest.mark.parametrize("prompt", [[1, 2, 9, 9], [1, 2, 3, 4], [7]])
 def test_a_prompt_that_does_not_begins_another(prompt: list[int]) -> None:
     """A template dropped what was drawn; nothing stands between two messages; another conversation."""
-    rows = token_rows([TURNS[0], turn(prompt, [5], 0.75)])
-    assert [row.prompt_ids for row in rows] == [[1, 2], prompt]
-    assert [row.rewards for row in rows] == [[0.25], [0.75]]
+    rows = verl_rows([TURNS[0], turn(prompt, [5], 0.75)])
+    assert [row["prompt_ids"] for row in rows] == [[1, 2], prompt]
+    assert [row["reward_score"] for row in rows] == [0.25, 0.75]
 
 
 def test_the_shapes_of_the_engines() -> None:
@@ -76,12 +77,12 @@ def test_a_verifiers_trace_branches_where_a_prompt_does_not_go_on() -> None:
 def test_what_is_unknown_is_not_made_up() -> None:
     bare = RecordedTurn(prompt=[], completion={}, reward=1.0)
     with pytest.raises(ScoreError, match="without the token ids"):
-        token_rows([bare])
+        verl_rows([bare])
     assert verifiers_trace([bare], name="e", task="p")["nodes"][0]["token_ids"] == []
     odd = RecordedTurn(
         prompt=[], completion={}, reward=1.0, prompt_ids=[1], completion_ids=[2, 3], logprobs=[0]
     )
     with pytest.raises(ScoreError, match="1 log-probabilities for 2 tokens"):
-        token_rows([odd])
+        verl_rows([odd])
     without = RecordedTurn(prompt=[], completion={}, reward=1.0, prompt_ids=[1], completion_ids=[2])
     assert skyrl_rows([TURNS[0], without])["rollout_logprobs"] is None

@@ -24,7 +24,7 @@ from surefoot.rl.credit import (
     Outcome,
     Summed,
 )
-from surefoot.rl.engines.rewards import EngineSample, StepRewards, token_rewards
+from surefoot.rl.engines.rewards import StepRewards, token_rewards
 from surefoot.segment import Line
 
 EXACT = Grader(checker=AnswerChecker("exact"))
@@ -50,14 +50,14 @@ def rewards(credit: Credit, characters: int = 3) -> StepRewards:
 )
 def test_later_sums_of_token_rewards_are_the_returns(text, characters, rule):
     tokenizer = build_tokenizer()
-    response = EngineSample.decode(
-        PROBLEM, [*tokenizer(text)["input_ids"][1:], tokenizer.eos_token_id], tokenizer
-    )
-    (credited,) = rewards(rule, characters).reward([response])
-    (known,) = rewards(rule, characters).reward([EngineSample(problem=PROBLEM, text=response.text)])
+    judge = rewards(rule, characters)
+    ids = [*tokenizer(text)["input_ids"][1:], tokenizer.eos_token_id]
+    response = judge.decode(PROBLEM, ids, tokenizer)
+    (credited,) = judge.reward([response])
+    (known,) = judge.reward([judge.sample(PROBLEM, response.trace.text)])
     dense = token_rewards(credited)
     returns = token_returns(credited)
-    assert dense.shape == (len(response.starts),)
+    assert dense.shape == (len(ids),)
     np.testing.assert_allclose(dense[::-1].cumsum()[::-1], returns, atol=1e-12)
     assert {int(at) for at in np.flatnonzero(dense)} <= {at for one in credited.rewards for at in one.at}
     # the whole response is worth the same where the tokens are not known
@@ -68,10 +68,9 @@ def test_later_sums_of_token_rewards_are_the_returns(text, characters, rule):
 def test_the_total_is_the_rules_return():
     text = "12+34=46"
     scores = [step_score("12+"), step_score("34="), step_score("46")]
-    response = EngineSample(problem=PROBLEM, text=text)
 
     def of(rule: Credit) -> float | None:
-        return total_return(rewards(rule).reward([response])[0])
+        return total_return(rewards(rule).reward([rewards(rule).sample(PROBLEM, text)])[0])
 
     assert of(Summed()) == pytest.approx(sum(scores))
     assert of(MinForm(form="strict", signed=False)) == pytest.approx(min(scores))
@@ -81,27 +80,26 @@ def test_the_total_is_the_rules_return():
 
 def test_what_is_not_known_counts_as_the_worst_of_its_group():
     some, none, empty = "123?56", "???", " \n"
-    responses = [EngineSample(problem=PROBLEM, text=text) for text in (some, none, empty)]
-    found = [total_return(one) for one in rewards(Summed()).reward(responses)]
+    summed = rewards(Summed())
+    responses = [summed.sample(PROBLEM, text) for text in (some, none, empty)]
+    found = [total_return(one) for one in summed.reward(responses)]
     worst = step_score("123")  # the only step that is scored
     assert found == pytest.approx([2 * worst, worst, worst])
-    alone = [EngineSample(problem=PROBLEM, text=none)]
-    assert total_return(rewards(Summed()).reward(alone)[0]) is None
+    assert total_return(summed.reward([summed.sample(PROBLEM, none)])[0]) is None
     # nobody scored it, yet its answer is wrong
     outcome = StepRewards(credit=Outcome(), segmenter=Line(), grader=EXACT)
-    assert [total_return(one) for one in outcome.reward(responses)] == [0.0, 0.0, 0.0]
-    assert total_return(outcome.reward([EngineSample(problem=PROBLEM, text="Answer: 7")])[0]) == 1.0
+    graded = [outcome.sample(PROBLEM, text) for text in (some, none, empty)]
+    assert [total_return(one) for one in outcome.reward(graded)] == [0.0, 0.0, 0.0]
+    assert total_return(outcome.reward([outcome.sample(PROBLEM, "Answer: 7")])[0]) == 1.0
 
 
 def test_an_empty_response_keeps_its_place():
     tokenizer = build_tokenizer()
     texts = ["12", "", "345"]
-    responses = [
-        EngineSample.decode(PROBLEM, [*tokenizer(text)["input_ids"][1:], tokenizer.eos_token_id], tokenizer)
-        for text in texts
-    ]
-    scored = rewards(Summed()).score(responses)
-    assert [one.tokens for one in scored] == [len(one.starts) for one in responses]
+    ids = [[*tokenizer(text)["input_ids"][1:], tokenizer.eos_token_id] for text in texts]
+    judge = rewards(Summed())
+    scored = judge.score([judge.decode(PROBLEM, one, tokenizer) for one in ids])
+    assert [one.tokens for one in scored] == list(map(len, ids))
     assert [one.scores for one in scored] == [(step_score("12"),), (None,), (step_score("345"),)]
     assert [one.ends for one in scored] == [(one.tokens - 1,) for one in scored]
 
@@ -113,8 +111,7 @@ def test_refusals():
         StepRewards(credit=MinForm(), segmenter=Line())
     with pytest.raises(TrainingError, match="equal states of an environment"):
         StepRewards(credit=AnchorState(), segmenter=Line())
-    unanswered = EngineSample(problem=Problem(text="open"), text="7")
-    with pytest.raises(TrainingError, match="without an answer, first 'open'"):
-        rewards(Mixed(of=Summed())).reward([unanswered])
+    with pytest.raises(TrainingError, match="without an answer: 'open'"):
+        rewards(Mixed(of=Summed())).sample(Problem(text="open"), "7")
     with pytest.raises(TrainingError, match="advantages of single steps"):
-        rewards(Effective(start=0.5)).reward([EngineSample(problem=PROBLEM, text="12+")])
+        rewards(Effective(start=0.5)).reward([rewards(Effective(start=0.5)).sample(PROBLEM, "12+")])

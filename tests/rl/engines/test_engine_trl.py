@@ -16,7 +16,7 @@ from surefoot.lab.world import generate_problems
 from surefoot.rl import engines
 from surefoot.rl.advantage import Gae, Group, LeaveOneOut, Reinforce
 from surefoot.rl.credit import Effective, MinForm, Mixed, Summed
-from surefoot.rl.engines.rewards import EngineSample, StepRewards, step_reward_function
+from surefoot.rl.engines.rewards import StepRewards, step_reward_function
 from surefoot.segment import Line
 
 EXACT = Grader(checker=AnswerChecker("exact"))
@@ -261,7 +261,7 @@ def test_a_reward_for_one_step_moves_the_tokens_up_to_it_alone(lab_base, tmp_pat
     inside = 0
     for row, mask in enumerate(inputs["completion_mask"].bool()):
         ids = inputs["completion_ids"][row][mask].tolist()
-        response = EngineSample.decode(generate_problems(1, seed=0)[0], ids, tokenizer)
+        response = rewards.decode(generate_problems(1, seed=0)[0], ids, tokenizer)
         (scored,) = rewards.score([response])
         end = scored.ends[min(1, len(scored.ends) - 1)]
         expected = (np.arange(len(mask)) <= end).astype(float)

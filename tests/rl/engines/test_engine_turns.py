@@ -9,16 +9,10 @@ from typing import Any
 import pytest
 
 from surefoot.errors import ScoreError
-from surefoot.rl.advantage import Group, Reinforce
-from surefoot.rl.credit import AnchorState, TurnDifference
-from surefoot.rl.engines.turns import (
-    at_turn_ends,
-    episode,
-    set_turn_rewards,
-    skyrl_turn_rewards,
-    turn_advantages,
-    verl_turn_rewards,
-)
+from surefoot.rl import credit
+from surefoot.rl.advantage import Group, LeaveOneOut, Reinforce, group_advantages
+from surefoot.rl.credit import AnchorState, Summed, TurnDifference
+from surefoot.rl.engines.turns import at_turn_ends, set_turn_rewards, skyrl_turn_rewards, verl_turn_rewards
 from surefoot.rl.engines.verl import TOKEN_REWARDS
 
 MASK = [1, 1, 0, 0, 1, 0, 1, 1, 0]
@@ -37,15 +31,29 @@ def test_no_turn_goes_without_its_number(values: list[float]) -> None:
 
 
 def test_advantages_of_turns_by_a_rule() -> None:
-    group = [episode(states="ab", outcome=1.0), episode(states="ac", outcome=0.0)]
-    ((won, lost),) = turn_advantages([group], credit=AnchorState(gamma=0.5), advantage=Group(scale=False))
+    rule, estimator = AnchorState(gamma=0.5), Group(scale=False)
+    won, lost = group_advantages(states=["ab", "ac"], outcomes=[1.0, 0.0], credit=rule, advantage=estimator)
     assert (won.tolist(), lost.tolist()) == ([0.75, 0.5], [-0.75, -0.5])
-    ((one,),) = turn_advantages(
-        [[episode(scores=[0.5, 0.25], outcome=1.0)]], credit=TurnDifference(start=0.0), advantage=Reinforce()
+    (one,) = group_advantages(
+        scores=[[0.5, 0.25]], outcomes=[1.0], credit=TurnDifference(start=0.0), advantage=Reinforce()
     )
     assert one.tolist() == [0.5, 0.5]
     with pytest.raises(ScoreError, match="'scores' or 'states'"):
-        episode(outcome=1.0)
+        group_advantages(outcomes=[1.0], credit=rule, advantage=estimator)
+
+
+def test_the_worked_example_of_the_rules() -> None:
+    first, second = group_advantages(
+        ends=[[1, 3], [1, 3]], scores=[[1, 0], [1, 1]], credit=Summed(), advantage=LeaveOneOut()
+    )
+    assert (first.tolist(), second.tolist()) == ([-1, -1, -1, -1], [1, 1, 0.5, 0.5])
+    lines = [
+        line.split()[-8:]
+        for line in str(credit.__doc__).splitlines()
+        if line.strip().startswith("advantage ")
+    ]
+    numbers = [0.5 if text == "½" else float(text) for text in lines[0]]
+    assert numbers == [*first, *second]
 
 
 def test_verl_reads_them_from_the_extra_information() -> None:

@@ -2,14 +2,10 @@ from .rewards import StepRewards as StepRewards
 from .rewards import step_reward_function as step_reward_function
 from .trl_trainer import StepGRPOTrainer as StepGRPOTrainer
 from .turns import RecordedTurn as RecordedTurn
-from .turns import TokenRow as TokenRow
 from .turns import at_turn_ends as at_turn_ends
-from .turns import episode as episode
 from .turns import set_turn_rewards as set_turn_rewards
 from .turns import skyrl_rows as skyrl_rows
 from .turns import skyrl_turn_rewards as skyrl_turn_rewards
-from .turns import token_rows as token_rows
-from .turns import turn_advantages as turn_advantages
 from .turns import turn_credit_algorithm as turn_credit_algorithm
 from .turns import verifiers_trace as verifiers_trace
 from .turns import verl_rows as verl_rows

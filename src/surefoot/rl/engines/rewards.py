@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -20,35 +20,11 @@ from surefoot.errors import TrainingError
 from surefoot.protocols import ProblemTrace, Segmenter, StepScorer
 from surefoot.records import Problem, Trace
 from surefoot.rl.advantage import token_returns, total_return
-from surefoot.rl.channels import canaries, graded, require_no_leak
-from surefoot.rl.credit import CreditRule, FloatArray, ScoredRollout, with_rewards
-from surefoot.rl.rollouts import score_steps, step_ends, token_starts
+from surefoot.rl.channels import canaries
+from surefoot.rl.credit import CreditRule, with_rewards
+from surefoot.rl.rollouts import Judges, judge, step_ends, token_starts
+from surefoot.rl.sample import FloatArray, Sample
 from surefoot.segment import channels_of, segment_trace
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineSample:
-    """One sample of an engine's policy."""
-
-    problem: Problem
-    text: str
-    starts: tuple[int, ...] = ()
-    """Character of ``text`` at which each token begins [T], including the end of sequence. Empty = the tokens
-    are not known, and each step counts as one: enough where one number per response is wanted."""
-    finish_reason: str | None = None
-    """``length`` if the limit of tokens ended it; ``None`` = not known."""
-    canaries: tuple[str, ...] = ()
-    """Pieces of hidden reasoning that judges must not get (:func:`surefoot.rl.channels.canaries`)."""
-
-    @classmethod
-    def decode(cls, problem: Problem, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> Self:
-        """The response of T token ids, without padding."""
-        text = tokenizer.decode(list(ids), skip_special_tokens=True)
-        finish = "stop" if ids and ids[-1] in tokenizer.all_special_ids else "length"
-        starts = tuple(token_starts(tokenizer, ids, text))
-        channels = channels_of(str(tokenizer.decode(list(ids))))  # with tags that are special tokens
-        hidden = canaries([channels.reasoning], [problem.text, channels.answer])
-        return cls(problem=problem, text=text, starts=starts, finish_reason=finish, canaries=hidden)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,90 +56,83 @@ class StepRewards:
         if "states" in self.credit.needs:
             raise TrainingError(
                 "this credit rule compares turns in equal states of an environment, which the text of a "
-                "response does not have: choose another rule, or credit whole episodes (ScoredRollout.states)"
+                "response does not have: choose another rule, or credit whole episodes"
             )
         if "scores" in self.credit.needs and self.scorer is None:
             raise TrainingError("this credit rule reads step scores: give a 'scorer'")
 
-    def score(self, responses: Sequence[EngineSample]) -> list[ScoredRollout]:
-        """Steps, scores and outcome of each response, as the rule reads them.
+    def sample(
+        self,
+        problem: Problem,
+        text: str,
+        *,
+        starts: Sequence[int] = (),
+        finish_reason: str | None = None,
+        canaries: tuple[str, ...] = (),
+    ) -> Sample:
+        """A response cut into steps, and graded where the rule reads outcomes.
 
-        A response without a visible character counts as one unscored step.
-        Raises ``TrainingError`` for a problem without ``answer`` where outcomes are read.
+        ``starts`` are the characters at which its tokens begin [T], the end of sequence included; where they
+        are not known each step counts as one, which is enough where one number per response is wanted. A
+        response without a visible character counts as one unscored step. Raises ``TrainingError`` for a
+        problem without ``answer`` where outcomes are read.
         """
-        traces = [
-            segment_trace(
-                Trace(problem_id=response.problem.id, text=response.text, sample=number), self.segmenter
-            )
-            for number, response in enumerate(responses)
-        ]
-        lengths, read = [], []
-        for response, trace in zip(responses, traces, strict=True):
-            tokens = len(response.starts) or max(1, len(trace.steps))
-            ends = step_ends(response.starts, trace.steps) if response.starts else tuple(range(tokens))
-            item = ProblemTrace(problem=response.problem, trace=trace)
-            lengths.append(tokens)
-            read.append(graded(item, ends, reasoning=self.grade_reasoning, opened=self.reasoning_opened))
-        if not self.grade_reasoning:
-            require_no_leak(
-                (part.item, response.canaries) for part, response in zip(read, responses, strict=True)
-            )
-        outcomes, scores = self._outcomes(responses), self._scores([part.item for part in read])
-        return [
-            ScoredRollout(tokens=tokens, ends=part.ends, scores=of_steps, outcome=outcome)
-            for tokens, part, outcome, of_steps in zip(lengths, read, outcomes, scores, strict=True)
-        ]
+        trace = Trace(problem_id=problem.id, text=text, outcome=self._outcome(problem, text, finish_reason))
+        trace = segment_trace(trace, self.segmenter)
+        tokens = len(starts) or max(1, len(trace.steps))
+        return Sample(
+            item=ProblemTrace(problem=problem, trace=trace),
+            tokens=tokens,
+            ends=step_ends(starts, trace.steps) if starts else tuple(range(tokens)),
+            reasoning_opened=self.reasoning_opened,
+            canaries=canaries,
+        )
 
-    def reward(self, responses: Sequence[EngineSample]) -> list[ScoredRollout]:
-        """The responses with their rewards, for engines that subtract a baseline themselves.
+    def decode(self, problem: Problem, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> Sample:
+        """:meth:`sample` of the response of T token ids, without padding."""
+        text = tokenizer.decode(list(ids), skip_special_tokens=True)
+        channels = channels_of(str(tokenizer.decode(list(ids))))  # with tags that are special tokens
+        return self.sample(
+            problem,
+            text,
+            starts=token_starts(tokenizer, ids, text),
+            finish_reason="stop" if ids and ids[-1] in tokenizer.all_special_ids else "length",
+            canaries=canaries([channels.reasoning], [problem.text, channels.answer]),
+        )
+
+    def score(self, samples: Sequence[Sample]) -> list[Sample]:
+        """The samples with outcome and step scores, as the rule reads them."""
+        judges = Judges(scorer=self.scorer, grade_reasoning=self.grade_reasoning)
+        return judge(samples, self.credit, judges)
+
+    def reward(self, samples: Sequence[Sample]) -> list[Sample]:
+        """The samples with their rewards, for engines that subtract a baseline themselves.
 
         Neighbours with the same problem are a group. Raises ``TrainingError`` for a rule that gives
         advantages (``effective``), from which no baseline must be subtracted.
         """
-        scored = iter(self.score(responses))
-        groups = [
-            [next(scored) for _ in group] for _, group in groupby(responses, key=lambda one: one.problem.id)
-        ]
-        rewarded = [rollout for group in with_rewards(groups, self.credit) for rollout in group]
-        if any(stream.centred for item in rewarded for stream in item.rewards):
+        groups = [list(group) for _, group in groupby(self.score(samples), key=lambda one: one.problem.id)]
+        rewarded = [sample for group in with_rewards(groups, self.credit) for sample in group]
+        if any(stream.centred for sample in rewarded for stream in sample.rewards):
             raise TrainingError(
                 "this credit rule gives advantages of single steps, not rewards: pass them on per token "
                 "(StepGRPOTrainer), or train with 'surefoot rl'"
             )
         return rewarded
 
-    def _outcomes(self, responses: Sequence[EngineSample]) -> list[float | None]:
+    def _outcome(self, problem: Problem, text: str, finish_reason: str | None) -> bool | None:
         if "outcome" not in self.credit.needs:
-            return [None] * len(responses)
-        unknown = [response.problem.text for response in responses if response.problem.answer is None]
-        if unknown:
+            return None
+        if problem.answer is None:
             raise TrainingError(
-                f"this credit rule reads outcomes, and {len(unknown)} of {len(responses)} responses have a "
-                f"problem without an answer, first {unknown[0]!r}"
+                f"this credit rule reads outcomes, and a problem is without an answer: {problem.text!r:.200}"
             )
-        written = [
-            Solution(
-                text=response.text,
-                prefix="<think>" if self.reasoning_opened else "",
-                finish_reason=response.finish_reason,
-            )
-            for response in responses
-        ]
-        problems = [response.problem for response in responses]
-        grades = [
-            self.grader.grade([solution], [problem.answer], problem.text)[0]
-            for solution, problem in zip(written, problems, strict=True)
-        ]
-        return [None if grade.outcome is None else float(grade.outcome) for grade in grades]
-
-    def _scores(self, items: Sequence[ProblemTrace]) -> list[tuple[float | None, ...]]:
-        if self.scorer is None or "scores" not in self.credit.needs:
-            return [()] * len(items)
-        records = score_steps(self.scorer, items)
-        return [(None,) if record is None else record.scores for record in records]
+        prefix = "<think>" if self.reasoning_opened else ""
+        solution = Solution(text=text, prefix=prefix, finish_reason=finish_reason)
+        return self.grader.grade([solution], [problem.answer], problem.text)[0].outcome
 
 
-def token_rewards(rollout: ScoredRollout) -> FloatArray:
+def token_rewards(rollout: Sample) -> FloatArray:
     """Rewards at tokens [T] whose suffix sums are the returns: at ends of steps, 0 elsewhere."""
     dense = np.zeros(rollout.tokens)
     for stream in rollout.rewards:
@@ -240,19 +209,17 @@ def step_reward_function(
 
     def step_reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
         problems = problems_of(prompts, columns, problem=problem, answer=answer)
-        responses = [
-            _sample(problem, completion) for problem, completion in zip(problems, completions, strict=True)
-        ]
-        return [total_return(item) for item in rewards.reward(responses)]
+        samples = [_sample(rewards, *pair) for pair in zip(problems, completions, strict=True)]
+        return [total_return(sample) for sample in rewards.reward(samples)]
 
     step_reward.__name__ = name
     return step_reward
 
 
-def _sample(problem: Problem, completion: Any) -> EngineSample:
+def _sample(rewards: StepRewards, problem: Problem, completion: Any) -> Sample:
     """A completion: a string, or one message of text, whose parsed reasoning is put between tags."""
     if isinstance(completion, str):
-        return EngineSample(problem=problem, text=completion)
+        return rewards.sample(problem, completion)
     plain = len(completion) == 1 and "tool_calls" not in completion[0]
     if not plain or not isinstance(text := completion[0].get("content"), str):
         raise TrainingError(
@@ -260,6 +227,6 @@ def _sample(problem: Problem, completion: Any) -> EngineSample:
         )
     reasoning = completion[0].get("reasoning_content")
     if not isinstance(reasoning, str) or not reasoning:
-        return EngineSample(problem=problem, text=text)
+        return rewards.sample(problem, text)
     hidden = canaries([reasoning], [problem.text, text])
-    return EngineSample(problem=problem, text=f"<think>\n{reasoning}\n</think>\n\n{text}", canaries=hidden)
+    return rewards.sample(problem, f"<think>\n{reasoning}\n</think>\n\n{text}", canaries=hidden)

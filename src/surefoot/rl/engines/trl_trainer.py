@@ -13,8 +13,9 @@ from trl import GRPOTrainer
 
 from surefoot.errors import TrainingError
 from surefoot.rl.advantage import Estimator, total_return
-from surefoot.rl.credit import FloatArray, with_rewards
-from surefoot.rl.engines.rewards import EngineSample, StepRewards, problems_of
+from surefoot.rl.credit import with_rewards
+from surefoot.rl.engines.rewards import StepRewards, problems_of
+from surefoot.rl.sample import FloatArray
 
 
 class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -67,12 +68,8 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         advantages."""
         tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
         problems = problems_of(prompts, columns, problem=self._problem, answer=self._answer)
-        scored = self._rewards.score(
-            [
-                EngineSample.decode(problem, ids, tokenizer)
-                for problem, ids in zip(problems, completion_ids, strict=True)
-            ]
-        )
+        responses = zip(problems, completion_ids, strict=True)
+        scored = self._rewards.score([self._rewards.decode(*pair, tokenizer) for pair in responses])
         gathered = gather_object(scored)  # a group may be spread over several processes
         size = self.num_generations if self.model.training else self.num_generations_eval
         groups = [gathered[at : at + size] for at in range(0, len(gathered), size)]

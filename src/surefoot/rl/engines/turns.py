@@ -24,38 +24,10 @@ import numpy as np
 
 from surefoot.errors import ScoreError
 from surefoot.rl.advantage import Estimator
-from surefoot.rl.credit import CreditRule, FloatArray, ScoredRollout, with_rewards
+from surefoot.rl.credit import CreditRule, with_rewards
 from surefoot.rl.engines.verl import TOKEN_REWARDS
+from surefoot.rl.sample import FloatArray, Sample
 from surefoot.rl.turn_rewards import TURN_REWARDS
-
-
-def episode(
-    *, scores: Sequence[float | None] = (), outcome: float | None = None, states: Sequence[str] = ()
-) -> ScoredRollout:
-    """An episode of K turns, of which an engine knows scores [K] or states [K], and the outcome.
-
-    Raises ``ScoreError`` if there are neither, or if their numbers differ.
-    """
-    turns = len(scores) or len(states)
-    if not turns:
-        raise ScoreError("an episode needs 'scores' or 'states': one for each of its turns")
-    return ScoredRollout(
-        tokens=turns,
-        ends=tuple(range(turns)),
-        scores=tuple(scores),
-        outcome=outcome,
-        states=tuple(states),
-    )
-
-
-def turn_advantages(
-    groups: Sequence[Sequence[ScoredRollout]], *, credit: CreditRule, advantage: Estimator
-) -> list[list[FloatArray]]:
-    """Advantage of each turn [K] of every :func:`episode` of every group (the episodes of one problem).
-
-    Each turn counts once where an estimator takes means over tokens. Raises what the rule raises.
-    """
-    return advantage.advantages(with_rewards(groups, credit))
 
 
 def at_turn_ends(mask: Sequence[int], values: Sequence[float]) -> FloatArray:
@@ -121,77 +93,72 @@ class RecordedTurn:
 
 
 @dataclass(kw_only=True)
-class TokenRow:
-    """Turns whose prompts go on from each other token by token, as one training sample."""
+class _Row:
+    """Turns whose prompts go on from each other token by token; lists [T], from the first message on."""
 
     prompt_ids: list[int]
-    response_ids: list[int] = field(default_factory=list)
-    """From the first message on, [T]."""
+    ids: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
-    """1 at the tokens of messages, 0 at those between them [T]."""
     logprobs: list[float] | None = field(default_factory=list)
-    """[T], 0 where ``mask`` is 0; ``None`` if a turn has none."""
+    """``None`` if a turn has none."""
     rewards: list[float] = field(default_factory=list)
     """One a turn, [K]."""
     truncated: bool = False
-    """Whether the last turn is."""
 
 
-def token_rows(turns: Sequence[RecordedTurn]) -> list[TokenRow]:
-    """An episode in few rows: a turn extends the last row if its prompt starts with that row's tokens.
-
-    It does not if a template drops earlier reasoning or the client edited the history; a new
-    row begins there, so that no turn is lost and none is counted twice. Raises ``ScoreError`` for turns
-    without token ids, and where no token stands between two messages.
-    """
-    rows: list[TokenRow] = []
+def _rows(turns: Sequence[RecordedTurn]) -> list[_Row]:
+    rows: list[_Row] = []
     for turn in turns:
         turn.require_tokens()
         prompt, completion = list(turn.prompt_ids), list(turn.completion_ids)
-        context = rows[-1].prompt_ids + rows[-1].response_ids if rows else []
+        context = rows[-1].prompt_ids + rows[-1].ids if rows else []
         if not rows or len(prompt) <= len(context) or prompt[: len(context)] != context:
-            rows.append(TokenRow(prompt_ids=prompt))
+            rows.append(_Row(prompt_ids=prompt))
             context = prompt
         row, between = rows[-1], prompt[len(context) :]
-        row.response_ids += between + completion
+        row.ids += between + completion
         row.mask += [0] * len(between) + [1] * len(completion)
-        if row.logprobs is not None and turn.logprobs:
-            row.logprobs += [0.0] * len(between) + list(turn.logprobs)
-        else:
-            row.logprobs = None
+        known = row.logprobs is not None and turn.logprobs
+        row.logprobs = [*(row.logprobs or ()), *[0.0] * len(between), *turn.logprobs] if known else None
         row.rewards.append(turn.reward)
         row.truncated = turn.truncated
     return rows
 
 
 def verl_rows(turns: Sequence[RecordedTurn]) -> list[dict[str, Any]]:
-    """Fields of verl's ``AgentLoopOutput``, one for each row of :func:`token_rows`."""
+    """An episode in few samples, as fields of verl's ``AgentLoopOutput``: a turn extends the last one if its
+    prompt starts with all tokens so far, whose mask is 0 between messages.
+
+    It does not if a template drops earlier reasoning or the client edited the history; a new
+    sample begins there, so that no turn is lost and none is counted twice. Raises ``ScoreError`` for turns
+    without token ids, and where no token stands between two messages.
+    """
     return [
         {
             "prompt_ids": row.prompt_ids,
-            "response_ids": row.response_ids,
+            "response_ids": row.ids,
             "response_mask": row.mask,
             "response_logprobs": row.logprobs,
             "reward_score": sum(row.rewards),
             "num_turns": len(row.rewards),
             "extra_fields": {"reward_extra_info": verl_turn_rewards(row.mask, row.rewards)},
         }
-        for row in token_rows(turns)
+        for row in _rows(turns)
     ]
 
 
 def skyrl_rows(turns: Sequence[RecordedTurn]) -> dict[str, Any]:
-    """SkyRL's ``GeneratorOutput`` of one episode, a sample for each row of :func:`token_rows`."""
-    rows = token_rows(turns)
-    logprobs = [row.logprobs for row in rows if row.logprobs is not None]
+    """SkyRL's ``GeneratorOutput`` of one episode, a sample for each of :func:`verl_rows`."""
+    rows = _rows(turns)
+    logprobs = [row.logprobs for row in rows]
     return {
         "prompt_token_ids": [row.prompt_ids for row in rows],
-        "response_ids": [row.response_ids for row in rows],
+        "response_ids": [row.ids for row in rows],
         "rewards": [at_turn_ends(row.mask, row.rewards).tolist() for row in rows],
         "loss_masks": [row.mask for row in rows],
         "stop_reasons": ["length" if row.truncated else "stop" for row in rows],
         "rollout_metrics": None,
-        "rollout_logprobs": logprobs if len(logprobs) == len(rows) else None,
+        "rollout_logprobs": None if None in logprobs else logprobs,
     }
 
 
@@ -288,8 +255,8 @@ def turn_credit_algorithm(*, credit: CreditRule, advantage: Estimator) -> type:
             for _, trace in iter_trainable_traces(episodes):
                 traces_of_agent[trace.agent.name].append(trace)
             groups = list(traces_of_agent.values())
-            rollouts = [[_rollout(trace, scored="scores" in credit.needs) for trace in g] for g in groups]
-            advantages = turn_advantages(rollouts, credit=credit, advantage=advantage)
+            samples = [[_sample(trace, scored="scores" in credit.needs) for trace in g] for g in groups]
+            advantages = advantage.advantages(with_rewards(samples, credit))
             for group, of_group in zip(groups, advantages, strict=True):
                 for trace, advantages_k in zip(group, of_group, strict=True):
                     turns = zip(_turns(trace), advantages_k.tolist(), strict=True)
@@ -302,7 +269,8 @@ def _turns(trace: Any) -> list[Any]:
     return [node for node in trace.nodes if node.sampled]
 
 
-def _rollout(trace: Any, *, scored: bool) -> ScoredRollout:
+def _sample(trace: Any, *, scored: bool) -> Sample:
+    """A trace whose turns count as one token each."""
     turns = len(_turns(trace))
     scores = trace.info.get(TURN_REWARDS, [])
     if scored and len(scores) != turns:
@@ -310,4 +278,9 @@ def _rollout(trace: Any, *, scored: bool) -> ScoredRollout:
             f"trace {trace.id} has {len(scores)} turn rewards for {turns} turns: call set_turn_rewards"
         )
     all_scored = bool(trace.rewards) and None not in trace.rewards.values()
-    return episode(scores=scores or [None] * turns, outcome=trace.reward if all_scored else None)
+    return Sample(
+        tokens=turns,
+        ends=tuple(range(turns)),
+        scores=tuple(scores) or (None,) * turns,
+        outcome=trace.reward if all_scored else None,
+    )

@@ -21,8 +21,8 @@ import torch
 from surefoot.errors import TrainingError
 from surefoot.records import Problem
 from surefoot.rl.advantage import total_return
-from surefoot.rl.credit import FloatArray, ScoredRollout
-from surefoot.rl.engines.rewards import EngineSample, StepRewards, token_rewards
+from surefoot.rl.engines.rewards import StepRewards, token_rewards
+from surefoot.rl.sample import FloatArray, Sample
 
 TOKEN_REWARDS: Final = "token_rewards"
 """Key of ``reward_extra_info`` under which a manager stores rewards [T], as JSON: verl averages numbers and
@@ -66,7 +66,7 @@ class StepRewardManager(ABC):
         rewards_bt[torch.arange(len(scores), device=rewards_bt.device), last] = rewards_bt.new_tensor(scores)
         return rewards_bt
 
-    def _rewarded(self, data: Any) -> list[ScoredRollout]:
+    def _rewarded(self, data: Any) -> list[Sample]:
         turns = data.non_tensor_batch.get("__num_turns__")
         if turns is not None and max(turns) > 2:
             raise TrainingError(
@@ -77,7 +77,7 @@ class StepRewardManager(ABC):
         truths = data.non_tensor_batch["reward_model"]
         return self._rewards.reward(
             [
-                EngineSample.decode(
+                self._rewards.decode(
                     _problem(extra[row], self.problem, truths[row].get("ground_truth")),
                     data.batch["responses"][row][:length].tolist(),
                     self.tokenizer,
@@ -86,14 +86,14 @@ class StepRewardManager(ABC):
             ]
         )
 
-    def _dense(self, rollout: ScoredRollout) -> FloatArray:
+    def _dense(self, rollout: Sample) -> FloatArray:
         """Rewards [T]."""
         dense = token_rewards(rollout)
         if total_return(rollout) is None:
             dense[-1] = _known(None, self.unknown)
         return dense
 
-    def _extra(self, rollout: ScoredRollout) -> dict[str, float]:
+    def _extra(self, rollout: Sample) -> dict[str, float]:
         value = total_return(rollout)
         return {"score": _known(value, self.unknown), "rewarded": float(value is not None)}
 
