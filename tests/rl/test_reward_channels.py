@@ -107,9 +107,8 @@ def test_a_planted_leak_is_found():
     """A pipeline that lost the tags: the text of the trace is no longer what the tokens say."""
     ((plain, thinking),) = rollouts()
     bare = segment_trace(thinking.trace.model_copy(update={"text": f"{SECRET}\n\n{SHOWN}"}), Line())
-    leaking = replace(
-        thinking, item=ProblemTrace(problem=PROBLEM, trace=bare), ends=tuple(range(len(bare.steps)))
-    )
+    ends = tuple(range(len(bare.steps)))
+    leaking = replace(thinking, item=ProblemTrace(problem=PROBLEM, trace=bare), ends=ends)
     for credit in (Outcome(), MinForm()):
         with pytest.raises(TrainingError, match="hidden reasoning reached a reward: 'the note is surely"):
             learn([[plain, leaking]], Watching(), credit=credit)

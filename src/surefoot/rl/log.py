@@ -86,6 +86,8 @@ class UpdateRow(_Row):
     """Of all rollouts, before any is dropped."""
     failed: Count = 0
     """Samples that were requested and failed."""
+    retokenized: Count = 0
+    """Rollouts whose text was tokenized again, since the policy did not return the tokens it sampled."""
     dropped: Count = 0
     """Rollouts without a reward, because something that the rule needs is unknown."""
     filtered: Count = 0

@@ -194,6 +194,7 @@ class _Run:
             learning_rate=self.models.updater.rate(number),
             shape=shape_of(sampled),
             failed=failed,
+            retokenized=sum(gather([rollouts.retokenized])),
             dropped=sum(not any(stream.at for stream in item.rewards) for item in learned),
             filtered=len(sampled) - len(learned),
             unscored_steps=sum(item.scores.count(None) for item in learned),

@@ -61,6 +61,7 @@ def write_report(
         report.figure(partial(_rollouts_figure, log), caption)
         counts = {
             "failed samples": sum(row.failed for row in log.updates),
+            "rollouts tokenized again": sum(row.retokenized for row in log.updates),
             "rollouts without a reward": sum(row.dropped for row in log.updates),
             "rollouts outside the accuracy band": sum(row.filtered for row in log.updates),
             "steps without a score": sum(row.unscored_steps for row in log.updates),

@@ -47,12 +47,8 @@ def test_the_worked_example_of_the_rules() -> None:
         ends=[[1, 3], [1, 3]], scores=[[1, 0], [1, 1]], credit=Summed(), advantage=LeaveOneOut()
     )
     assert (first.tolist(), second.tolist()) == ([-1, -1, -1, -1], [1, 1, 0.5, 0.5])
-    lines = [
-        line.split()[-8:]
-        for line in str(credit.__doc__).splitlines()
-        if line.strip().startswith("advantage ")
-    ]
-    numbers = [0.5 if text == "½" else float(text) for text in lines[0]]
+    [line] = [line for line in str(credit.__doc__).splitlines() if line.startswith("    advantage ")]
+    numbers = [0.5 if text == "½" else float(text) for text in line.split()[1:]]
     assert numbers == [*first, *second]
 
 
