@@ -12,14 +12,8 @@ from types import MappingProxyType
 
 from benchmarks.common.figures import Figures, figure
 from surefoot import run_sync
-from surefoot.evaluation import Finding, half_of, inspect_traces, labelled_system, open_systems
-from surefoot.evaluation.benchmarks import (
-    AgentEvaluation,
-    AgentRun,
-    agent_layout,
-    agent_runs,
-    evaluate_agent_steps,
-)
+from surefoot.evaluation import Finding, Measured, half_of, inspect_traces, labelled_system, open_systems
+from surefoot.evaluation.benchmarks import AgentRun, agent_layout, agent_runs, evaluate_agent_steps
 from surefoot.failures import result_failed
 from surefoot.formats import (
     ImportContext,
@@ -83,7 +77,7 @@ AIRLINE = ToolPolicy.model_validate(
 """What of the airline's policy can be read off the calls: first look details up, then change something."""
 
 
-def evaluate(data: Path, *, draws: int) -> tuple[AgentEvaluation, AgentEvaluation]:
+def evaluate(data: Path, *, draws: int) -> tuple[Measured, Measured]:
     """Floors and rules on HotpotQA; floors and judges on GAIA and BFCL."""
     judges = data / "apb_human_vs_judges.jsonl.gz"
     judged = agent_runs(read_agent_judgements(judges))
@@ -100,7 +94,7 @@ def evaluate(data: Path, *, draws: int) -> tuple[AgentEvaluation, AgentEvaluatio
     )
 
 
-def accuracies(found: AgentEvaluation) -> Figures:
+def accuracies(found: Measured) -> Figures:
     """Both accuracies of each source on each subset."""
     return [
         figure(f"{metric}_{subset}_{score.system.removeprefix(f'{SOURCE}/')}", 100 * value, "%")
@@ -110,7 +104,7 @@ def accuracies(found: AgentEvaluation) -> Figures:
     ]
 
 
-def headlines(hotpotqa: AgentEvaluation, judged: AgentEvaluation) -> Figures:
+def headlines(hotpotqa: Measured, judged: Measured) -> Figures:
     """The best judge and the rules against the best floor without the outcome; how many judges beat it."""
     (rules,) = [score for score in hotpotqa.scores if score.system == RULES]
     judges = [score for score in judged.scores if score.kind == "labels"]
@@ -202,7 +196,7 @@ def _first_error(run: AgentRun) -> int | None:
     return next((step for step, sign in enumerate(run.signs) if sign == -1), None)
 
 
-def differing(*found: AgentEvaluation) -> list[str]:
+def differing(*found: Measured) -> list[str]:
     """Known accuracies that were not counted again."""
     wrong = []
     for evaluation in found:

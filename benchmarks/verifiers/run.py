@@ -8,13 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from benchmarks.common.figures import Figures, arguments, figure, write
-from surefoot.evaluation import open_systems
-from surefoot.evaluation.benchmarks import (
-    ProcessBenchEvaluation,
-    ProcessBenchScore,
-    evaluate_processbench,
-    processbench_cases,
-)
+from surefoot.evaluation import Measured, open_systems
+from surefoot.evaluation.benchmarks import evaluate_processbench, processbench_cases
 from surefoot.formats import read_processbench
 from surefoot.protocols import ProblemTrace
 
@@ -33,7 +28,7 @@ KNOWN: Mapping[tuple[str, str], float] = MappingProxyType(
 """F1 at threshold 0.5, percent, computed independently from the same scores."""
 
 
-def evaluate(data: Path, *, draws: int, rules: Sequence[str | float] = RULES) -> ProcessBenchEvaluation:
+def evaluate(data: Path, *, draws: int, rules: Sequence[str | float] = RULES) -> Measured:
     """All verifiers under each rule."""
     subsets = {name: list(read_processbench(data / "processbench" / file)) for name, file in FILES.items()}
     items = [ProblemTrace(problem=i.problem, trace=i.trace) for subset in subsets.values() for i in subset]
@@ -42,12 +37,12 @@ def evaluate(data: Path, *, draws: int, rules: Sequence[str | float] = RULES) ->
     return evaluate_processbench(processbench_cases(subsets), systems, rules=rules, draws=draws)
 
 
-def verifier(score: ProcessBenchScore) -> str:
+def verifier(score: Measured) -> str:
     """Its published name."""
     return score.system.removeprefix(f"{SOURCE}/")
 
 
-def figures(found: ProcessBenchEvaluation) -> Figures:
+def figures(found: Measured) -> Figures:
     """F1 of each verifier and subset at the fixed threshold."""
     return [
         figure(f"f1_{subset}_{verifier(score)}", 100 * part.f1)
@@ -57,7 +52,7 @@ def figures(found: ProcessBenchEvaluation) -> Figures:
     ]
 
 
-def disagreeing(found: ProcessBenchEvaluation) -> list[str]:
+def disagreeing(found: Measured) -> list[str]:
     """Known figures that were not found again."""
     return [
         f"{verifier(score)}, {subset}"
@@ -69,10 +64,10 @@ def disagreeing(found: ProcessBenchEvaluation) -> list[str]:
     ]
 
 
-def show(found: ProcessBenchEvaluation) -> None:
+def show(found: Measured) -> None:
     """One line a verifier, best mean F1 at 0.5 first, in Markdown."""
     rules = [f"{rule:g}" if isinstance(rule, float) else rule for rule in RULES]
-    by_name: dict[str, dict[str, ProcessBenchScore]] = {}
+    by_name: dict[str, dict[str, Measured]] = {}
     for score in found.scores:
         by_name.setdefault(verifier(score), {})[score.rule] = score
     print(f"{found.traces} traces of {found.problems} problems; {found.left_out} of the data lack scores\n")

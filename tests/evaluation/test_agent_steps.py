@@ -13,7 +13,6 @@ import pytest
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.agent_steps import (
     MISSING,
-    AgentEvaluation,
     AgentRun,
     RunTruth,
     agent_layout,
@@ -24,6 +23,7 @@ from surefoot.evaluation.benchmarks.agent_steps import (
     evaluate_agent_steps,
     first_errors,
 )
+from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Report, Table
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import open_systems
@@ -57,9 +57,7 @@ def signs(text: str) -> np.ndarray:
     return np.array([MISSING if sign is None else sign for sign in known], dtype=np.int8)
 
 
-def judged(
-    tmp_path: Path, runs: Sequence[AgentRun], predicted: Sequence[str], **settings: Any
-) -> AgentEvaluation:
+def judged(tmp_path: Path, runs: Sequence[AgentRun], predicted: Sequence[str], **settings: Any) -> Measured:
     """The evaluation of a judge whose labels are ``predicted``; an empty text is a run without labels."""
     labels = [
         StepLabel(
@@ -142,8 +140,9 @@ def test_numbers_are_fitted_on_the_other_half_of_the_own_subset():
     options = [signs("+" * 16), signs("-" * 16)]
     fit = cross_fit(truth, options)
     assert fit is not None
-    assert fit.chosen.tolist() == [[1, 0], [1, 1]]
-    np.testing.assert_array_equal(fit.predicted, signs("------++++++----"))
+    predicted, chosen = fit
+    assert chosen.tolist() == [[1, 0], [1, 1]]
+    np.testing.assert_array_equal(predicted, signs("------++++++----"))
     assert cross_fit(truth_of(*good), [signs("+" * 6)]) is None
     assert [one.rule for one in baselines(truth_of(*good))] == ["fixed"] * 3
 
@@ -206,7 +205,7 @@ def written(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def published(judgements: list[dict[str, Any]], tmp_path_factory) -> AgentEvaluation:
+def published(judgements: list[dict[str, Any]], tmp_path_factory) -> Measured:
     people = [{**row, "judges": {}} for row in judgements]
     path = written(tmp_path_factory.mktemp("data") / "people.jsonl", people)
     hotpotqa = read_agent_processbench(DATA / "agentprocessbench_hotpotqa.jsonl.gz")
@@ -222,7 +221,7 @@ def published(judgements: list[dict[str, Any]], tmp_path_factory) -> AgentEvalua
     ],
 )
 def test_baselines_of_the_published_runs(
-    published: AgentEvaluation, subset: str, good: tuple[float, float], last: tuple[float, float]
+    published: Measured, subset: str, good: tuple[float, float], last: tuple[float, float]
 ):
     """Counted by a script of a few lines from the files, independently of this package."""
     found = {one.system: one.subsets[subset] for one in published.scores if one.kind == "floor"}
@@ -254,7 +253,7 @@ def test_stored_judges_and_the_report(judgements: list[dict[str, Any]], tmp_path
     assert "baseline: last step wrong iff the run failed" in (tmp_path / "r.html").read_text()
     captions = [item.caption.split(":")[0] for item in report.printed if isinstance(item, Table)]
     assert captions == [
-        "All baselines and systems over the same runs.",
+        "",
         "runs",
         "steps",
         "best floor",

@@ -5,11 +5,12 @@ import math
 import pytest
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.agent_steps import MonitoredRun, RunMetrics, run_metrics
+from surefoot.evaluation.benchmarks.agent_steps import MonitoredRun, run_metrics
+from surefoot.evaluation.measures import Measured
 from surefoot.stats.bootstrap import Bootstrap
 
 
-def measured(*runs: MonitoredRun) -> RunMetrics:
+def measured(*runs: MonitoredRun) -> Measured:
     return run_metrics(runs, range(len(runs)), bootstrap=Bootstrap(draws=200, seed=0))
 
 

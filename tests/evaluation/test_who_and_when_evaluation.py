@@ -7,11 +7,11 @@ import pytest
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.who_and_when import (
     BlamedRun,
-    BlameEvaluation,
     blamed_runs,
     evaluate_who_and_when,
     who_and_when_section,
 )
+from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Report
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import System, labelled_system, scored_system
@@ -42,7 +42,7 @@ RUNS = [
 ]
 
 
-def rates(result: BlameEvaluation, system: str) -> list[float]:
+def rates(result: Measured, system: str) -> list[float]:
     """Agent, step, within one step."""
     (found,) = [one.subsets["s"] for one in result.scores if one.system == system]
     return [pytest.approx(3 * one.value) for one in (found.agent, found.within[0], found.within[1])]
@@ -129,7 +129,7 @@ def test_report(tmp_path: Path):
     title, about, *tables = report.printed
     assert (title, about) == ("\nWho&When", section.about)
     assert [table.caption.split(":")[0] for table in tables] == [
-        "All baselines and systems over the same runs.",
+        "",
         "runs",
         "systems",
         "systems, counts",

@@ -1,7 +1,6 @@
 from . import audits as audits
 from . import benchmarks as benchmarks
 from .benchmarks.agent_steps import MonitoredRun as MonitoredRun
-from .benchmarks.agent_steps import RunMetrics as RunMetrics
 from .benchmarks.agent_steps import run_metrics as run_metrics
 from .best_of_n import BestOfNResult as BestOfNResult
 from .best_of_n import CandidateGroup as CandidateGroup
@@ -28,6 +27,7 @@ from .labels import LabelSet as LabelSet
 from .labels import audit_labels as audit_labels
 from .labels import label_section as label_section
 from .labels import label_set as label_set
+from .measures import Measured as Measured
 from .monitors import MonitorResult as MonitorResult
 from .monitors import WatchedRun as WatchedRun
 from .monitors import evaluate_monitors as evaluate_monitors

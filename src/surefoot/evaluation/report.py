@@ -38,6 +38,7 @@ from surefoot.evaluation.frame import (
     sentence,
     weakest,
 )
+from surefoot.evaluation.measures import Measured
 from surefoot.extras import installed
 from surefoot.extras import sentence as extra_sentence
 from surefoot.io.atomic import atomic_file
@@ -153,13 +154,15 @@ def first_screen_of(
 def _collect(
     value: Any, path: tuple[str, ...], keys: dict[str, Cell], rows: dict[str, list[Measures]]
 ) -> None:
-    """Add the rows of ``value``; leading texts of a data class, or its ``name``, are keys of all below it."""
+    """Add the rows of ``value``; leading texts of a data class or of figures, or the
+    ``name``, are keys of all below it."""
     if isinstance(value, list | tuple):
         for item in value:
             _collect(item, path, keys, rows)
         return
+    by_group = isinstance(value, Mapping) and not isinstance(value, Measured)
     parts = dict(value) if isinstance(value, Mapping) else _attributes(value)
-    if path and not isinstance(value, Mapping):
+    if path and not by_group:
         leading = dict(takewhile(lambda part: part[1] is None or isinstance(part[1], str), parts.items()))
         named = {"name": parts["name"]} if "name" in parts else leading
         if named.get("by") in STEP_KEYS:
@@ -173,7 +176,7 @@ def _collect(
     for name, part in parts.items():
         if _is_cell(part):
             continue
-        if isinstance(value, Mapping) and path:
+        if by_group and path:
             _collect(part, path, keys | {path[-1]: from_1(name) if path[-1] in STEP_KEYS else name}, rows)
         elif part is not None:
             _collect(part, (*path, name), keys, rows)

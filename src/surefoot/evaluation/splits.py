@@ -15,13 +15,14 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.frame import JudgedTrace
+from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.step_scores import System
 from surefoot.protocols import LabelledTrace, ProblemTrace
 
@@ -55,49 +56,22 @@ class Thresholds:
     seen: str | None = None
     """Subset that the threshold was fitted on; its own results are optimistic."""
 
-    def of(self, system: System) -> dict[str, Any]:
-        """The fields of :class:`RuleScore`."""
-        return {
-            "system": system.name,
-            "kind": system.kind,
-            "rule": self.rule,
-            "thresholds": dict(self.values),
-            "fitted_on": self.fitted_on,
-        }
+    def score(self, system: System, **figures: Any) -> Measured:
+        """The row of a system under this rule; ``name`` is for tables."""
+        return Measured(
+            system=system.name,
+            kind=system.kind,
+            rule=self.rule,
+            thresholds=dict(self.values),
+            fitted_on=self.fitted_on,
+            name=f"{system.name}, {self.rule}",
+            **figures,
+        )
 
 
 CHOSEN_HERE = "The first of several scorers is chosen on the data it is measured on."
 """A limit of every comparison."""
 LABELLED = Thresholds(rule=AS_LABELLED, of_trace=(), values={}, fitted_on="labels need no threshold")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RuleScore:
-    """Base of the results of one system under one rule for its threshold."""
-
-    system: str
-    kind: Literal["scores", "labels"]
-    rule: str
-    thresholds: Mapping[str, float]
-    """Threshold by the traces that it applies to; empty for labels."""
-    fitted_on: str
-
-    @property
-    def name(self) -> str:
-        """System and rule."""
-        return f"{self.system}, {self.rule}"
-
-
-class OfSystem(Protocol):
-    """A result of one system under one rule."""
-
-    @property
-    def system(self) -> str: ...
-    @property
-    def thresholds(self) -> Mapping[str, float]: ...
-
-
-Score = TypeVar("Score", bound=OfSystem)
 
 
 def half_of(problem_id: str) -> int:
@@ -152,14 +126,25 @@ def thresholds(rule: str | float, problem_ids: Sequence[str], subsets: Sequence[
     )
 
 
-def ranked(scores: Sequence[Score], value: Callable[[Score], float]) -> list[Score]:
+def readings(
+    system: System, rules: Sequence[str | float], problem_ids: Sequence[str], subsets: Sequence[str], fit: Fit
+) -> Iterator[Thresholds]:
+    """The thresholds of a system under each rule, as :func:`thresholds`; labels are read once, without."""
+    if system.kind == "labels":
+        yield LABELLED
+        return
+    for rule in rules:
+        yield thresholds(rule, problem_ids, subsets, fit)
+
+
+def ranked(scores: Sequence[Measured], value: Callable[[Measured], float]) -> list[Measured]:
     """The first rule of each system, highest value first."""
     first = {score.system: score for score in reversed(scores)}
     return sorted(first.values(), key=lambda score: -value(score))
 
 
 def judged(
-    lead: OfSystem, systems: Sequence[System], errors: Iterable[tuple[Any, int | None, str]]
+    lead: Measured, systems: Sequence[System], errors: Iterable[tuple[Any, int | None, str]]
 ) -> Iterator[JudgedTrace]:
     """What the system of ``lead`` says of traces with a first error, for worked examples.
 

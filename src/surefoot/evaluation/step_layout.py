@@ -119,6 +119,11 @@ class StepRows(Generic[T]):
         start, stop = self._layout.span(range(len(self))[number])
         return self._decode(self.flat[start:stop])
 
+    def array(self, number: int) -> FloatArray:
+        """The entries of a trace as numbers; NaN is unknown, good is 1 and bad is 0."""
+        part = self.flat[slice(*self._layout.span(number))]
+        return as_numbers(part) if part.dtype == np.int8 else part
+
     def __iter__(self) -> Iterator[list[T | None]]:
         return (self[number] for number in range(len(self)))
 

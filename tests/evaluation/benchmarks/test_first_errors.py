@@ -19,7 +19,7 @@ def test_first_error_is_zero_based_and_strict():
     assert first_error_below([0.9, 0.4, 0.1], 0.5) == 1
     assert first_error_below([0.9, 0.5], 0.5) == -1
     assert first_error_below([None, math.nan, 0.1], 0.5) == 2
-    assert first_error_below([], 0.5) == -1
+    assert first_error_below([], 0.5) is None
 
 
 def test_published_f1_of_two_accuracies():

@@ -1,18 +1,14 @@
-from .agent_steps import AgentEvaluation as AgentEvaluation
 from .agent_steps import AgentRun as AgentRun
 from .agent_steps import agent_layout as agent_layout
 from .agent_steps import agent_runs as agent_runs
 from .agent_steps import agent_section as agent_section
 from .agent_steps import evaluate_agent_steps as evaluate_agent_steps
 from .prmbench import PRMBenchCase as PRMBenchCase
-from .prmbench import PRMBenchEvaluation as PRMBenchEvaluation
 from .prmbench import evaluate_prmbench as evaluate_prmbench
 from .prmbench import prmbench_cases as prmbench_cases
 from .prmbench import prmbench_section as prmbench_section
 from .processbench import ProcessBenchCase as ProcessBenchCase
-from .processbench import ProcessBenchEvaluation as ProcessBenchEvaluation
 from .processbench import ProcessBenchResult as ProcessBenchResult
-from .processbench import ProcessBenchScore as ProcessBenchScore
 from .processbench import best_threshold as best_threshold
 from .processbench import evaluate_processbench as evaluate_processbench
 from .processbench import first_error_below as first_error_below
@@ -20,7 +16,6 @@ from .processbench import processbench_cases as processbench_cases
 from .processbench import processbench_f1 as processbench_f1
 from .processbench import processbench_section as processbench_section
 from .who_and_when import BlamedRun as BlamedRun
-from .who_and_when import BlameEvaluation as BlameEvaluation
 from .who_and_when import blamed_runs as blamed_runs
 from .who_and_when import evaluate_who_and_when as evaluate_who_and_when
 from .who_and_when import who_and_when_section as who_and_when_section

@@ -7,8 +7,17 @@ predictions count as wrong.
 Baselines do not read the run. Some know a step's position only, others also whether the run failed, which a
 scorer that warns in time cannot know. Baselines with a parameter fit it on the other half of the problems.
 
-An alarm is a step that a monitor calls wrong: one scored below its threshold, or labelled −1. Measures of
-alarms are ratios of counts with intervals over problems.
+An alarm is a step that a monitor calls wrong: one scored below its threshold, or labelled −1. Measured of
+alarms, with 95 % intervals over problems: ``false_alarms``, alarms at steps labelled 0 or +1, per run;
+``warned``, the share of the failed runs with a wrong step (``warnable``) in which a wrong step gives an
+alarm; ``lead_time``, the steps from the first such alarm to the end of the run, mean over the warned runs;
+``recovery_credit``, the share of recoveries (the first +1 after a −1) scored above the wrong step before
+them, where a tie counts one half and a missing score none; ``loopholes_found``, the share of the steps that
+exploit a loophole that give an alarm.
+
+Figures of accuracy: ``step``, ``first_error``, both less the best baseline that does not know the outcome,
+paired by problem (``_less_floor``); ``lenient_first_error`` as in the benchmark's script, where a run without
+prediction counts as "no error predicted"; ``missing_steps``, and ``missing_runs`` without any prediction.
 """
 
 from __future__ import annotations
@@ -23,15 +32,15 @@ from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.frame import Card, Tested, card
+from surefoot.evaluation.measures import Measured, Ratios
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import AS_LABELLED, CHOSEN_HERE, HALVES, SPLIT, half_of, ranked
 from surefoot.evaluation.step_layout import BAD, GOOD, UNREAD, BoolArray, FloatArray, StepLayout, optional
-from surefoot.evaluation.step_scores import System, SystemCounts
+from surefoot.evaluation.step_scores import System
 from surefoot.formats.agent_processbench import JudgedRun
 from surefoot.io.tables import Facts
 from surefoot.protocols import LabelledTrace
-from surefoot.stats.bootstrap import Bootstrap, group_sums
-from surefoot.stats.intervals import Interval
+from surefoot.stats.bootstrap import Bootstrap, group_numbers
 
 SignArray = NDArray[np.int8]
 
@@ -66,52 +75,17 @@ class MonitoredRun:
     """Steps that exploit a loophole; empty if unknown."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunMetrics:
-    """95 % intervals over problems; NaN if there is nothing to count."""
-
-    false_alarms: Interval
-    """Alarms at steps labelled 0 or +1, per run."""
-    warned: Interval
-    """Share of the failed runs with a wrong step in which a wrong step gives an alarm."""
-    lead_time: Interval
-    """Steps from the first such alarm to the end of the run, mean over the warned runs; 0 = at the end."""
-    recovery_credit: Interval
-    """Share of recoveries scored above the wrong step before them; a tie counts one half, a missing score
-    none. A recovery is the first +1 after a -1."""
-    loopholes_found: Interval
-    """Share of the steps that exploit a loophole that give an alarm."""
-    runs: int
-    warnable: int
-    """Failed runs with a wrong step."""
-    recoveries: int
-    loopholes: int
-
-
 def run_metrics(
     runs: Sequence[MonitoredRun], problems: Sequence[Hashable], *, bootstrap: Bootstrap
-) -> RunMetrics:
-    """Metrics of ``runs``, of which run i is of ``problems[i]``.
+) -> Measured:
+    """Figures of alarms in ``runs``, of which run i is of ``problems[i]``; NaN if there is nothing to count.
 
     Raises ``LabelError`` without runs, and for lists of different lengths.
     """
     if not runs:
         raise LabelError("'runs' is empty; give at least one run")
-    counts = np.array([_alarm_counts(number, run) for number, run in enumerate(runs)], dtype=float)
-    rates = bootstrap.totals([group_sums(counts, problems)], _alarm_rates)
-    false_alarms, warned, lead_time, recovery_credit, loopholes_found = rates
-    totals = counts.sum(axis=0)
-    return RunMetrics(
-        false_alarms=false_alarms,
-        warned=warned,
-        lead_time=lead_time,
-        recovery_credit=recovery_credit,
-        loopholes_found=loopholes_found,
-        runs=len(runs),
-        warnable=int(totals[3]),
-        recoveries=int(totals[6]),
-        loopholes=int(totals[8]),
-    )
+    counts = [_alarm_counts(number, run) for number, run in enumerate(runs)]
+    return _ALARMS.row(bootstrap, counts, group_numbers(problems))
 
 
 def _alarm_counts(number: int, run: MonitoredRun) -> list[float]:
@@ -159,15 +133,18 @@ def _recovery_credits(run: MonitoredRun) -> list[float]:
     return credits
 
 
-def _alarm_rates(totals_ns9: FloatArray) -> FloatArray:
-    """[draws, 5]"""
+def _alarm_rates(totals: FloatArray) -> list[FloatArray]:
     false, runs, warned, warnable, lead, credit, recoveries, caught, loopholes = np.moveaxis(
-        totals_ns9[:, 0], -1, 0
+        totals[:, 0], -1, 0
     )
-    with np.errstate(invalid="ignore"):  # 0/0 is undefined, so NaN is intended
-        return np.stack(
-            [false / runs, warned / warnable, lead / warned, credit / recoveries, caught / loopholes], axis=1
-        )
+    return [false / runs, warned / warnable, lead / warned, credit / recoveries, caught / loopholes]
+
+
+_ALARMS = Ratios(
+    names=("false_alarms", "warned", "lead_time", "recovery_credit", "loopholes_found"),
+    of=_alarm_rates,
+    totals={"runs": 1, "warnable": 3, "recoveries": 6, "loopholes": 8},
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,60 +164,6 @@ class AgentRun:
     def first_error(self) -> int | None:
         """The first step labelled −1."""
         return self.signs.index(-1) if -1 in self.signs else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentAccuracy:
-    """Accuracies over some runs; 95 % intervals over problems, each with all its runs."""
-
-    step: Interval
-    first_error: Interval
-    step_less_floor: Interval
-    """Less the best baseline that does not know the outcome, paired by problem."""
-    first_error_less_floor: Interval
-    lenient_first_error: float
-    """As in the benchmark's script: a run without prediction counts as "no error predicted"."""
-    missing_steps: int
-    missing_runs: int
-    """Runs without any prediction."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentScore:
-    """One system under one rule, or one baseline (kind ``floor``)."""
-
-    system: str
-    kind: Kind
-    rule: str
-    thresholds: Mapping[str, float]
-    uses_outcome: bool
-    """Whether it knows if the run failed."""
-    subsets: Mapping[str, AgentAccuracy]
-    """Subsets with records of the system; ``all`` only if it has records of each."""
-    monitoring: RunMetrics
-    """Over the subsets with records of the system; an alarm is a step predicted −1."""
-
-    @property
-    def name(self) -> str:
-        """Name in tables."""
-        if self.kind == "floor":
-            return f"baseline: {self.system}"
-        return f"{self.system}, {self.rule}" if self.kind == "scores" else self.system
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentEvaluation:
-    """All baselines and systems over the same runs."""
-
-    runs: Mapping[str, int]
-    steps: Mapping[str, int]
-    problems: int
-    unlabelled_steps: int
-    outcome_unknown: int
-    best_floor: Mapping[str, Mapping[str, str]]
-    """By subset and metric, the baseline without the outcome that the others are compared with."""
-    systems: tuple[SystemCounts, ...]
-    scores: tuple[AgentScore, ...]
 
 
 def agent_runs(items: Iterable[LabelledTrace | JudgedRun]) -> list[AgentRun]:
@@ -332,36 +255,36 @@ class Predictions:
     uses_outcome: bool = False
     """Whether it knows if the run failed."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class CrossFit:
-    """The best predictions, chosen for each subset and half of the problems on the other half."""
-
-    predicted: SignArray
-    chosen: NDArray[np.intp]
-    """[subsets, halves]: index of the option."""
+    @property
+    def name(self) -> str:
+        """Name in tables."""
+        if self.kind == "floor":
+            return f"baseline: {self.system}"
+        return f"{self.system}, {self.rule}" if self.kind == "scores" else self.system
 
 
-def cross_fit(truth: RunTruth, options: Sequence[SignArray]) -> CrossFit | None:
-    """Choose by the sum of both accuracies, the first of equals. ``None`` if a subset lacks one half."""
+def cross_fit(truth: RunTruth, options: Sequence[SignArray]) -> tuple[SignArray, NDArray[np.intp]] | None:
+    """The best option for each subset and half of the problems, chosen on the other half: the predictions,
+    and the index of the option [subsets, halves].
+
+    Chosen by the sum of both accuracies, the first of equals. ``None`` if a subset lacks one half.
+    """
     halves = np.array([half_of(name) for name in truth.layout.problem_ids])[truth.layout.problem]
-    subsets = int(truth.subset.max()) + 1
-    chosen = np.zeros((subsets, HALVES), dtype=np.intp)
+    chosen = np.zeros((int(truth.subset.max()) + 1, HALVES), dtype=np.intp)
     hits = np.stack([truth.hits(option) for option in options])
     predicted = np.full(truth.layout.steps, MISSING, dtype=np.int8)
-    for subset in range(subsets):
-        for half in range(HALVES):
-            fitted_on = (truth.subset == subset) & (halves != half)
-            if not fitted_on.any():
-                return None
-            totals = hits[:, fitted_on].sum(axis=1)
-            with np.errstate(invalid="ignore"):
-                value = totals[:, 0] / totals[:, 1] + totals[:, 2] / totals[:, 3]
-            best = int(np.nanargmax(value)) if not np.isnan(value).all() else 0
-            chosen[subset, half] = best
-            steps = truth.layout.of_step((truth.subset == subset) & (halves == half))
-            predicted[steps] = options[best][steps]
-    return CrossFit(predicted=predicted, chosen=chosen)
+    for subset, half in np.ndindex(chosen.shape):
+        fitted_on = (truth.subset == subset) & (halves != half)
+        if not fitted_on.any():
+            return None
+        totals = hits[:, fitted_on].sum(axis=1)
+        with np.errstate(invalid="ignore"):
+            value = totals[:, 0] / totals[:, 1] + totals[:, 2] / totals[:, 3]
+        best = int(np.nanargmax(value)) if not np.isnan(value).all() else 0
+        chosen[subset, half] = best
+        steps = truth.layout.of_step((truth.subset == subset) & (halves == half))
+        predicted[steps] = options[best][steps]
+    return predicted, chosen
 
 
 def baselines(truth: RunTruth) -> list[Predictions]:
@@ -384,13 +307,13 @@ def baselines(truth: RunTruth) -> list[Predictions]:
     fitted = []
     for name, wrong_steps in rules.items():
         options = [np.where(wrong, -1, 1).astype(np.int8) for wrong in wrong_steps]
-        fit = cross_fit(truth, options) if len(options) > 1 else None
-        if fit is not None or len(options) == 1:
+        fit = cross_fit(truth, options) if len(options) > 1 else (options[0], None)
+        if fit is not None:
             fitted.append(
                 Predictions(
                     system=name,
-                    rule="fitted on the other half" if fit else "fixed",
-                    predicted=fit.predicted if fit else options[0],
+                    rule="fixed" if len(options) == 1 else "fitted on the other half",
+                    predicted=fit[0],
                     recorded=np.ones(layout.traces, dtype=bool),
                     uses_outcome=name.endswith("iff the run failed"),
                 )
@@ -406,7 +329,7 @@ def evaluate_agent_steps(
     unknown: Unknown = "wrong",
     draws: int = 1000,
     seed: int = 0,
-) -> AgentEvaluation:
+) -> Measured:
     """Compare baselines and ``systems`` (aligned with ``runs``) with the labels.
 
     A score below the threshold predicts −1, any other +1. ``split`` fits the threshold for each subset on the
@@ -427,16 +350,53 @@ def evaluate_agent_steps(
     )
     entries = baselines(truth)
     entries += [entry for system in systems for entry in _predictions(system, truth, names, rules, unknown)]
-    scores, best = _Evaluator(truth, runs, names, Bootstrap(draws=draws, seed=seed)).scores(entries)
-    members = {name: [run for run in runs if run.subset == name] for name in names}
-    return AgentEvaluation(
-        runs={name: len(subset) for name, subset in members.items()},
-        steps={name: sum(len(run.signs) for run in subset) for name, subset in members.items()},
+    members = {name: truth.subset == number for number, name in enumerate(names)}
+    groups = members | ({ALL: np.ones(len(runs), dtype=bool)} if len(names) > 1 else {})
+    hits = [truth.hits(entry.predicted) for entry in entries]
+    blind = [at for at, entry in enumerate(entries) if entry.kind == "floor" and not entry.uses_outcome]
+    best = {
+        name: [max(blind, key=lambda at: _accuracy(hits[at][group], metric)) for metric in range(2)]
+        for name, group in groups.items()
+    }
+    bootstrap, scores = Bootstrap(draws=draws, seed=seed), []
+    for entry, entry_hits in zip(entries, hits, strict=True):
+        covered = np.isin(truth.subset, truth.subset[entry.recorded])
+        missing = np.add.reduceat(entry.predicted == MISSING, truth.layout.starts[:-1], dtype=np.int64)
+        filled = truth.hits(np.where(entry.predicted == MISSING, 1, entry.predicted).astype(np.int8))
+        accuracies = {}
+        for name, group in groups.items():
+            if covered[group].all():
+                floor = [hits[at][:, [column]] for at, column in zip(best[name], (0, 2), strict=True)]
+                counts = np.concatenate([entry_hits, *floor], axis=1)[group]
+                accuracies[name] = Measured(
+                    **_ACCURACY.row(bootstrap, counts, truth.layout.problem[group], truth.subset[group]),
+                    lenient_first_error=_accuracy(filled[group], 1, math.nan),
+                    missing_steps=int(missing[group].sum()),
+                    missing_runs=int((missing == truth.layout.lengths)[group].sum()),
+                )
+        scores.append(
+            Measured(
+                system=entry.system,
+                kind=entry.kind,
+                rule=entry.rule,
+                thresholds=dict(entry.thresholds),
+                name=entry.name,
+                uses_outcome=entry.uses_outcome,
+                subsets=accuracies,
+                monitoring=_monitoring(entry, covered, truth, runs, bootstrap),
+            )
+        )
+    return Measured(
+        runs={name: int(group.sum()) for name, group in members.items()},
+        steps={name: int(truth.layout.lengths[group].sum()) for name, group in members.items()},
         problems=len(truth.layout.problem_ids),
         unlabelled_steps=int((truth.signs == MISSING).sum()),
         outcome_unknown=int((truth.failed == -1).sum()),
-        best_floor=best,
-        systems=tuple(system.summary() for system in systems),
+        best_floor={
+            name: {"step": entries[step].system, "first_error": entries[first].system}
+            for name, (step, first) in best.items()
+        },
+        systems=[system.summary() for system in systems],
         scores=scores,
     )
 
@@ -496,12 +456,12 @@ def _below(
         raise LabelError(
             "all problems of a subset are in one half, so no threshold can be fitted; give --threshold NUMBER"
         )
-    chosen = {
-        f"{name}, half {half}": cuts[fit.chosen[number, half]]
+    predicted, chosen = fit
+    return predicted, {
+        f"{name}, half {half}": cuts[chosen[number, half]]
         for number, name in enumerate(names)
-        for half in range(fit.chosen.shape[1])
+        for half in range(HALVES)
     }
-    return fit.predicted, chosen
 
 
 def _cuts(scores: FloatArray) -> list[float]:
@@ -515,126 +475,50 @@ def _cuts(scores: FloatArray) -> list[float]:
     return [float(distinct[0]), *middles.tolist(), math.nextafter(float(distinct[-1]), math.inf)]
 
 
-class _Evaluator:
-    """Metrics of predictions, all from the same bootstrap samples."""
-
-    def __init__(
-        self, truth: RunTruth, runs: Sequence[AgentRun], names: Sequence[str], bootstrap: Bootstrap
-    ) -> None:
-        self._truth, self._runs, self._bootstrap = truth, runs, bootstrap
-        self._members = {name: truth.subset == number for number, name in enumerate(names)}
-        if len(names) > 1:
-            self._members[ALL] = np.ones(len(truth.subset), dtype=bool)
-
-    def scores(
-        self, entries: Sequence[Predictions]
-    ) -> tuple[tuple[AgentScore, ...], dict[str, dict[str, str]]]:
-        """One score for each entry, and the baselines that they are compared with."""
-        hits = [self._truth.hits(entry.predicted) for entry in entries]
-        blind = [at for at, entry in enumerate(entries) if entry.kind == "floor" and not entry.uses_outcome]
-        best = {
-            name: [max(blind, key=lambda at: _accuracy(hits[at][members], metric)) for metric in range(2)]
-            for name, members in self._members.items()
-        }
-        scores = []
-        for entry, entry_hits in zip(entries, hits, strict=True):
-            covered = np.isin(self._truth.subset, self._truth.subset[entry.recorded])
-            subsets = {
-                name: self._of(entry, members, entry_hits, [hits[at] for at in best[name]])
-                for name, members in self._members.items()
-                if covered[members].all()
-            }
-            scores.append(
-                AgentScore(
-                    system=entry.system,
-                    kind=entry.kind,
-                    rule=entry.rule,
-                    thresholds=dict(entry.thresholds),
-                    uses_outcome=entry.uses_outcome,
-                    subsets=subsets,
-                    monitoring=self._monitoring(entry, covered),
-                )
-            )
-        return tuple(scores), {
-            name: {"step": entries[step].system, "first_error": entries[first].system}
-            for name, (step, first) in best.items()
-        }
-
-    def _of(
-        self,
-        entry: Predictions,
-        members: BoolArray,
-        hits: NDArray[np.int64],
-        baseline: Sequence[NDArray[np.int64]],
-    ) -> AgentAccuracy:
-        layout = self._truth.layout
-        counts = np.concatenate([hits, baseline[0][:, :1], baseline[1][:, 2:3]], axis=1)
-        subsets = [
-            members & (self._truth.subset == number) for number in np.unique(self._truth.subset[members])
-        ]
-        strata = [group_sums(counts[subset], layout.problem[subset]) for subset in subsets]
-        step, first, step_more, first_more = self._bootstrap.totals(strata, _rates)
-        missing = np.add.reduceat(entry.predicted == MISSING, layout.starts[:-1], dtype=np.int64)
-        return AgentAccuracy(
-            step=step,
-            first_error=first,
-            step_less_floor=step_more,
-            first_error_less_floor=first_more,
-            lenient_first_error=self._lenient(entry.predicted, members),
-            missing_steps=int(missing[members].sum()),
-            missing_runs=int((missing == layout.lengths)[members].sum()),
-        )
-
-    def _lenient(self, predicted: SignArray, members: BoolArray) -> float:
-        filled = np.where(predicted == MISSING, 1, predicted).astype(np.int8)
-        hits, errors = self._truth.hits(filled)[members].sum(axis=0)[2:]
-        return float(hits / errors) if errors else math.nan
-
-    def _monitoring(self, entry: Predictions, covered: BoolArray) -> RunMetrics:
-        truth, layout = self._truth, self._truth.layout
-        predicted = np.where(entry.predicted == MISSING, math.nan, entry.predicted)
-        scores = predicted if entry.scores is None else entry.scores
-        labels = np.where(truth.signs == MISSING, math.nan, truth.signs)
-
-        def run(number: int) -> MonitoredRun:
-            steps = slice(*layout.span(number))
-            return MonitoredRun(
+def _monitoring(
+    entry: Predictions, covered: BoolArray, truth: RunTruth, runs: Sequence[AgentRun], bootstrap: Bootstrap
+) -> Measured:
+    """Figures of alarms, over the subsets with records of the system; an alarm is a step predicted −1."""
+    layout = truth.layout
+    predicted = np.where(entry.predicted == MISSING, math.nan, entry.predicted)
+    scores = predicted if entry.scores is None else entry.scores
+    labels = np.where(truth.signs == MISSING, math.nan, truth.signs)
+    members, watched = np.flatnonzero(covered).tolist(), []
+    for number in members:
+        steps = slice(*layout.span(number))
+        watched.append(
+            MonitoredRun(
                 labels=optional(labels[steps]),
                 scores=optional(scores[steps]),
                 alarms=(entry.predicted[steps] == -1).tolist(),
-                loopholes=self._runs[number].loopholes,
+                loopholes=runs[number].loopholes,
                 failed=None if truth.failed[number] < 0 else bool(truth.failed[number]),
             )
-
-        members = np.flatnonzero(covered).tolist()
-        problems = layout.problem[members].tolist()
-        return run_metrics([run(number) for number in members], problems, bootstrap=self._bootstrap)
+        )
+    return run_metrics(watched, layout.problem[members].tolist(), bootstrap=bootstrap)
 
 
-def _accuracy(hits: NDArray[np.int64], metric: int) -> float:
+def _accuracy(hits: NDArray[np.int64], metric: int, undefined: float = 0.0) -> float:
     part, total = hits.sum(axis=0)[2 * metric : 2 * metric + 2]
-    return float(part / total) if total else 0.0
+    return float(part / total) if total else undefined
 
 
-def _rates(totals_ns6: FloatArray) -> FloatArray:
-    """Both accuracies, and their differences to the baselines: [n, 4]."""
-    steps_hit, steps, firsts_hit, firsts, base_steps, base_firsts = np.moveaxis(totals_ns6.sum(axis=1), -1, 0)
-    with np.errstate(invalid="ignore"):  # 0/0 is undefined, so NaN is intended
-        rates = [
-            steps_hit / steps,
-            firsts_hit / firsts,
-            (steps_hit - base_steps) / steps,
-            (firsts_hit - base_firsts) / firsts,
-        ]
-        return np.stack(rates, axis=1)
+def _rates(totals: FloatArray) -> list[FloatArray]:
+    """Both accuracies, and their differences to the baselines."""
+    steps_hit, steps, firsts_hit, firsts, base_steps, base_firsts = np.moveaxis(totals.sum(axis=1), -1, 0)
+    hits = (steps_hit, steps), (firsts_hit, firsts), (steps_hit - base_steps, steps)
+    return [part / whole for part, whole in (*hits, (firsts_hit - base_firsts, firsts))]
 
 
-def _mean_first_error(score: AgentScore) -> float:
+_ACCURACY = Ratios(names=("step", "first_error", "step_less_floor", "first_error_less_floor"), of=_rates)
+
+
+def _mean_first_error(score: Measured) -> float:
     values = [accuracy.first_error.value for name, accuracy in score.subsets.items() if name != ALL]
     return math.fsum(values) / len(values) if values else -1.0
 
 
-def _cards(score: AgentScore, result: AgentEvaluation) -> list[Card]:
+def _cards(score: Measured, result: Measured) -> list[Card]:
     """First errors and single steps less the best baseline's, over all subsets or the one that it has."""
     if not score.subsets:
         return []
@@ -658,7 +542,7 @@ def _cards(score: AgentScore, result: AgentEvaluation) -> list[Card]:
 
 
 def agent_section(
-    result: AgentEvaluation, title: str, tested: Tested = "wrong steps on public benchmarks"
+    result: Measured, title: str, tested: Tested = "wrong steps on public benchmarks"
 ) -> Section:
     """Accuracy by subset with the baselines first, and the quality of alarms."""
     systems = [score for score in result.scores if score.kind != "floor"]

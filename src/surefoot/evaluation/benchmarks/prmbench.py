@@ -12,13 +12,20 @@ classes; ``multi_solutions``, which has only valid steps, is scored by F1 alone;
 process) enters only the similarity; repeated rows are left out; a trace without any verdict is left out, and
 ``parsed`` is the share of the others. Redundancy scores, if given, judge the classes of simplicity: a step
 above the redundancy threshold (0.15) is flagged.
+
+Figures, with 95 % intervals over problems and fixed thresholds: ``score``, ``f1``, ``f1_negative`` and the
+four counts in ``total`` (without controls), each of ``classes`` and ``positions`` (index of the step);
+``groups``, NaN if a class is; ``accuracy`` of all, valid (``_good``) and wrong (``_bad``) steps;
+``first_error``, the share of traces with a wrong step whose first one is flagged; ``similarity``, the mean
+|share of steps kept - share kept of the control|, over ``pairs`` of traces and controls of which a step is
+kept; ``unjudged_steps`` without a verdict, which are not counted.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -27,23 +34,14 @@ import numpy as np
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.processbench import Missing
 from surefoot.evaluation.frame import Card, Question, card
+from surefoot.evaluation.measures import Measured, Ratios
 from surefoot.evaluation.report import Plot, Section
-from surefoot.evaluation.splits import (
-    LABELLED,
-    POSITIONS,
-    SPLIT,
-    RuleScore,
-    Thresholds,
-    position_of,
-    ranked,
-    threshold_above,
-    thresholds,
-)
+from surefoot.evaluation.splits import POSITIONS, SPLIT, position_of, ranked, readings, threshold_above
 from surefoot.evaluation.step_layout import FloatArray
-from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
+from surefoot.evaluation.step_scores import System, recorded_by_all
 from surefoot.labels import LabelRule, binary_labels
 from surefoot.protocols import LabelledTrace
-from surefoot.stats.bootstrap import Bootstrap, group_sums
+from surefoot.stats.bootstrap import Bootstrap
 from surefoot.stats.intervals import Interval
 
 TP, FP, FN, TN = range(4)
@@ -117,8 +115,8 @@ def _f1(hits: FloatArray, misses: FloatArray) -> FloatArray:
     return result
 
 
-Verdicts = Sequence[Sequence[bool | None]]
-"""[traces][steps]: kept (True), flagged (False), no verdict."""
+Verdicts = Sequence[FloatArray]
+"""[traces][steps]: 1 kept, 0 flagged, NaN without a verdict."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,165 +137,78 @@ class PRMBenchCase:
         return self.good.index(False) if False in self.good else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClassFlags:
-    """Steps of one class, or of one position over all classes; 95 % intervals over problems."""
-
-    score: Interval
-    """PRMScore; for the class without wrong steps, F1."""
-    f1: Interval
-    f1_negative: Interval
-    tp: int
-    """Valid and kept."""
-    fp: int
-    fn: int
-    tn: int
-    """Wrong and flagged."""
+def _scores(totals: FloatArray) -> list[FloatArray]:
+    counts = totals[:, 0]
+    return [prm_score(counts), f1(counts), f1_negative(counts)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Flags:
-    """Verdicts against the truth over all traces without the controls."""
-
-    total: ClassFlags
-    classes: Mapping[str, ClassFlags]
-    groups: Mapping[str, Interval]
-    """Mean of the scores of the group's classes; NaN if one of them is."""
-    positions: Mapping[str, ClassFlags]
-    """By index of the step."""
-    accuracy: Interval
-    """Of all steps."""
-    accuracy_good: Interval
-    """Of valid steps."""
-    accuracy_bad: Interval
-    """Of wrong steps."""
-    first_error: Interval
-    """Share of traces with a wrong step whose first one is flagged."""
-    similarity: float
-    """Mean |share of steps kept - share kept of the control|, over traces with a control. As in the published
-    script, a pair is left out if no step of its control is kept."""
-    pairs: int
-    """Pairs of trace and control in the similarity."""
-    parsed: float
-    """Share of traces with at least one verdict."""
-    unparsed: int
-    unjudged_steps: int
-    """Steps without verdict, unparsed traces' included; not counted."""
+_COUNTS = {"tp": TP, "fp": FP, "fn": FN, "tn": TN}
+_FLAGS = Ratios(names=("score", "f1", "f1_negative"), of=_scores, totals=_COUNTS)
+_F1_FLAGS = Ratios(names=_FLAGS.names, of=lambda t: [f1(t[:, 0]), *_scores(t)[1:]], totals=_COUNTS)
 
 
-class StepFlagEvaluator:
-    """Compares any number of verdicts with the truth of the same traces, with the same bootstrap samples."""
-
-    def __init__(self, cases: Sequence[PRMBenchCase], *, draws: int, seed: int) -> None:
-        self.cases, self._bootstrap = cases, Bootstrap(draws=draws, seed=seed)
-        self._tested = [t for t, case in enumerate(cases) if case.kind != CONTROL]
-        self.classes: Mapping[str, int] = dict(Counter(cases[t].kind for t in self._tested))
-        """Traces of each class."""
-
-    def evaluate(self, verdicts: Verdicts) -> Flags:
-        """All measures of one system's verdicts, one list per case."""
-        rows = self._by_problem(verdicts)
-        intervals = self._bootstrap.totals([rows], self._statistics)
-        totals = rows.sum(axis=0)[:-2].reshape(-1, 4).astype(int).tolist()
-        blocks = {}
-        for at, (name, (tp, fp, fn, tn)) in enumerate(zip(_BLOCKS, totals, strict=True)):
-            score, positive, negative = intervals[3 * at : 3 * at + 3]
-            blocks[name] = ClassFlags(
-                score=score, f1=positive, f1_negative=negative, tp=tp, fp=fp, fn=fn, tn=tn
-            )
-        accuracy, accuracy_good, accuracy_bad, first_error, *groups = intervals[3 * len(_BLOCKS) :]
-        similarity, pairs = self._similarity(verdicts)
-        judged = sum(any(keep is not None for keep in verdicts[t]) for t in self._tested)
-        return Flags(
-            total=blocks[""],
-            classes={kind: blocks[kind] for kind in _KINDS},
-            groups=dict(zip(GROUPS, groups, strict=True)),
-            positions={name: blocks[name] for name in POSITIONS},
-            accuracy=accuracy,
-            accuracy_good=accuracy_good,
-            accuracy_bad=accuracy_bad,
-            first_error=first_error,
-            similarity=similarity,
-            pairs=pairs,
-            parsed=judged / len(self._tested),
-            unparsed=len(self._tested) - judged,
-            unjudged_steps=sum(keep is None for t in self._tested for keep in verdicts[t]),
-        )
-
-    def _by_problem(self, verdicts: Verdicts) -> FloatArray:
-        """Counts of each problem: the blocks, then first errors flagged and first errors."""
-        rows = np.zeros((len(self._tested), 4 * len(_BLOCKS) + 2))
-        for row, t in zip(rows, self._tested, strict=True):
-            case, verdict = self.cases[t], verdicts[t]
-            blocks = row[:-2].reshape(-1, 4)
-            for step, (keep, good) in enumerate(zip(verdict, case.good, strict=True)):
-                if keep is not None:
-                    names = ("", case.kind, position_of(step))
-                    cell = (TP if good else FP) if keep else (FN if good else TN)
-                    blocks[[_BLOCKS.index(name) for name in names], cell] += 1
-            first = case.first_error
-            if first is not None and verdict[first] is not None:
-                row[-2:] = (not verdict[first], 1)
-        return group_sums(rows, [self.cases[t].problem for t in self._tested])
-
-    def _statistics(self, totals_n1c: FloatArray) -> FloatArray:
-        """Score, F1 and F1_neg of each block, four accuracies, the groups' scores: [n, K]."""
-        totals = totals_n1c[:, 0]
-        counts = totals[:, :-2].reshape(len(totals), -1, 4)
-        positive, negative, score = f1(counts), f1_negative(counts), prm_score(counts)
-        alone = _BLOCKS.index(F1_ALONE)
-        score[:, alone] = positive[:, alone]
-        blocks = np.stack([score, positive, negative], axis=2).reshape(len(totals), -1)
-        total = counts[:, 0]
-        good, bad = total[:, TP] + total[:, FN], total[:, TN] + total[:, FP]
-        with np.errstate(invalid="ignore"):  # 0/0 is undefined, so NaN is intended
-            shares = [
-                (total[:, TP] + total[:, TN]) / (good + bad),
-                total[:, TP] / good,
-                total[:, TN] / bad,
-                totals[:, -2] / totals[:, -1],
-            ]
-        groups = [score[:, [_BLOCKS.index(kind) for kind in group]].mean(axis=1) for group in GROUPS.values()]
-        return np.concatenate([blocks, np.stack([*shares, *groups], axis=1)], axis=1)
-
-    def _similarity(self, verdicts: Verdicts) -> tuple[float, int]:
-        shares = {}
-        for case, verdict in zip(self.cases, verdicts, strict=True):
-            judged = [keep for keep in verdict if keep is not None]
-            shares[case.kind, case.problem] = sum(judged) / len(judged) if judged else None
-        gaps = []
-        for t in self._tested:
-            share = shares[self.cases[t].kind, self.cases[t].problem]
-            control = shares.get((CONTROL, self.cases[t].problem))
-            if share is not None and control:
-                gaps.append(abs(share - control))
-        return (sum(gaps) / len(gaps) if gaps else math.nan), len(gaps)
+def _of_groups(totals: FloatArray) -> list[FloatArray]:
+    """Of counts [n, 1, blocks x 4]: the mean score of each group's classes."""
+    counts = totals[:, 0].reshape(len(totals), -1, 4)
+    score = prm_score(counts)
+    score[:, _BLOCKS.index(F1_ALONE)] = f1(counts[:, _BLOCKS.index(F1_ALONE)])
+    return [score[:, [_BLOCKS.index(kind) for kind in group]].mean(axis=1) for group in GROUPS.values()]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PRMBenchScore(RuleScore):
-    """One system under one rule for its threshold."""
-
-    redundancy_threshold: float | None
-    """``None`` without redundancy scores: simplicity is then judged like the other classes."""
-    flags: Flags
+def _accuracies(totals: FloatArray) -> list[FloatArray]:
+    """Of the total's counts, first errors flagged, and first errors."""
+    tp, fp, fn, tn, found, firsts = np.moveaxis(totals[:, 0], -1, 0)
+    return [(tp + tn) / (tp + fp + fn + tn), tp / (tp + fn), tn / (tn + fp), found / firsts]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PRMBenchEvaluation:
-    """All systems over the same traces."""
+_GROUPS = Ratios(names=tuple(GROUPS), of=_of_groups)
+_ACCURACY = Ratios(names=("accuracy", "accuracy_good", "accuracy_bad", "first_error"), of=_accuracies)
 
-    traces: int
-    """Without controls."""
-    controls: int
-    repeated: int
-    """Rows with the class and ``idx`` of an earlier row; left out."""
-    left_out: int
-    """Traces without a record of some system; no system is judged on them."""
-    classes: Mapping[str, int]
-    """Traces of each class."""
-    systems: tuple[SystemCounts, ...]
-    scores: tuple[PRMBenchScore, ...]
+
+def _flags(cases: Sequence[PRMBenchCase], verdicts: Verdicts, bootstrap: Bootstrap) -> Measured:
+    """All figures of one system's verdicts."""
+    tested = [(case, verdict) for case, verdict in zip(cases, verdicts, strict=True) if case.kind != CONTROL]
+    blocks, firsts = np.zeros((len(tested), len(_BLOCKS), 4)), np.zeros((len(tested), 2))
+    for row, first_row, (case, verdict) in zip(blocks, firsts, tested, strict=True):
+        for step in np.flatnonzero(~np.isnan(verdict)).tolist():
+            cell = (TP if case.good[step] else FP) if verdict[step] else (FN if case.good[step] else TN)
+            row[[_BLOCKS.index(name) for name in ("", case.kind, position_of(step))], cell] += 1
+        if (first := case.first_error) is not None and not np.isnan(verdict[first]):
+            first_row[:] = not verdict[first], 1
+    problems = [case.problem for case, _ in tested]
+
+    def of(name: str) -> Measured:
+        rates = _F1_FLAGS if name == F1_ALONE else _FLAGS
+        return rates.row(bootstrap, blocks[:, _BLOCKS.index(name)], problems)
+
+    similarity, pairs = _similarity(cases, verdicts)
+    unparsed = sum(bool(np.isnan(verdict).all()) for _, verdict in tested)
+    return Measured(
+        total=of(""),
+        classes={kind: of(kind) for kind in _KINDS},
+        groups=_GROUPS.row(bootstrap, blocks.reshape(len(tested), -1), problems),
+        positions={name: of(name) for name in POSITIONS},
+        **_ACCURACY.row(bootstrap, np.concatenate([blocks[:, 0], firsts], axis=1), problems),
+        similarity=similarity,
+        pairs=pairs,
+        parsed=1 - unparsed / len(tested),
+        unparsed=unparsed,
+        unjudged_steps=sum(int(np.isnan(verdict).sum()) for _, verdict in tested),
+    )
+
+
+def _similarity(cases: Sequence[PRMBenchCase], verdicts: Verdicts) -> tuple[float, int]:
+    shares = {
+        (case.kind, case.problem): float(np.nanmean(verdict)) if not np.isnan(verdict).all() else math.nan
+        for case, verdict in zip(cases, verdicts, strict=True)
+    }
+    controls = {problem: share for (kind, problem), share in shares.items() if kind == CONTROL and share > 0}
+    gaps = [
+        abs(share - controls[problem])
+        for (kind, problem), share in shares.items()
+        if kind != CONTROL and problem in controls and not math.isnan(share)
+    ]
+    return (sum(gaps) / len(gaps) if gaps else math.nan), len(gaps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,13 +242,12 @@ def evaluate_prmbench(
     missing: Missing = "leave-out",
     draws: int = 1000,
     seed: int = 0,
-) -> PRMBenchEvaluation:
+) -> Measured:
     """Compare ``systems`` (aligned with the traces of the cases) with the truth under each rule.
 
-    ``redundancy`` has the redundancy scores of a system by its name. A trace without a record of some system
-    is left out for every system, or, if ``missing`` is ``wrong``, stays without a verdict for this system.
-    Controls do not need a record. Steps without verdict are not counted, but reported. Intervals resample
-    problems (``idx``), with fixed thresholds.
+    ``redundancy`` has the redundancy scores of a system by its name; without them simplicity is judged like
+    the other classes. A trace without a record of some system is left out for every system, or, if
+    ``missing`` is ``wrong``, stays without a verdict for this system. Controls do not need a record.
 
     Raises ``LabelError`` for no cases or systems, redundancy scores of an unknown system, and where a
     threshold cannot be fitted; ``ScoreError`` if no trace has a record of every system.
@@ -356,67 +266,54 @@ def evaluate_prmbench(
         if redundancy and simple:  # redundancy is read for these classes only
             common -= set(simple) - set(recorded_by_all(list(redundancy.values()), simple))
     used = [t for t, case in enumerate(cases) if t in common or case.kind == CONTROL]
-    evaluator = StepFlagEvaluator([cases[t] for t in used], draws=draws, seed=seed)
-    scores = [
-        PRMBenchScore(
-            **applied.of(system),
-            redundancy_threshold=redundancy_threshold if system.name in redundancy else None,
-            flags=evaluator.evaluate(verdicts),
-        )
-        for system in systems
-        for applied, verdicts in _verdicts(
-            system, redundancy.get(system.name), redundancy_threshold, used, evaluator.cases, rules
-        )
-    ]
-    return PRMBenchEvaluation(
+    chosen, bootstrap = [cases[t] for t in used], Bootstrap(draws=draws, seed=seed)
+    scores = []
+    for system in systems:
+        rows = [(system.scores if system.kind == "scores" else system.good).array(t) for t in used]
+        of_redundancy = redundancy.get(system.name)
+        redundant = {
+            at: _judged(-of_redundancy.scores.array(t), -redundancy_threshold, True)
+            for at, t in enumerate(used)
+            if of_redundancy and chosen[at].kind in GROUPS["simplicity"]
+        }
+
+        def fit(
+            members: list[int], rows: Verdicts = rows, redundant: Mapping[int, FloatArray] = redundant
+        ) -> float:
+            fitted = [t for t in members if chosen[t].kind != CONTROL and t not in redundant]
+            values = np.concatenate([rows[t] for t in fitted] or [np.empty(0)])
+            good = np.array([step for t in fitted for step in chosen[t].good], dtype=bool)
+            known = ~np.isnan(values)
+            return best_flag_threshold(values[known].tolist(), good[known].tolist())
+
+        names = [case.problem for case in chosen], [case.kind for case in chosen]
+        for applied in readings(system, rules, *names, fit):
+            cuts = applied.of_trace or (0.5,) * len(rows)
+            verdicts = [
+                redundant.get(at, _judged(row, cut))
+                for at, (row, cut) in enumerate(zip(rows, cuts, strict=True))
+            ]
+            scores.append(
+                applied.score(
+                    system,
+                    redundancy_threshold=redundancy_threshold if of_redundancy else None,
+                    flags=_flags(chosen, verdicts, bootstrap),
+                )
+            )
+    return Measured(
         traces=len(common),
         controls=len(used) - len(common),
         repeated=data.repeated,
         left_out=len(tested) - len(common),
-        classes=evaluator.classes,
-        systems=tuple(system.summary() for system in systems),
-        scores=tuple(scores),
+        classes=dict(Counter(case.kind for case in chosen if case.kind != CONTROL)),
+        systems=[system.summary() for system in systems],
+        scores=scores,
     )
 
 
-def _verdicts(
-    system: System,
-    redundancy: System | None,
-    redundancy_threshold: float,
-    used: Sequence[int],
-    cases: Sequence[PRMBenchCase],
-    rules: Sequence[str | float],
-) -> Iterator[tuple[Thresholds, list[list[bool | None]]]]:
-    """The thresholds and the verdicts under each rule."""
-    if system.kind == "labels":
-        yield LABELLED, [system.good[t] for t in used]
-        return
-    rows = [system.scores[t] for t in used]
-    redundant = {
-        at: [None if score is None else score <= redundancy_threshold for score in redundancy.scores[t]]
-        for at, t in enumerate(used)
-        if redundancy and cases[at].kind in GROUPS["simplicity"]
-    }
-
-    def fit(members: list[int]) -> float:
-        scored = [
-            (score, good)
-            for t in members
-            if cases[t].kind != CONTROL and t not in redundant
-            for score, good in zip(rows[t], cases[t].good, strict=True)
-            if score is not None
-        ]
-        return best_flag_threshold([score for score, _ in scored], [good for _, good in scored])
-
-    for rule in rules:
-        applied = thresholds(rule, [case.problem for case in cases], [case.kind for case in cases], fit)
-        yield (
-            applied,
-            [
-                redundant.get(t) or [None if score is None else score > cut for score in row]
-                for t, (row, cut) in enumerate(zip(rows, applied.of_trace, strict=True))
-            ],
-        )
+def _judged(scores: FloatArray, cut: float, or_equal: bool = False) -> FloatArray:
+    """1 for a score above the cut, else 0; NaN without one."""
+    return np.where(np.isnan(scores), np.nan, (scores >= cut) if or_equal else (scores > cut))
 
 
 def _case(item: LabelledTrace) -> PRMBenchCase:
@@ -435,7 +332,7 @@ def _case(item: LabelledTrace) -> PRMBenchCase:
     return PRMBenchCase(item=item, kind=kind, problem=problem, good=labelled)
 
 
-def blind_prm_score(flags: ClassFlags) -> float:
+def blind_prm_score(flags: Measured) -> float:
     """The highest PRMScore of verdicts that do not depend on the step, over the share of steps kept."""
     valid, wrong = flags.tp + flags.fn, flags.fp + flags.tn
     share = np.linspace(0, 1, 1001)[:, None]
@@ -443,7 +340,7 @@ def blind_prm_score(flags: ClassFlags) -> float:
     return float(np.nanmax(prm_score(counts)))
 
 
-def _cards(score: PRMBenchScore, traces: int) -> list[Card]:
+def _cards(score: Measured, traces: int) -> list[Card]:
     """PRMScore overall, and in the weakest group."""
     flags, blind = score.flags, blind_prm_score(score.flags.total)
     groups = {name: group for name, group in flags.groups.items() if not math.isnan(group.value)}
@@ -457,7 +354,7 @@ def _cards(score: PRMBenchScore, traces: int) -> list[Card]:
     ]
 
 
-def prmbench_section(result: PRMBenchEvaluation) -> Section:
+def prmbench_section(result: Measured) -> Section:
     """PRMScore overall, by group, class and position."""
     order = ranked(result.scores, lambda score: score.flags.total.score.value)
     return Section(

@@ -3,15 +3,20 @@
 The metric compares the first step below a threshold with the labelled first error; the overall result is the
 unweighted mean of the subsets' F1s. Scores are "higher is better"; ``None`` or NaN means "not scored" and is
 never read as a low score. Each result says how its threshold was fitted (``surefoot.evaluation.splits``).
+
+Figures of a group of traces, with 95 % intervals over problems: ``acc_error``, the share of erroneous traces
+whose first error is found at exactly its step; ``acc_correct``, the share of correct traces in which none is
+reported; ``f1``, their harmonic mean. Counts: ``errors``, ``corrects``; erroneous traces with a prediction
+before the error (``early``), after it (``late``) or none (``missed``); traces without a prediction, which
+count as wrong (``unparsed``). ``partial`` are partly scored traces, which are judged on the scored steps.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Literal
 
 import numpy as np
@@ -19,26 +24,24 @@ from numpy.typing import ArrayLike
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.frame import Card, card
+from surefoot.evaluation.measures import Measured, Ratios, members_by
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import (
     CHOSEN_HERE,
-    LABELLED,
     POSITIONS,
     SPLIT,
-    RuleScore,
     Thresholds,
     position_of,
     ranked,
+    readings,
     threshold_above,
-    thresholds,
 )
 from surefoot.evaluation.step_layout import FloatArray
-from surefoot.evaluation.step_scores import System, SystemCounts, recorded_by_all
+from surefoot.evaluation.step_scores import System, recorded_by_all
 from surefoot.labels import LabelRule, binary_labels, first_error
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Trace
-from surefoot.stats.bootstrap import Bootstrap, group_sums
-from surefoot.stats.intervals import Interval
+from surefoot.stats.bootstrap import Bootstrap
 
 Missing = Literal["leave-out", "wrong"]
 
@@ -76,15 +79,13 @@ class Threshold:
     f1: float
 
 
-def first_error_below(scores: Sequence[float | None], threshold: float) -> int:
+def first_error_below(scores: Sequence[float | None], threshold: float) -> int | None:
     """0-based index of the first step scored below ``threshold``; -1 if there is none (ProcessBench).
 
-    Unscored steps are skipped.
+    Unscored steps are skipped; ``None`` without any score.
     """
-    for step, score in enumerate(scores):
-        if score is not None and score < threshold:  # False for NaN
-            return step
-    return -1
+    scored = [(step, score) for step, score in enumerate(scores) if score is not None and score == score]
+    return next((step for step, score in scored if score < threshold), -1) if scored else None
 
 
 def processbench_f1(
@@ -98,9 +99,9 @@ def processbench_f1(
     ``LabelError`` if lengths differ or a label is below -1.
     """
     _check_labels(step_scores, labels)
-    predicted = predicted_errors(step_scores, repeat(threshold))
-    totals = first_error_counts(predicted, labels).sum(axis=0)
-    acc_error, acc_correct, f1 = f1_rates(totals[None, None])[0].tolist()
+    predicted = [first_error_below(row, threshold) for row in step_scores]
+    totals = _counts(predicted, labels).sum(axis=0)
+    acc_error, acc_correct, f1 = (float(rate) for [rate] in _first_rates(totals[None, None]))
     return ProcessBenchResult(
         acc_error=acc_error,
         acc_correct=acc_correct,
@@ -108,21 +109,8 @@ def processbench_f1(
         errors=int(totals[1]),
         corrects=int(totals[3]),
         unscored=predicted.count(None),
-        partial=sum(0 < _scored(row) < len(row) for row in step_scores),
+        partial=_partial(step_scores),
     )
-
-
-def predicted_errors(step_scores: StepScoreLists, thresholds: Iterable[float]) -> list[int | None]:
-    """The first step of each trace below its threshold, -1 for none, ``None`` without any score."""
-    rows = zip(step_scores, thresholds, strict=False)
-    return [first_error_below(row, threshold) if _scored(row) else None for row, threshold in rows]
-
-
-def first_error_counts(predicted: Predicted, labels: ArrayLike) -> FloatArray:
-    """Errors found, errors, correct traces without report, correct traces: [traces, 4], 1 or 0 each."""
-    indices, truth = np.array([-2 if index is None else index for index in predicted]), np.asarray(labels)
-    wrong, hit = truth >= 0, indices == truth
-    return np.stack([wrong & hit, wrong, ~wrong & hit, ~wrong], axis=1).astype(float)
 
 
 def best_threshold(step_scores: StepScoreLists, labels: Sequence[int]) -> Threshold:
@@ -140,16 +128,13 @@ def best_threshold(step_scores: StepScoreLists, labels: Sequence[int]) -> Thresh
     finite = [s for scores in step_scores for s in scores if s is not None and s < math.inf]
     distinct = np.unique(np.array(finite, dtype=float))
     # cut j flags the j lowest distinct scores; a trace is judged correctly on one range of cuts
-    error_gain = np.zeros(len(distinct) + 2, dtype=int)
-    correct_gain = np.zeros(len(distinct) + 2, dtype=int)
+    gain = np.zeros((2, len(distinct) + 2), dtype=int)
     for scores, label in zip(step_scores, labels, strict=True):
         if _scored(scores) and label < len(scores):
             start, stop = _hit_cuts(scores, label, distinct)
-            gain = correct_gain if label < 0 else error_gain
-            gain[start] += 1
-            gain[stop] -= 1
-    hits_error, hits_correct = error_gain.cumsum()[:-1], correct_gain.cumsum()[:-1]
-    a, b = hits_error / (len(labels) - corrects), hits_correct / corrects
+            gain[int(label < 0), start] += 1
+            gain[int(label < 0), stop] -= 1
+    a, b = gain.cumsum(axis=1)[:, :-1] / [[len(labels) - corrects], [corrects]]
     f1 = np.divide(2 * a * b, a + b, out=np.zeros_like(a), where=(a + b) > 0)
     # equal F1 may differ in the last bit; the choice must not depend on it
     cut = int(np.flatnonzero(f1 >= f1.max() - 1e-12)[0])
@@ -167,6 +152,10 @@ def _hit_cuts(scores: Sequence[float | None], label: int, distinct: FloatArray) 
 
 def _scored(scores: Sequence[float | None]) -> int:
     return sum(score is not None and not math.isnan(score) for score in scores)
+
+
+def _partial(step_scores: StepScoreLists) -> int:
+    return sum(0 < _scored(row) < len(row) for row in step_scores)
 
 
 def _check_labels(step_scores: StepScoreLists, labels: Sequence[int]) -> None:
@@ -191,174 +180,64 @@ class ProcessBenchCase:
         return self.item.trace
 
 
-@dataclass(frozen=True, kw_only=True)
-class FirstErrors:
-    """Accuracy of predicted first errors over some traces; 95 % intervals over problems."""
-
-    acc_error: Interval
-    """Exact index, over erroneous traces."""
-    acc_correct: Interval
-    """None reported, over correct traces."""
-    f1: Interval
-    errors: int
-    corrects: int
-    early: int
-    """Erroneous traces with a prediction before the first error."""
-    late: int
-    missed: int
-    """Erroneous traces with none reported."""
-    unparsed: int
-    """Traces without a prediction; they count as wrong."""
+def _counts(predicted: Predicted, labels: ArrayLike) -> FloatArray:
+    """[traces, 8]: error found, error, correct without report, correct, early, late, missed, unparsed."""
+    index = np.array([math.nan if step is None else step for step in predicted])
+    truth = np.asarray(labels)
+    wrong, hit = truth >= 0, index == truth
+    columns = [wrong & hit, wrong, ~wrong & hit, ~wrong, wrong & (index >= 0) & (index < truth)]
+    columns += [wrong & (index > truth), wrong & (index == -1), np.isnan(index)]
+    return np.stack(columns, axis=1).astype(float)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """A part of the traces, over all subsets."""
-
-    by: str
-    value: str
-    found: FirstErrors
-
-
-class FirstErrorEvaluator:
-    """Compares any number of predictions with the truth of the same traces.
-
-    All predictions get the same bootstrap samples of problems, so that differences are paired.
-    """
-
-    def __init__(self, cases: Sequence[ProcessBenchCase], *, draws: int, seed: int) -> None:
-        self._cases, self._bootstrap = cases, Bootstrap(draws=draws, seed=seed)
-        self._labels = np.array([case.label for case in cases])
-        self._problems = [case.trace.problem_id for case in cases]
-        self.subsets: Mapping[str, Sequence[int]] = _groups([case.subset for case in cases])
-        """Indices of the traces of each subset."""
-        self._parts = _parts(cases)
-
-    def evaluate(self, predicted: Predicted, members: Sequence[int]) -> FirstErrors:
-        """Over the traces of these indices, of which there must be at least one."""
-        counts = self._by_problem(self._counts(predicted), members)
-        acc_error, acc_correct, f1 = self._bootstrap.totals([counts], f1_rates)
-        wrong = [(self._cases[t].label, predicted[t]) for t in members if self._cases[t].label >= 0]
-        return FirstErrors(
-            acc_error=acc_error,
-            acc_correct=acc_correct,
-            f1=f1,
-            errors=len(wrong),
-            corrects=len(members) - len(wrong),
-            early=sum(index is not None and 0 <= index < label for label, index in wrong),
-            late=sum(index is not None and index > label for label, index in wrong),
-            missed=sum(index == -1 for _, index in wrong),
-            unparsed=sum(predicted[t] is None for t in members),
-        )
-
-    def parts(self, predicted: Predicted) -> tuple[Part, ...]:
-        """By generator, position of the first error, length without one, and final answer."""
-        return tuple(
-            Part(by=by, value=value, found=self.evaluate(predicted, members))
-            for by, values in self._parts.items()
-            for value, members in values.items()
-            if members
-        )
-
-    def average_f1(self, predicted: Predicted) -> Interval:
-        """Unweighted mean of the subsets' F1s."""
-        return self._average(self._counts(predicted), _average_f1)
-
-    def difference(self, predicted: Predicted, other: Predicted) -> Interval:
-        """Mean F1 of ``predicted`` less the mean F1 of ``other``, paired by problem."""
-        both = np.concatenate([self._counts(predicted), self._counts(other)], axis=1)
-        return self._average(both, lambda t: _average_f1(t[..., :4]) - _average_f1(t[..., 4:]))
-
-    def _counts(self, predicted: Predicted) -> FloatArray:
-        return first_error_counts(predicted, self._labels)
-
-    def _by_problem(self, counts: FloatArray, members: Sequence[int]) -> FloatArray:
-        return group_sums(counts[list(members)], [self._problems[t] for t in members])
-
-    def _average(self, counts: FloatArray, statistic: Callable[[FloatArray], FloatArray]) -> Interval:
-        """Over all subsets, with problems sampled within each."""
-        strata = [self._by_problem(counts, members) for members in self.subsets.values()]
-        return self._bootstrap.totals(strata, statistic)[0]
-
-
-def f1_rates(totals_ns4: FloatArray) -> FloatArray:
-    """Accuracy on errors, on correct traces, and F1 of the first stratum: [n, 3]."""
-    return np.stack([rate[:, 0] for rate in _f1(totals_ns4)], axis=1)
-
-
-def _average_f1(totals_ns4: FloatArray) -> FloatArray:
-    """[n, 1]."""
-    average: FloatArray = _f1(totals_ns4)[2].mean(axis=1, keepdims=True)
-    return average
-
-
-def _f1(totals_ns4: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Both accuracies and F1, each [n, strata]."""
-    hit_error, errors, hit_correct, corrects = np.moveaxis(totals_ns4, -1, 0)
+def _f1(totals: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Both accuracies and their harmonic mean, each [n, strata]."""
+    hit_error, errors, hit_correct, corrects = np.moveaxis(totals[..., :4], -1, 0)
     with np.errstate(invalid="ignore"):  # 0/0 is undefined, so NaN is intended
         a, b = hit_error / errors, hit_correct / corrects
         return a, b, np.where(a + b == 0, 0.0, 2 * a * b / (a + b))
 
 
-def _parts(cases: Sequence[ProcessBenchCase]) -> dict[str, dict[str, list[int]]]:
-    """Indices of the traces of each part."""
+def _first_rates(totals: FloatArray) -> list[FloatArray]:
+    return [rate[:, 0] for rate in _f1(totals)]
+
+
+FIRST_ERRORS = Ratios(
+    names=("acc_error", "acc_correct", "f1"),
+    of=_first_rates,
+    totals={"errors": 1, "corrects": 3, "early": 4, "late": 5, "missed": 6, "unparsed": 7},
+)
+AVERAGE_F1 = Ratios(names=("average_f1",), of=lambda totals: [_f1(totals)[2].mean(axis=1)])
+DIFFERENCE = Ratios(
+    names=("difference",), of=lambda t: [(_f1(t[..., :8])[2] - _f1(t[..., 8:])[2]).mean(axis=1)]
+)
+
+
+def _parts(cases: Sequence[ProcessBenchCase]) -> list[tuple[str, str, list[int]]]:
+    """Indices of the traces of each part: by generator, place of the first error, length, final answer."""
     errors = [t for t, case in enumerate(cases) if case.label >= 0]
     corrects = [t for t, case in enumerate(cases) if case.label < 0]
+    answers = {True: "right", False: "wrong", None: "unknown"}
 
-    def binned(members: Sequence[int], number: Callable[[ProcessBenchCase], int]) -> dict[str, list[int]]:
-        bins: dict[str, list[int]] = {name: [] for name in POSITIONS}
-        for t in members:
-            bins[position_of(number(cases[t]))].append(t)
-        return bins
+    def grouped(
+        by: str, members: Sequence[int], key: Callable[[ProcessBenchCase], str], order: Sequence[str] = ()
+    ) -> list[tuple[str, str, list[int]]]:
+        groups = members_by([key(cases[t]) for t in members])
+        return [(by, v, [members[n] for n in groups[v]]) for v in order or groups if v in groups]
 
-    return {
-        "generator": _groups([case.trace.policy or "unknown" for case in cases]),
-        "first error at step": binned(errors, lambda case: case.label),
-        "steps of a correct trace": binned(corrects, lambda case: len(case.trace.steps)),
-        "answer of an erroneous trace": {
-            name: [t for t in errors if cases[t].trace.outcome is outcome]
-            for name, outcome in (("right", True), ("wrong", False), ("unknown", None))
-        },
-    }
-
-
-def _groups(keys: Sequence[str]) -> dict[str, list[int]]:
-    groups: dict[str, list[int]] = {}
-    for index, key in enumerate(keys):
-        groups.setdefault(key, []).append(index)
-    return groups
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessBenchScore(RuleScore):
-    """One system under one rule for its threshold."""
-
-    seen: str | None
-    """Subset that the threshold was fitted on; its results are optimistic."""
-    average_f1: Interval
-    """Unweighted mean of the subsets' F1s."""
-    difference: Interval | None
-    """``average_f1`` less the first system's (same rule, if it has it), paired by problem."""
-    subsets: Mapping[str, FirstErrors]
-    parts: tuple[Part, ...]
-    partial: int
-    """Partly scored traces; they are judged on the scored steps."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessBenchEvaluation:
-    """All systems over the same traces."""
-
-    traces: int
-    problems: int
-    left_out: int
-    """Traces without a record of some system; no system is judged on them."""
-    subsets: Mapping[str, int]
-    """Traces of each subset."""
-    position_f1: Mapping[str, float]
-    """F1 of the best predictor that does not read the trace (:func:`position_f1`), by subset."""
-    systems: tuple[SystemCounts, ...]
-    scores: tuple[ProcessBenchScore, ...]
+    return [
+        *grouped("generator", range(len(cases)), lambda case: case.trace.policy or "unknown"),
+        *grouped(_POSITION, errors, lambda case: position_of(case.label), POSITIONS),
+        *grouped(
+            "steps of a correct trace", corrects, lambda case: position_of(len(case.trace.steps)), POSITIONS
+        ),
+        *grouped(
+            "answer of an erroneous trace",
+            errors,
+            lambda case: answers[case.trace.outcome],
+            list(answers.values()),
+        ),
+    ]
 
 
 def processbench_cases(data: Mapping[str, Sequence[LabelledTrace]]) -> list[ProcessBenchCase]:
@@ -367,17 +246,13 @@ def processbench_cases(data: Mapping[str, Sequence[LabelledTrace]]) -> list[Proc
     Raises ``LabelError`` for a trace whose first error is unknown because of an unlabelled step, and for
     duplicate ids.
     """
-    cases = [
-        ProcessBenchCase(item=item, subset=subset, label=_label(item))
-        for subset, items in data.items()
-        for item in items
-    ]
-    seen: set[str] = set()
-    for case in cases:
-        if case.trace.id in seen:
-            raise LabelError(f"trace {case.trace.id} occurs twice in the data; give each file once")
-        seen.add(case.trace.id)
-    return cases
+    cases: dict[str, ProcessBenchCase] = {}
+    for subset, items in data.items():
+        for item in items:
+            if item.trace.id in cases:
+                raise LabelError(f"trace {item.trace.id} occurs twice in the data; give each file once")
+            cases[item.trace.id] = ProcessBenchCase(item=item, subset=subset, label=_label(item))
+    return list(cases.values())
 
 
 def evaluate_processbench(
@@ -388,13 +263,16 @@ def evaluate_processbench(
     missing: Missing = "leave-out",
     draws: int = 1000,
     seed: int = 0,
-) -> ProcessBenchEvaluation:
+) -> Measured:
     """Compare ``systems`` (aligned with the traces of ``cases``) with the truth under each rule.
 
     A judge predicts its first bad step; an earlier step without verdict makes the prediction unparsed, as
     does a trace without any score for a scorer. Both count as wrong, as in the paper. A trace without a
     record of some system is left out for every system, or counts as wrong, by ``missing``. Thresholds stay
-    fixed while problems are resampled.
+    fixed while problems are resampled, all in the same samples. Of each score: ``average_f1``, the unweighted
+    mean of the subsets' F1s; ``difference``, this less the first system's (same rule, if it has it), paired
+    by problem; ``seen``, the subset that the threshold was fitted on, whose results are optimistic; figures
+    by subset and ``parts``. ``position_f1`` is that of the function of this name, by subset.
 
     Raises ``LabelError`` for no cases or systems, and where a threshold cannot be fitted; ``ScoreError`` if
     no trace has a record of every system.
@@ -403,58 +281,56 @@ def evaluate_processbench(
         raise LabelError("give at least one trace and one scorer or judge")
     used = recorded_by_all(systems) if missing == "leave-out" else list(range(len(cases)))
     evaluated = [cases[t] for t in used]
-    evaluator = FirstErrorEvaluator(evaluated, draws=draws, seed=seed)
-    scores: list[ProcessBenchScore] = []
-    first: dict[str, list[int | None]] = {}
+    labels, names = np.array([case.label for case in evaluated]), [case.subset for case in evaluated]
+    problems = [case.trace.problem_id for case in evaluated]
+    owners, bootstrap, parts = np.array(problems), Bootstrap(draws=draws, seed=seed), _parts(evaluated)
+    subsets = members_by(names)
+    scores: list[Measured] = []
+    first: dict[str, FloatArray] = {}
+
     for system in systems:
-        for applied, predicted, partial in _predictions(system, used, evaluated, rules):
+        rows = [system.scores[t] if system.kind == "scores" else [] for t in used]
+
+        def fit(members: list[int], rows: StepScoreLists = rows) -> float:
+            return best_threshold([rows[t] for t in members], labels[members].tolist()).threshold
+
+        for applied in readings(system, rules, problems, names, fit):
+            counts = _counts(_predicted(system, used, rows, applied), labels)
             if is_first := system is systems[0]:
-                first[applied.rule] = predicted
-            reference = first.get(applied.rule) or next(iter(first.values()))
+                first[applied.rule] = counts
+            both = np.concatenate([counts, first.get(applied.rule, next(iter(first.values())))], axis=1)
+
+            def row(members: list[int], counts: FloatArray = counts) -> Measured:
+                return FIRST_ERRORS.row(bootstrap, counts[members], owners[members])
+
             scores.append(
-                ProcessBenchScore(
-                    **applied.of(system),
+                applied.score(
+                    system,
                     seen=applied.seen,
-                    average_f1=evaluator.average_f1(predicted),
-                    difference=None if is_first else evaluator.difference(predicted, reference),
-                    subsets={
-                        name: evaluator.evaluate(predicted, members)
-                        for name, members in evaluator.subsets.items()
-                    },
-                    parts=evaluator.parts(predicted),
-                    partial=partial,
+                    **AVERAGE_F1.row(bootstrap, counts, owners, names),
+                    **({"difference": None} if is_first else DIFFERENCE.row(bootstrap, both, owners, names)),
+                    subsets={name: row(members) for name, members in subsets.items()},
+                    parts=[Measured(by=by, value=value, found=row(members)) for by, value, members in parts],
+                    partial=_partial(rows),
                 )
             )
-    return ProcessBenchEvaluation(
+    return Measured(
         traces=len(evaluated),
-        problems=len({case.trace.problem_id for case in evaluated}),
+        problems=len(set(problems)),
         left_out=len(cases) - len(evaluated),
-        subsets={name: len(members) for name, members in evaluator.subsets.items()},
-        position_f1={
-            name: position_f1([evaluated[t].label for t in members])
-            for name, members in evaluator.subsets.items()
-        },
-        systems=tuple(system.summary() for system in systems),
-        scores=tuple(scores),
+        subsets={name: len(members) for name, members in subsets.items()},
+        position_f1={name: position_f1(labels[members].tolist()) for name, members in subsets.items()},
+        systems=[system.summary() for system in systems],
+        scores=scores,
     )
 
 
-def _predictions(
-    system: System, used: Sequence[int], cases: Sequence[ProcessBenchCase], rules: Sequence[str | float]
-) -> Iterator[tuple[Thresholds, list[int | None], int]]:
-    """Under each rule the thresholds, the predicted first errors, and the number of partly scored traces."""
+def _predicted(
+    system: System, used: Sequence[int], rows: StepScoreLists, applied: Thresholds
+) -> list[int | None]:
     if system.kind == "labels":
-        yield LABELLED, [first_error(system.good[t]) for t in used], 0
-        return
-    scores = [system.scores[t] for t in used]
-    partial = sum(0 < _scored(row) < len(row) for row in scores)
-
-    def fit(members: list[int]) -> float:
-        return best_threshold([scores[t] for t in members], [cases[t].label for t in members]).threshold
-
-    for rule in rules:
-        applied = thresholds(rule, [c.trace.problem_id for c in cases], [c.subset for c in cases], fit)
-        yield applied, predicted_errors(scores, applied.of_trace), partial
+        return [first_error(system.good[t]) for t in used]
+    return [first_error_below(row, cut) for row, cut in zip(rows, applied.of_trace, strict=True)]
 
 
 def _label(item: LabelledTrace) -> int:
@@ -482,7 +358,7 @@ def position_f1(labels: Sequence[int]) -> float:
     return 2 * share / (1 + math.sqrt(share)) ** 2
 
 
-def processbench_section(result: ProcessBenchEvaluation) -> Section:
+def processbench_section(result: Measured) -> Section:
     """F1 by subset and rule, and accuracy by generator, position and answer."""
     position = math.fsum(result.position_f1.values()) / len(result.position_f1)
     cards: dict[str, list[Card]] = {}

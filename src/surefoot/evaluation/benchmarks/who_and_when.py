@@ -4,6 +4,10 @@ A prediction is a step; its agent is the speaker of that step. As in the paper a
 without a prediction is wrong. The paper's script searches for the true step within the digits of the
 predicted one ("1" in "12") and for the true name within the predicted one; here both must be equal, names in
 any case.
+
+Figures, with 95 % intervals over problems: ``agent``, the share of runs whose agent is found; ``within``, by
+steps, the share whose true step is at most so far away (0 is the step accuracy); ``missing`` runs without a
+prediction, which are wrong.
 """
 
 from __future__ import annotations
@@ -17,14 +21,14 @@ import numpy as np
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.agent_steps import Kind
 from surefoot.evaluation.frame import Card, JudgedTrace, card
+from surefoot.evaluation.measures import Measured, Ratios, members_by
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import HALVES, half_of
-from surefoot.evaluation.step_layout import BoolArray, FloatArray
-from surefoot.evaluation.step_scores import System, SystemCounts
+from surefoot.evaluation.step_layout import FloatArray
+from surefoot.evaluation.step_scores import System
 from surefoot.formats.who_and_when import agent_name
 from surefoot.protocols import LabelledTrace
-from surefoot.stats.bootstrap import Bootstrap, group_sums
-from surefoot.stats.intervals import Interval
+from surefoot.stats.bootstrap import Bootstrap
 
 TOLERANCES = (0, 1, 2, 3, 4, 5)
 """Maximum distances between predicted and true step."""
@@ -49,40 +53,12 @@ class BlamedRun:
         return [step for step, speaker in enumerate(self.speakers) if speaker is not None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlameAccuracy:
-    """95 % intervals over problems."""
-
-    agent: Interval
-    within: Mapping[int, Interval]
-    """Share of runs whose true step is at most this many steps away; 0 is the step accuracy."""
-    missing: int
-    """Runs without a prediction; they are wrong."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlameScore:
-    """One system, or one baseline (kind ``floor``)."""
-
-    system: str
-    kind: Kind
-    subsets: Mapping[str, BlameAccuracy]
-
-    @property
-    def name(self) -> str:
-        """Name in tables."""
-        return f"baseline: {self.system}" if self.kind == "floor" else self.system
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlameEvaluation:
-    """All baselines and systems over the same runs."""
-
-    runs: Mapping[str, int]
-    other_speaker: int
-    """Runs in which the agent to blame is not the speaker of the step to blame."""
-    systems: tuple[SystemCounts, ...]
-    scores: tuple[BlameScore, ...]
+BLAMES = Ratios(
+    names=("agent", *map(str, TOLERANCES)),
+    of=lambda totals: [totals[:, 0, column] / totals[:, 0, -1] for column in range(1, 2 + len(TOLERANCES))],
+    totals={"missing": 0},
+)
+"""Of the columns of :func:`_all_hits`, and a column of ones."""
 
 
 def blamed_runs(data: Mapping[str, Sequence[LabelledTrace]]) -> list[BlamedRun]:
@@ -115,7 +91,7 @@ def blamed_runs(data: Mapping[str, Sequence[LabelledTrace]]) -> list[BlamedRun]:
 
 def evaluate_who_and_when(
     runs: Sequence[BlamedRun], systems: Sequence[System], *, draws: int = 1000, seed: int = 0
-) -> BlameEvaluation:
+) -> Measured:
     """Compare baselines and ``systems`` (aligned with ``runs``) with the truth.
 
     A scorer blames the agents' step with its lowest score, the first of equals; a judge its first bad step.
@@ -129,23 +105,28 @@ def evaluate_who_and_when(
     for system in systems:
         steps = [_blamed_step(system, number, run) for number, run in enumerate(runs)]
         hits.append((system.name, system.kind, _all_hits(runs, steps)))
-    bootstrap = Bootstrap(draws=draws, seed=seed)
-    subsets = list(dict.fromkeys(run.subset for run in runs))
-    members = {name: np.array([run.subset == name for run in runs]) for name in subsets}
-    return BlameEvaluation(
-        runs={name: int(subset.sum()) for name, subset in members.items()},
+    bootstrap, problems = Bootstrap(draws=draws, seed=seed), np.array([run.problem_id for run in runs])
+    subsets = members_by([run.subset for run in runs])
+
+    def figures(rows: FloatArray, members: list[int]) -> Measured:
+        counts = np.column_stack([rows[members], np.ones(len(members))])
+        row = BLAMES.row(bootstrap, counts, problems[members])
+        within = {tolerance: row[str(tolerance)] for tolerance in TOLERANCES}
+        return Measured(agent=row.agent, within=within, missing=row.missing)
+
+    return Measured(
+        runs={name: len(members) for name, members in subsets.items()},
         other_speaker=sum(run.speakers[run.step] != run.agent for run in runs),
-        systems=tuple(system.summary() for system in systems),
-        scores=tuple(
-            BlameScore(
+        systems=[system.summary() for system in systems],
+        scores=[
+            Measured(
                 system=name,
                 kind=kind,
-                subsets={
-                    label: _accuracy(rows, subset, runs, bootstrap) for label, subset in members.items()
-                },
+                subsets={label: figures(rows, members) for label, members in subsets.items()},
+                name=f"baseline: {name}" if kind == "floor" else name,
             )
             for name, kind, rows in hits
-        ),
+        ],
     )
 
 
@@ -213,18 +194,6 @@ def _random(run: BlamedRun) -> list[float]:
     return [0.0, (run.agent in agents) / len(agents), *near]
 
 
-def _accuracy(
-    hits: FloatArray, members: BoolArray, runs: Sequence[BlamedRun], bootstrap: Bootstrap
-) -> BlameAccuracy:
-    problems = [run.problem_id for run, member in zip(runs, members, strict=True) if member]
-    rows = np.column_stack([hits[members][:, 1:], np.ones(len(problems))])
-    agent, *within = bootstrap.totals(
-        [group_sums(rows, problems)], lambda totals: totals[:, 0, :-1] / totals[:, 0, -1:]
-    )
-    missing = int(hits[members][:, 0].sum())
-    return BlameAccuracy(agent=agent, within=dict(zip(TOLERANCES, within, strict=True)), missing=missing)
-
-
 def judged_blames(
     runs: Sequence[BlamedRun], items: Sequence[LabelledTrace], systems: Sequence[System]
 ) -> Iterator[JudgedTrace]:
@@ -240,7 +209,7 @@ def judged_blames(
             )
 
 
-def _card(score: BlameScore, result: BlameEvaluation) -> list[Card]:
+def _card(score: Measured, result: Measured) -> list[Card]:
     """The step accuracy in the largest subset, against its best baseline."""
     subset = max(result.runs, key=lambda name: result.runs[name])
     floors = [other for other in result.scores if other.kind == "floor"]
@@ -251,7 +220,7 @@ def _card(score: BlameScore, result: BlameEvaluation) -> list[Card]:
     return [card("reads", accuracy, text, result.runs[subset], "runs", null=null)]
 
 
-def who_and_when_section(result: BlameEvaluation) -> Section:
+def who_and_when_section(result: Measured) -> Section:
     """Accuracies by subset with the baselines first."""
     cards = {score.system: _card(score, result) for score in result.scores if score.kind != "floor"}
     order = sorted(cards, key=lambda name: -cards[name][0].estimate.value)
