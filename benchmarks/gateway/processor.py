@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
+import re
+import sqlite3
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -92,47 +94,67 @@ class _Upstream(Http):
         return answer_of(json.loads(body or b"{}"))
 
 
-@dataclass
-class _Journal:
-    """Appends to a file in a thread; writers that wait share one flush to disk."""
+def _durable(upstream: int, folder: str) -> None:
+    """Run the smallest proxy that votes and loses nothing: Starlette, aiohttp, and SQLite with full
+    synchronisation, which requests that wait write to together. It has no keys, limits or monitoring."""
+    import aiohttp
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
 
-    file: int
-    thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
-    waiting: list[tuple[bytes, asyncio.Future[None]]] = field(default_factory=list)
-    writing: bool = False
+    store = sqlite3.connect(f"{folder}/store.db", check_same_thread=False, isolation_level=None)
+    for line in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL"):
+        store.execute(line)
+    store.execute("CREATE TABLE requests (id INTEGER PRIMARY KEY, sent BLOB, received BLOB)")
+    thread = ThreadPoolExecutor(1)
+    waiting: list[tuple[bytes, bytes, asyncio.Future[None]]] = []
 
-    async def append(self, data: bytes) -> None:
+    def commit(rows: list[tuple[bytes, bytes]]) -> None:
+        store.execute("BEGIN")
+        store.executemany("INSERT INTO requests (sent, received) VALUES (?, ?)", rows)
+        store.execute("COMMIT")
+
+    async def write() -> None:
+        while waiting:
+            batch = waiting[:]
+            waiting.clear()
+            rows = [(sent, received) for sent, received, _ in batch]
+            await asyncio.get_running_loop().run_in_executor(thread, commit, rows)
+            for _, _, done in batch:
+                done.set_result(None)
+
+    sessions: list[aiohttp.ClientSession] = []
+    writing: list[asyncio.Task[None]] = []
+
+    async def chat(request: Request) -> Response:
+        if not sessions:
+            sessions.append(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
+        sent = await request.body()
+        body = json.loads(sent)
+        count = body.get("n", 1)
+        url = f"http://127.0.0.1:{upstream}/v1/chat/completions"
+        headers = {"Content-Type": "application/json"}
+        async with sessions[0].post(url, data=json.dumps(body), headers=headers) as response:
+            received = await response.read()
+        answer = json.loads(received)
+        if count > 1:
+            texts = [choice["message"]["content"] for choice in answer["choices"]]
+            votes = [(re.findall(r"The answer is (\S+)\.", text) or [""])[-1] for text in texts]
+            winner = Counter(votes).most_common(1)[0][0]
+            answer["choices"] = [answer["choices"][votes.index(winner)]]
+            received = json.dumps(answer).encode()
         done = asyncio.get_running_loop().create_future()
-        self.waiting.append((data, done))
-        if not self.writing:
-            self.writing = True
-            while self.waiting:
-                batch, self.waiting = self.waiting, []
-                lines = b"".join(line for line, _ in batch)
-                await asyncio.get_running_loop().run_in_executor(self.thread, self._write, lines)
-                for _, future in batch:
-                    future.set_result(None)
-            self.writing = False
+        waiting.append((sent, received, done))
+        if not writing or writing[0].done():
+            writing[:] = [asyncio.create_task(write())]
         await done
+        return Response(received, media_type="application/json")
 
-    def _write(self, data: bytes) -> None:
-        os.write(self.file, data)
-        os.fsync(self.file)
-
-
-def _bare(port: int, folder: str) -> type[Http]:
-    journal = _Journal(os.open(f"{folder}/journal", os.O_CREAT | os.O_APPEND | os.O_WRONLY))
-    free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-
-    class Bare(Http):
-        async def answer(self, _: str, body: bytes) -> bytes:
-            link = free.pop() if free else await asyncio.open_connection("127.0.0.1", port)
-            response = (await post(link, body))[1]
-            free.append(link)
-            await journal.append(body + b"\n" + response + b"\n")
-            return response
-
-    return Bare
+    app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
+    config = uvicorn.Config(app, port=0, log_level="warning", access_log=False)
+    serve(uvicorn.Server(config), str)
 
 
 def _gateway(upstream: int, folder: str) -> None:
@@ -183,9 +205,8 @@ def _process(*command: str, folder: str) -> Iterator[subprocess.Popen[bytes]]:
 def _ours(role: str, upstream: int, folder: str) -> Iterator[Rival]:
     with started(MODULE, role, str(upstream), folder) as (process, line):
         port, *key = line.split()
-        models: dict[str, dict[str, Any]] = {"plain": {"model": "m"}}
-        if key:
-            models["majority_4"] = {"model": "majority:n=4"}
+        majority = {"model": "majority:n=4"} if key else {"model": "m", "n": 4}
+        models: dict[str, dict[str, Any]] = {"plain": {"model": "m"}, "majority_4": majority}
         yield Rival(process=process.pid, port=int(port), model=models, key="".join(key))
 
 
@@ -247,13 +268,13 @@ def race(rivals: Path | None, requests: int, only: str | None = None) -> dict[st
         top = stack.enter_context(tempfile.TemporaryDirectory())
         port = int(stack.enter_context(started(MODULE, "upstream"))[1])
         servers: dict[str, Rival] = {}
-        for name in ("surefoot", "bare", "its_hub", "litellm"):
+        for name in ("surefoot", "durable", "its_hub", "litellm"):
             folder = f"{top}/{name}"
             Path(folder).mkdir()
             python = (rivals or Path()) / name / "bin" / "python"
             if only not in (None, name):
                 continue
-            if name in ("surefoot", "bare"):
+            if name in ("surefoot", "durable"):
                 entered = _ours(name, port, folder)
             elif rivals is None or not python.exists():
                 left_out(name, "README.md has the command that installs it; give --rivals")
@@ -285,7 +306,7 @@ def report(results: dict[str, dict[str, list[float]]]) -> None:
 
 def _main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("role", choices=["upstream", "bare", "surefoot", "race"])
+    parser.add_argument("role", choices=["upstream", "durable", "surefoot", "race"])
     parser.add_argument("upstream", nargs="?", type=int)
     parser.add_argument("folder", nargs="?")
     parser.add_argument("--rivals", type=Path)
@@ -294,8 +315,8 @@ def _main() -> None:
     given = parser.parse_args()
     if given.role == "upstream":
         run(_Upstream)
-    elif given.role == "bare":
-        run(_bare(given.upstream, given.folder))
+    elif given.role == "durable":
+        _durable(given.upstream, given.folder)
     elif given.role == "surefoot":
         _gateway(given.upstream, given.folder)
     else:

@@ -191,7 +191,7 @@ class Streams:
         return [(name, int(at)) for at in np.concatenate([*rounds, np.empty(0, dtype=int)])[:count]]
 
     def monitor(self, reference: list[tuple[str, int]]) -> Monitor:
-        monitor = Monitor(MonitorSettings(reference=REFERENCE))
+        monitor = Monitor(MonitorSettings(reference=REFERENCE, gold_share=GOLD_SHARE, gold_project=1))
         self.feed(monitor, reference, [])
         return monitor
 
@@ -208,7 +208,7 @@ class Streams:
             if len(late) > GOLD_DELAY or not monitor.chart.fitted:
                 proxy, gold = late.pop(0)
                 if proxy >= 0:
-                    monitor.chart.add_gold(proxy, gold, 1 / GOLD_SHARE)
+                    monitor.chart.add_gold(proxy, gold)
             if monitor.chart.alarm:
                 return number
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -23,6 +24,7 @@ from surefoot.server import (
     open_database,
     resume_monitor,
 )
+from surefoot.server.gateway.changes import ChangeChart, p_value
 from surefoot.server.gateway.monitor import Observations
 
 
@@ -63,45 +65,66 @@ def fed(chart, start, count, *, wrong=0.2, **fields):
         one = record_of(int(rng.integers(10_000)), **fields)
         chart.add(one)
         if number % 3 == 0 and one.candidates:
-            chart.add_gold(one.candidates[0].score, bool(rng.random() > wrong), 3.0)
+            chart.add_gold(one.candidates[0].score, bool(rng.random() > wrong))
         if chart.alarm:
             return number - start
     return None
 
 
 CHANGES = {
-    "new questions": {"prompt": "prove for all n that the sum is even"},
-    "changed upstream": {"usage": Usage(completion_tokens=40)},
-    "changed upstream, failing": {"status": 502, "candidates": ()},
-    "broken parser": {"answer": None},
-    "gamed scorer": {"text": "trust me\nAnswer: 3\n", "score": 0.9, "wrong": 0.95},
-    "new policy": {"text": "hmm\nAnswer: 3\n", "score": 0.3, "wrong": 0.8},
+    "failing": ({"status": 502, "candidates": ()}, {"without answer"}),
+    "broken parser": ({"answer": None}, {"without answer"}),
+    "gamed scorer": (
+        {"text": "trust me\nAnswer: 3\n", "score": 0.9, "wrong": 0.95},
+        {"score", "proxy minus gold"},
+    ),
+    "new policy": ({"text": "hmm\nAnswer: 3\n", "score": 0.3, "wrong": 0.8}, {"score"}),
 }
-
-
-SIGNALS = {
-    "new questions": {"prompt length"},
-    "changed upstream": {"tokens per character"},
-    "changed upstream, failing": {"failed"},
-    "broken parser": {"without answer"},
-    "gamed scorer": {"score", "proxy minus gold"},
-    "new policy": {"score"},
-}
+"""What changes, and which signals show it."""
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_seen_and_its_signals_are_named(name):
     chart = Monitor(MonitorSettings(reference=600)).chart
+    fields, signals = CHANGES[name]
     assert fed(chart, 0, 1500) is None
     assert chart.change.signals == {}
-    delay = fed(chart, 5000, 300, **CHANGES[name])
+    delay = fed(chart, 5000, 300, **fields)
     assert delay is not None
     assert delay < 200
-    for start in range(6000, 6060):
-        fed(chart, 3 * start, 1, **CHANGES[name])
+    for start in range(6000, 6200):
+        fed(chart, 3 * start, 1, **fields)
     assert chart.change.alarm
-    assert set(chart.change.signals) >= SIGNALS[name]
-    assert chart.change.requests < 300
+    assert set(chart.change.signals) >= signals
+    assert chart.change.requests < 400
+
+
+@pytest.mark.parametrize("turns", [1, 5, 15])
+def test_sessions_whose_answers_resemble_each_other_are_no_change(turns):
+    """30 charts of 1,000 requests after the reference may alarm three times, at one alarm in 10,000."""
+    alarms = 0
+    for seed in range(30):
+        rng, chart = np.random.default_rng(seed), ChangeChart(MonitorSettings(reference=1000))
+        number = 0
+        while number < 2000:
+            level, length = rng.normal(), rng.integers(1, 200)
+            for _ in range(int(rng.integers(1, 2 * turns)) if turns > 1 else 1):
+                score = float(np.clip(0.6 + 0.2 * level + 0.1 * rng.normal(), 0, 1))
+                text = "so " * int(length + rng.integers(0, 20))
+                chart.add(record_of(0, text=text, score=score, answer=None if level < -2 else "3"))
+                number += 1
+        alarms += chart.alarm
+    assert alarms <= 4
+
+
+@pytest.mark.parametrize("degrees", [9, 16, 19])
+@pytest.mark.parametrize("errors", [0.0, -1.3, 2.1, 5.6, 9.0])
+def test_the_tails_of_students_t_are_the_integral_of_its_density(degrees, errors):
+    points = np.linspace(abs(errors), 2000, 4_000_001)
+    density = (1 + points**2 / degrees) ** (-(degrees + 1) / 2)
+    area = np.trapezoid(density, points)
+    whole = math.sqrt(degrees * math.pi) * math.gamma(degrees / 2) / math.gamma((degrees + 1) / 2)
+    assert p_value(errors, degrees) == pytest.approx(2 * area / whole, rel=1e-3)
 
 
 def test_requests_that_clients_got_wrong_are_passed_over():
@@ -165,12 +188,12 @@ def test_a_restart_continues_where_the_log_ends(tmp_path):
     with open_database(tmp_path / "store.db") as db:
         monitor = Monitor(settings)
         records = [record_of(number) for number in range(150)]
-        records += [record_of(number, prompt="prove for all n that it is even") for number in range(150, 230)]
+        records += [record_of(number, score=0.3) for number in range(150, 230)]
         for number, one in enumerate(records):
             stored = one.model_copy(update={"created": one.created + timedelta(seconds=number)})
             db.gateway.write_all([stored])
             monitor.chart.add(stored)
-        assert "prompt length" in monitor.chart.change.signals
+        assert "score" in monitor.chart.change.signals
         again = resume_monitor(settings, db.gateway, policy="p")
         assert again.chart.change == monitor.chart.change
         assert not resume_monitor(settings, db.gateway, policy="other").chart.fitted

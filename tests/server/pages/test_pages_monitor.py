@@ -46,7 +46,7 @@ def test_drift_with_intervals_and_alarms(room: Room) -> None:
         state["shares"]["accepted"]["interval"]["low"] < 0.5 < state["shares"]["accepted"]["interval"]["high"]
     )
     assert state["shares"]["unscored"]["interval"] is None
-    assert {len(curve["values"]) for curve in state["curves"].values()} == {30}
+    assert {len(curve["values"]) for curve in state["curves"].values()} == {31}
     both = state["signals"]["score"]
     assert both["reference"]["low"] < both["latest"]["value"] < both["reference"]["high"]
     assert "No change since the reference" in admin.get("/monitor").text

@@ -1,39 +1,47 @@
-"""Has anything changed? A chart of signals of each request, compared with a reference."""
+"""Has anything changed? A chart of signals of the answers, compared with a reference by blocks.
+
+Answers of one session resemble each other, so single answers are no independent evidence. The unit is the
+mean of a block of consecutive answers: the reference is the first ``_BLOCKS`` blocks, and the variance is
+that of their means. After each block, the means of the latest 2, 4, 8 and 16 blocks are compared with the
+reference by a t-test. A test of w blocks takes place every w blocks. Its level is its share of one false
+alarm in ``run_length`` answers over all signals and sizes: by the union bound, the tests may depend on each
+other.
+
+Assumption: without a change the blocks' means are about normal and nearly independent, as they are if a block
+(1/20 of the reference) is longer than most sessions.
+"""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from statistics import fmean, variance
 from typing import Final
 
-import numpy as np
-
-from surefoot.records import Problem
-from surefoot.scores import is_scored
 from surefoot.server.gateway.settings import MonitorSettings
-from surefoot.server.records import GatewayCandidate, GatewayRecord, GoldResult
-from surefoot.stats.e_detector import EDetector, FloatArray
+from surefoot.server.records import GatewayRecord, GoldResult
 from surefoot.stats.intervals import Interval
+from surefoot.stats.prediction_powered import student_t
 
-_NAMES: Final = (
-    *("prompt length", "failed", "empty", "cut off", "tokens per character"),
-    *("without answer", "unscored", "step length", "answer length"),
-    *("score", "proxy minus gold"),
-)
-"""Signals, in the order in which causes act: the questions, the server that answers, the parser of steps and
-answers, the policy's text, the score, and the score less what people say of the same answer."""
-_SHARES: Final = frozenset({"failed", "empty", "cut off", "without answer", "unscored"})
-"""Signals that are 0 or 1; the others but the last are ranked among the reference."""
-_STANDARD_ERRORS = 2.0
-"""Half width of the interval that a mean of the reference has, in the chart."""
+_SIZES: Final = (2, 4, 8, 16)
+"""Blocks of a test; a single one may be one long session."""
+_BLOCKS, _GOLD_BLOCKS = 20, 10
+"""Blocks of the reference, and of the labels that people give, which are few."""
+_LEAST_BLOCKS = 8
+"""Of the reference in which a signal must be observed."""
+_OF_REQUESTS: Final = ("score", "answer length", "without answer")
+_GOLD: Final = "proxy minus gold"
+_TESTS: Final = len(_SIZES) * (len(_OF_REQUESTS) + 1)
+_LEAST_SPREAD = 0.1
+"""Of a block's share of missing answers, which may come in one session: a fifth of a block alone is no
+alarm."""
+_SMALLEST = 1e-3
 _CLEAR = 3.5
-"""Standard errors from which a signal counts as changed after an alarm."""
-_KEPT = 500
-_LATEST = 100
+"""Standard errors from which another signal counts as changed after an alarm."""
+_SHOWN = 500
+"""Latest answers whose scores and evidence are kept for display."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +49,8 @@ class Change:
     """State of the chart."""
 
     evidence: float
-    """A change is claimed from ``MonitorSettings.run_length`` on."""
+    """So strong a result comes by chance once in this many requests; a change is claimed from
+    ``MonitorSettings.run_length`` on."""
     alarm: bool
     requests: int
     """Answered since the change, by estimate; 0 without an alarm."""
@@ -49,217 +58,221 @@ class Change:
     """Changed signals, in standard errors; empty without an alarm."""
 
 
+class BlockTest:
+    """A stream of values, whose later block means are compared with those of the first ``reference`` values.
+
+    ``run_length``: values between two false alarms, on average at least, of ``_TESTS`` such tests together.
+    NaN = not observed: a block's mean is that of its other values.
+    """
+
+    def __init__(
+        self, reference: int, run_length: float, *, blocks: int = _BLOCKS, least_spread: float
+    ) -> None:
+        self.size = max(1, reference // blocks)
+        self._run_length, self._least_spread = run_length, least_spread
+        self._open: list[float] = []
+        self._left = blocks
+        """Blocks that the reference still needs."""
+        self._first: list[float] = []
+        """Means of the blocks of the reference."""
+        self._latest: deque[float] = deque(maxlen=max(_SIZES))
+        self._count = 0
+        self.mean = self.spread = 0.0
+        """Of the blocks' means in the reference."""
+        self.evidence = 0.0
+        """As a share of ``run_length``, of the latest tests; from 1 on it is an alarm."""
+        self.changed = 0
+        """Values since the change, at the first alarm."""
+
+    def add(self, value: float) -> None:
+        """Add a value."""
+        self._open.append(value)
+        if len(self._open) < self.size:
+            return
+        values = [value for value in self._open if not math.isnan(value)]
+        self._open = []
+        if self._left:
+            self._first += [fmean(values)] if values else []
+            self._left -= 1
+            if not self._left and len(self._first) >= _LEAST_BLOCKS:
+                self._fit()
+        elif values and self.spread:
+            self._latest.append(fmean(values))
+            self._count += 1
+            self._test()
+
+    def _test(self) -> None:
+        strengths = {size: self._strength(size) for size in _SIZES if not self._count % size}
+        self.evidence = max(strengths.values(), default=self.evidence)
+        if self.evidence >= 1 and not self.changed:
+            self.changed = self.size * next(size for size, strength in strengths.items() if strength >= 1)
+
+    def _fit(self) -> None:
+        # k times the variance of means of k blocks is larger if neighbours resemble each other
+        found = max(k * variance(_means(self._first, k)) for k in (1, 2, 4) if 5 * k <= len(self._first))
+        self.mean, self.spread = fmean(self._first), max(math.sqrt(found), self._least_spread)
+
+    def _strength(self, size: int) -> float:
+        chance = p_value(self.errors(size), len(self._first) - 1)
+        return size * self.size / (_TESTS * self._run_length * chance)
+
+    def errors(self, size: int) -> float:
+        """Standard errors between the mean of the latest ``size`` blocks and the reference's."""
+        latest = list(self._latest)[-size:]
+        error = self.spread * math.sqrt(1 / len(self._first) + 1 / len(latest))
+        return (fmean(latest) - self.mean) / error
+
+    @property
+    def blocks_since(self) -> int:
+        """Complete blocks since the change, else the latest two, as far as there are."""
+        return min(len(self._latest), self.changed // self.size if self.changed else 2)
+
+    def means(self) -> tuple[Interval, Interval]:
+        """Mean of the reference and of the latest blocks, with 95 % intervals."""
+        width = student_t(len(self._first) - 1) * self.spread
+
+        def interval(blocks: Sequence[float]) -> Interval:
+            mean, error = fmean(blocks), width / math.sqrt(len(blocks))
+            return Interval(value=mean, low=mean - error, high=mean + error)
+
+        return interval(self._first), interval(list(self._latest)[-self.blocks_since :])
+
+
+def _means(values: Sequence[float], size: int) -> list[float]:
+    """Means of ``size`` neighbours each."""
+    return [fmean(values[at : at + size]) for at in range(0, len(values) - size + 1, size)]
+
+
 class ChangeChart:
     """The first ``settings.reference`` requests are the reference; the chart follows the others."""
 
     def __init__(self, settings: MonitorSettings) -> None:
         self.settings = settings
-        self._waiting: list[dict[str, float]] = []
-        self._gold: list[tuple[float, float]] | None = []
+        gold_length = settings.run_length * (settings.gold_share or 1.0)
+        spreads = {"without answer": _LEAST_SPREAD}
+        self._tests = {
+            name: BlockTest(
+                settings.reference, settings.run_length, least_spread=spreads.get(name, _SMALLEST)
+            )
+            for name in _OF_REQUESTS
+        }
+        self._tests[_GOLD] = BlockTest(
+            settings.gold_reference, gold_length, blocks=_GOLD_BLOCKS, least_spread=2 * _LEAST_SPREAD
+        )
+        self._requests = 0
         self._results: set[int] = set()
-        self._fitted: _Reference | None = None
-        self._rows: deque[FloatArray] = deque(maxlen=_KEPT)
-        self.scores: deque[float] = deque(maxlen=_KEPT)
-        self._new_gold: deque[tuple[float, float]] = deque(maxlen=_KEPT)
         self._since: int | None = None
-        self.evidence: deque[float] = deque(maxlen=_KEPT)
-        """Of a change, after each of the latest requests; ``scores`` are theirs, NaN without one."""
+        """Requests since the change."""
+        self.scores: deque[float] = deque(maxlen=_SHOWN)
+        """Of the latest requests after the reference, NaN without one."""
+        self.evidence: deque[float] = deque(maxlen=_SHOWN)
+        """After each of them; see :attr:`Change.evidence`."""
 
     def add(self, record: GatewayRecord) -> None:
         """Add an answered or failed request; requests that clients got wrong are passed over."""
         if (seen := signals_of(record)) is None:
             return
-        if self._fitted is None:
-            self._waiting.append(seen)
-            if len(self._waiting) >= self.settings.reference:
-                self._fitted = _Reference(self._waiting, self.settings.run_length)
-                self._waiting = []
-                self._fit_gold()
-            return
-        row = self._fitted.row(seen)
-        if self._new_gold:
-            row[-1] = self._fitted.weighted(*self._new_gold.popleft())
-        self._rows.append(row)
-        self.scores.append(seen["score"])
-        evidence = self._fitted.chart.add(row)
-        self.evidence.append(evidence)
+        for name in _OF_REQUESTS:
+            self._tests[name].add(seen[name])
+        self._requests += 1
         if self._since is not None:
             self._since += 1
-        elif evidence >= self.settings.run_length:
-            self._since = len(self._rows) - self._fitted.chart.change_point(np.array(self._rows))
+        self._look()
+        if self.fitted:
+            self.scores.append(seen["score"])
+            self.evidence.append(self._evidence)
 
-    def add_gold(self, proxy: float, right: bool, weight: float = 1.0) -> None:
-        """Add an answer's score in [0, 1], and whether people found all its steps right.
-
-        ``weight`` is 1 / (the chance of being sent to people). Charted with the next request.
-        """
-        if not (0 <= proxy <= 1 and math.isfinite(weight) and weight >= 1):
-            raise ValueError(f"a proxy lies in [0, 1] and a weight is at least 1, not {proxy} and {weight}")
-        value = (proxy - right + 1) / 2, weight
-        if self._gold is None:
-            self._new_gold.append(value)
-        else:
-            self._gold.append(value)
-            self._fit_gold()
+    def add_gold(self, proxy: float, right: bool) -> None:
+        """Add an answer's score in [0, 1], and whether people found all its steps right."""
+        if not 0 <= proxy <= 1:
+            raise ValueError(f"a proxy lies in [0, 1], not {proxy}")
+        self._tests[_GOLD].add(proxy - right)
+        self._look()
 
     def add_result(self, result: GoldResult) -> bool:
         """:meth:`add_gold`, once for each sample; whether it is new."""
         if result.sample in self._results:
             return False
         self._results.add(result.sample)
-        self.add_gold(result.proxy, result.right, result.weight)
+        self.add_gold(result.proxy, result.right)
         return True
 
-    def _fit_gold(self) -> None:
-        """Labels arrive late, so their reference is the first labels to arrive."""
-        if self._fitted is not None and self._gold and len(self._gold) >= self.settings.gold_reference:
-            self._fitted.fit_gold(self._gold)
-            self._gold = None
+    def _look(self) -> None:
+        changed = [test.changed for test in self._tests.values() if test.changed]
+        if changed and self._since is None:
+            self._since = max(changed)
+
+    @property
+    def _evidence(self) -> float:
+        return self.settings.run_length * max(test.evidence for test in self._tests.values())
 
     def compared(self) -> dict[str, tuple[Interval, Interval]]:
-        """Mean of each signal in the reference and in the requests since a change, else the latest; 95 %."""
-        if self._fitted is None or not self._rows:
-            return {}
-        return self._fitted.compared(np.array(self._rows)[-(self._since or _LATEST) :])
+        """Mean of each signal in the reference and since a change, else in the latest two blocks; 95 %. Of
+        the answer length, the geometric mean of the characters."""
+        means = {name: test.means() for name, test in self._tests.items() if test.blocks_since}
+        if pair := means.get("answer length"):
+            means["answer length"] = _characters(pair[0]), _characters(pair[1])
+        return means
 
     @property
     def fitted(self) -> bool:
         """Whether the reference is complete."""
-        return self._fitted is not None
+        return self._requests >= self.settings.reference
 
     @property
     def alarm(self) -> bool:
-        """Whether a change is claimed."""
+        """Whether a change is claimed; it stays until the server starts anew."""
         return self._since is not None
 
     @property
     def change(self) -> Change:
-        """The state, with the signals that changed by all requests since the change."""
-        if self._fitted is None or self._since is None:
-            evidence = self._fitted.chart.evidence if self._fitted else 0.0
-            return Change(evidence=evidence, alarm=False, requests=0, signals={})
-        changed = self._fitted.changed(np.array(self._rows)[-self._since :])
-        return Change(
-            evidence=self._fitted.chart.evidence,
-            alarm=True,
-            requests=self._since,
-            signals={name: z for name, z in changed.items() if abs(z) >= _CLEAR},
-        )
-
-
-class _Reference:
-    """Distribution of each signal before any change, and the chart that compares with it."""
-
-    def __init__(self, seen: Sequence[Mapping[str, float]], run_length: float) -> None:
-        self._largest_weight = 1.0
-        self._sorted = {
-            name: sorted(row[name] for row in seen if not math.isnan(row[name]))
-            for name in _NAMES[:-1]
-            if name not in _SHARES
+        """The state, with the signals that changed."""
+        signals = {
+            name: errors
+            for name, test in self._tests.items()
+            if self.alarm and test.blocks_since
+            if test.changed or abs(test.errors(test.blocks_since)) >= _CLEAR
+            for errors in (test.errors(test.blocks_since),)
         }
-        table = np.array([self.row(row) for row in seen])
-        observed = ~np.isnan(table)
-        self.counts = observed.sum(axis=0)
-        filled = np.where(observed, table, 0.0)
-        n = np.maximum(self.counts, 1)
-        self.means = np.where(self.counts > 0, filled.sum(axis=0) / n, 0.5)
-        spread = np.where(observed, (table - self.means) ** 2, 0.0).sum(axis=0) / n
-        self.variances = np.maximum(spread, 1 / np.maximum(self.counts, 4))
-        errors = _STANDARD_ERRORS * np.sqrt(self.variances / np.maximum(self.counts, 1))
-        absent = self.counts < 20  # such as scores without a reward model
-        low = np.where(absent, 0.0, self.means - errors)
-        high = np.where(absent, 1.0, self.means + errors)
-        self.chart = EDetector(low.tolist(), high.tolist(), run_length=run_length)
-
-    def fit_gold(self, gold: Sequence[tuple[float, float]]) -> None:
-        """Add proxy minus gold to the chart, from signals of reference labels and their weights."""
-        values, weights = np.array(gold).T
-        mean = float(np.average(values, weights=weights))
-        count = round(weights.sum() ** 2 / (weights**2).sum())
-        variance = max(float(np.average((values - mean) ** 2, weights=weights)), 1 / count)
-        self._largest_weight = float(weights.max())
-        self.means[-1], self.counts[-1], self.variances[-1] = mean, count, variance
-        error = _STANDARD_ERRORS * math.sqrt(variance / count)
-        self.chart.restart(len(_NAMES) - 1, mean - error, mean + error)
-
-    def row(self, seen: Mapping[str, float]) -> FloatArray:
-        """The signals of a request, [signals] in [0, 1]: shares as they are, the others as their rank in the
-        reference."""
-        placed = [
-            seen[name] if name in _SHARES else _rank(seen[name], self._sorted[name]) for name in _NAMES[:-1]
-        ]
-        return np.array([*placed, math.nan])
-
-    def weighted(self, value: float, weight: float) -> float:
-        """A gold label's signal such that its mean moves as the mean over all requests does."""
-        return float(self.means[-1] + (value - self.means[-1]) * min(weight / self._largest_weight, 1.0))
-
-    def changed(self, rows: FloatArray) -> dict[str, float]:
-        """Standard errors by which the means of ``rows`` [T, signals] differ from the reference."""
-        counts = (~np.isnan(rows)).sum(axis=0)
-        usable = (counts > 0) & (self.counts >= 20)
-        means = np.nansum(rows, axis=0) / np.maximum(counts, 1)
-        error = np.sqrt(self.variances * (1 / np.maximum(counts, 1) + 1 / np.maximum(self.counts, 1)))
-        return {
-            name: float(z)
-            for name, z, use in zip(_NAMES, (means - self.means) / error, usable, strict=True)
-            if use
-        }
-
-    def compared(self, rows: FloatArray) -> dict[str, tuple[Interval, Interval]]:
-        """Means of the reference and of ``rows`` [T, signals], of the signals that both have."""
-        counts = (~np.isnan(rows)).sum(axis=0)
-        means = np.nansum(rows, axis=0) / np.maximum(counts, 1)
-
-        def interval(mean: float, variance: float, count: int) -> Interval:
-            error = NormalDist().inv_cdf(0.975) * math.sqrt(variance / count)
-            return Interval(value=mean, low=max(0.0, mean - error), high=min(1.0, mean + error))
-
-        columns = zip(_NAMES, self.means, self.variances, self.counts, means, counts, strict=True)
-        return {
-            name: (interval(mean, variance, count), interval(latest, variance, number))
-            for name, mean, variance, count, latest, number in columns
-            if count >= 20 and number
-        }
+        return Change(evidence=self._evidence, alarm=self.alarm, requests=self._since or 0, signals=signals)
 
 
-def _rank(value: float, ordered: Sequence[float]) -> float:
-    if math.isnan(value) or not ordered:
-        return math.nan
-    return (bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 / len(ordered)
+def _characters(mean: Interval) -> Interval:
+    low, value, high = map(math.expm1, (mean.low, mean.value, mean.high))
+    return Interval(value=value, low=low, high=high)
 
 
 def signals_of(record: GatewayRecord) -> dict[str, float] | None:
-    """Signals of a request, NaN where they do not apply.
+    """Signals of a request, NaN where they do not apply: the score of its answer, the logarithm of the
+    answer's characters, and 1 for a request that failed or whose answer is empty, cut off, or without the
+    final answer that a search looks for.
 
     ``None`` for a request that failed by its client's fault.
     """
     if 400 <= record.status < 500:
         return None
     best = next((item for item in record.candidates if item.chosen or item.choice is None), None)
-    sampled = [item for item in record.candidates if item.choice is not None]
-    written = sum(len(item.trace.text or "") * item.weight for item in sampled)
-    signals = _answer_signals(record.problem, best) | {
-        "failed": float(record.status >= 500),
-        "tokens per character": record.usage.completion_tokens / written if written else math.nan,
-    }
-    return signals if record.strategy else signals | {"without answer": math.nan}
-
-
-def _answer_signals(problem: Problem | None, best: GatewayCandidate | None) -> dict[str, float]:
-    trace = best.trace if best else None
-    text = "" if trace is None else trace.text or (trace.messages[-1].content or "" if trace.messages else "")
-    steps = len(trace.steps) if trace is not None else 0
-    prompt = problem.text if problem is not None else ""
+    if best is None:
+        return {"score": math.nan, "answer length": math.nan, "without answer": 1.0}
+    trace = best.trace
+    message = trace.messages[-1] if trace.messages else None
+    text = trace.text or (message.content if message else None) or ""
+    calls = bool(message and message.tool_calls)
+    unread = record.strategy not in ("", "plain") and trace.answer is None
+    missing = not calls and (not text.strip() or trace.cut_off or unread)
     return {
-        "prompt length": float(len(prompt)) if prompt else math.nan,
-        "failed": math.nan,
-        "empty": float(trace is not None and not text.strip()),
-        "cut off": float(trace is not None and trace.cut_off),
-        "tokens per character": math.nan,
-        "without answer": float(trace.answer is None) if trace is not None else math.nan,
-        "unscored": float(not is_scored(best.new_scores, "min")) if best and best.scores else math.nan,
-        "step length": len(text) / steps if steps else math.nan,
-        "answer length": float(len(text)) if text else math.nan,
-        "score": best.score if best and best.score is not None else math.nan,
+        "score": math.nan if best.score is None else best.score,
+        "answer length": math.log1p(len(text)) if text else math.nan,
+        "without answer": math.nan if best.choice is None else float(missing or record.status >= 500),
     }
+
+
+def p_value(errors: float, degrees: int) -> float:
+    """Two-sided, of Student's t (Abramowitz and Stegun 26.7.3 and 26.7.4); at least 1e-15."""
+    angle, odd = math.atan(abs(errors) / math.sqrt(degrees)), degrees % 2
+    term = total = math.cos(angle) if odd else 1.0
+    for power in range(2 + odd, degrees - 1, 2):
+        term *= math.cos(angle) ** 2 * (power - 1) / power
+        total += term
+    inside = math.sin(angle) * total
+    return max(1 - (2 / math.pi * (angle + inside) if odd else inside), 1e-15)
