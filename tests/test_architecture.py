@@ -157,7 +157,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 def test_settings_and_light_parts_of_models_and_policies_load_nothing_heavy() -> None:
     program = """
 import surefoot.scores
-from surefoot.models import CheckpointCard, EffectiveReward, Encoding, LabelScorer, Lora, VerifierFormat
+from surefoot.models import CheckpointCard, Encoding, LabelScorer, Lora, VerifierFormat
 from surefoot.policies import PromptFormat, ScriptedPolicy, render_chat, sample_traces
 """
     assert loaded_after(program) == []

@@ -16,7 +16,7 @@ SIZES = (10, 100, 1000)
 QUICK_SIZES = (10, 100)
 PROBLEMS = 100
 QUICK_PROBLEMS = 20
-RULES = ("majority", "best_of_n", "weighted_vote", "confidence_vote_10", "confidence_vote_90")
+RULES = ("majority", "best_of_n", "weighted_vote")
 STEPS = 4
 
 

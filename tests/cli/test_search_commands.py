@@ -37,7 +37,7 @@ METHODS = [
     "majority:n=3",
     "beam:lookahead=1,width=2,expand=2",
     "dvts:n=4,expand=2",
-    "rebase:n=4,temperature=0.5,rounding=round",
+    "rebase:n=4,temperature=0.5",
     "particle:n=3,sweeps=2",
     "mcts:paths=3,expand=2,rollout=true",
     "resample:n=2,threshold=0.6,retries=2,budget=5",
@@ -236,7 +236,7 @@ def test_a_server_that_is_gone_ends_the_search_and_keeps_nothing_wrong(files, tm
             "--aggregate is 'worst'; choose min, product, last, mean, sum or verdicts",
         ),
         ("dvts:n=5", [], "dvts:n=5': 'n' must be a multiple of 'expand', not 5 and 4"),
-        ("rebase:rounding=down", [], "rounding is 'down'; choose ceil or round"),
+        ("mcts:rollout=down", [], "rollout"),
         ("beam", ["--prm=nowhere"], "nowhere"),
         ("beam", ["--calibrated"], "calibration.json"),
         ("beam", ["--separator="], "--separator"),
@@ -352,7 +352,7 @@ def test_trees_are_drawn(search, tmp_path):
 def test_words_make_a_search():
     assert search_of("beam") == BeamSearch()
     assert search_of("beam:width=8,retire_finished=false") == BeamSearch(width=8, retire_finished=False)
-    assert search_of("rebase:temperature=0.5,rounding=round") == Rebase(temperature=0.5, rounding="round")
+    assert search_of("rebase:temperature=0.5") == Rebase(temperature=0.5)
     assert search_of("best-of-n:batch=4").batch == 4
     assert set(SEARCHES) == {text.partition(":")[0] for text in METHODS}
 

@@ -122,17 +122,6 @@ def test_pairs(lab_base, files, tmp_path):
     assert log["config"]["loss"] == "pairwise"
 
 
-def test_a_ranking_in_microbatches_is_that_of_the_batch(lab_base, files, tmp_path):
-    given = ("--loss", "pqm", "--hard", "--zeta", "2", "--batch-size", "8", "--head-epochs", "0")
-    call(lab_base, files, *given, "--out", str(tmp_path / "whole"), names="problems traces labels")
-    cut = ("--set", "gradient_accumulation_steps=3", "--out", str(tmp_path / "cut"))
-    call(lab_base, files, *given, *cut, names="problems traces labels")
-    whole, parts = (json.loads((tmp_path / name / "training.json").read_text()) for name in ("whole", "cut"))
-    assert (whole["config"]["loss"], whole["config"]["zeta"]) == ("pqm", 2.0)
-    assert parts["losses"] == pytest.approx(whole["losses"], rel=1e-3)
-    assert load_prm(tmp_path / "whole").card.head == "logit"
-
-
 def test_an_orm_by_tokens(lab_base, files, tmp_path):
     given = ("--microbatch-tokens", "200", "--validation", "0.4", "--out", str(tmp_path / "orm"))
     call(lab_base, files, *given, kind="orm", names="problems traces")

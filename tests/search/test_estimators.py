@@ -158,7 +158,7 @@ def big_pool(seed, n=40):
     )
 
 
-@pytest.mark.parametrize("method", ["confidence_vote_10", "confidence_vote_90", "agreement"])
+@pytest.mark.parametrize("method", ["weighted_vote", "agreement"])
 def test_random_draws_agree_with_the_selectors(method):
     pool, k = big_pool(3), 15
     [[got]] = selection_curve([pool], method, [k], draws=4000, rng=np.random.default_rng(0))

@@ -11,11 +11,6 @@ from surefoot.search.rebase import share
 [QUESTION] = problems(1)
 
 
-def test_rounding_as_in_the_paper():
-    assert share([0.9, 0.5, 0.1], 8, rounding="round") == [7, 1, 0]
-    assert share([0.4, 0.4, 0.4], 8, rounding="round") == [3, 3, 3]  # nine draws of eight
-
-
 def test_sequential_ceiling_as_in_the_code():
     assert share([0.4, 0.4, 0.4], 8) == [3, 3, 2]
     assert share([0.1, 0.9, 0.5], 8) == [0, 7, 1]
@@ -84,19 +79,11 @@ def test_good_prefixes_get_more():
     assert 8 * weight / (weight + 1) > 7.8
 
 
-def test_with_rounding_a_prefix_is_always_continued():
-    policy = Watched(ScriptedPolicy(full_tree(2, 5)))
-    [result] = searched(Rebase(n=5, rounding="round", temperature=100.0), [QUESTION], policy, HashScorer())
-    assert result.candidates
-    assert share([0.5] * 3, 1, rounding="round") == [1, 0, 0]
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"n": 0}, r"\bn\b"),
         ({"temperature": 0.0}, "temperature"),
-        ({"rounding": "floor"}, "'ceil' or 'round'"),
     ],
 )
 def test_impossible_numbers_are_refused(wrong, message):

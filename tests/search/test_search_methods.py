@@ -30,7 +30,6 @@ ALL = [
     DVTS(n=6, expand=3),
     DVTS(n=4, expand=2, lookahead=1),
     Rebase(n=8),
-    Rebase(n=8, rounding="round"),
     ParticleFilter(n=6),
     ParticleFilter(n=6, rule="first"),
     ParticleFilter(n=4, sweeps=3, rule="first"),

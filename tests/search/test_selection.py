@@ -1,13 +1,12 @@
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import ScoreError
 from surefoot.protocols import Candidate, Selector
-from surefoot.search import SELECTORS, BestOfN, ConfidenceVote, Majority, WeightedVote
+from surefoot.search import SELECTORS, BestOfN, Majority, WeightedVote
 
 ANSWERS = st.sampled_from(["a", "b", "c", None])
 CANDIDATES = st.lists(
@@ -62,45 +61,6 @@ def test_weighted_vote_falls_back_without_votes():
     assert WeightedVote().select(pool(("a", None), ("b", None), ("b", None))) == 1
     assert WeightedVote().select(pool((None, 0.1), (None, 0.9))) == 1
     assert WeightedVote().select(pool((None, 0.9), ("b", None))) == 1
-
-
-def deepconf(answers, confidences, share):
-    """The answer that DeepConf's offline vote gives: the top ``share`` by confidence, weighted by it."""
-    valid = [(a, c) for a, c in zip(answers, confidences, strict=True) if a]
-    threshold = np.percentile([c for _, c in valid], (1 - share) * 100)
-    weights = {}
-    for answer, confidence in valid:
-        if confidence >= threshold:
-            weights[answer] = weights.get(answer, 0.0) + confidence
-    return max(weights, key=weights.get)
-
-
-@settings(deadline=None, max_examples=300)
-@given(
-    st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(1, 400)), min_size=1, max_size=40),
-    st.sampled_from([0.1, 0.3, 0.5, 0.9, 1.0]),
-)
-def test_the_confidence_vote_is_deepconfs(pairs, keep):
-    # eighths add up exactly, so that ties are ties
-    candidates = pool(*((answer, score / 8) for answer, score in pairs))
-    chosen = candidates[ConfidenceVote(keep=keep).select(candidates)]
-    if any(answer for answer, _ in pairs):
-        assert chosen.answer == deepconf(*zip(*((a, s / 8) for a, s in pairs), strict=True), keep)
-    elif keep == 1.0:
-        assert chosen == candidates[WeightedVote().select(candidates)]
-
-
-def test_few_confident_traces_outvote_many_others():
-    candidates = pool(*[("a", 0.5)] * 8, ("b", 0.9), ("b", 0.95))
-    assert ConfidenceVote(keep=0.1).select(candidates) == 9
-    assert ConfidenceVote(keep=0.9).select(candidates) == 0
-    assert WeightedVote().select(candidates) == 0
-    assert [SELECTORS[f"confidence_vote_{share}"] for share in (10, 90)] == [
-        ConfidenceVote(keep=0.1),
-        ConfidenceVote(keep=0.9),
-    ]
-    with pytest.raises(ValueError, match="'keep' must lie in"):
-        ConfidenceVote(keep=0)
 
 
 @pytest.mark.parametrize("name", sorted(SELECTORS))

@@ -48,8 +48,6 @@ def test_settings_that_exclude_each_other() -> None:
         TrainingConfig(freeze_trunk=True, lora=Lora())
     with pytest.raises(ValidationError, match="'pairwise' has pairs"):
         TrainingConfig(loss="pairwise", balance=0.5)
-    with pytest.raises(ValidationError, match="'zeta' is the margin of 'loss' pqm"):
-        TrainingConfig(zeta=2.0)
 
 
 @pytest.mark.parametrize("total", [1, 2, 7, 40])

@@ -103,7 +103,6 @@ def require_equal(rows, tree) -> None:
         ({}, {"loss": "bce"}, {"targets": (0.0, 0.3, 1.0)}),
         ({"head": "linear"}, {"loss": "mse"}, {"targets": (0.0, 0.3, 1.0)}),
         ({"head": "classes"}, {"loss": "classes"}, {"targets": (0.0, 0.5, 1.0)}),
-        ({}, {"loss": "pqm"}, {}),
         ({}, {"loss": "pairwise"}, {"pairs": True}),
         ({}, {"lora": Lora(rank=2)}, {}),
         ({}, {"gradient_accumulation_steps": 3}, {}),

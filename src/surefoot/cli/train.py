@@ -359,7 +359,7 @@ class TrainORM(ClassifierCommand):
     targets: Annotated[tr.OutcomeTargets, OptionGroup(omit=("kind",))] = tr.OutcomeTargets()
     training: Annotated[
         tr.TrainingConfig,
-        OptionGroup(**{**vars(TRAINING), "omit": ("loss", "zeta", "balance", *DETAILS)}),
+        OptionGroup(**{**vars(TRAINING), "omit": ("loss", "balance", *DETAILS)}),
     ] = tr.TrainingConfig()
 
     def run(self) -> None:

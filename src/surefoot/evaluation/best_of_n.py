@@ -255,8 +255,6 @@ _ROUNDING = 1e-9
 RULE_NAMES: Mapping[ScoreRule, str] = {
     "best_of_n": "best-of-N",
     "weighted_vote": "weighted vote",
-    "confidence_vote_10": "confidence vote 10 %",
-    "confidence_vote_90": "confidence vote 90 %",
     "agreement": "agreement",
 }
 

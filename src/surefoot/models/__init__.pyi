@@ -11,7 +11,6 @@ from .kinds.calibrated import fit_calibration as fit_calibration
 from .kinds.calibrated import load_calibration as load_calibration
 from .kinds.calibrated import save_calibration as save_calibration
 from .kinds.classifier import RewardModel as RewardModel
-from .kinds.effective_reward import EffectiveReward as EffectiveReward
 from .kinds.ensemble import Ensemble as Ensemble
 from .kinds.generative import GenerativeVerifier as GenerativeVerifier
 from .kinds.generative import load_verifier as load_verifier

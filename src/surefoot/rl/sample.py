@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 from surefoot.errors import ScoreError
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace, Usage
+
+TURN_REWARDS: Final = "turn_rewards"
+"""Key of ``Trace.info`` of verifiers: one reward, or ``None`` where it is unknown, for each message that the
+policy sampled, in the order of ``Trace.nodes``."""
 
 FloatArray: TypeAlias = NDArray[np.float64]
 

@@ -14,10 +14,7 @@ from typing import Any, Final, Literal, get_args
 from surefoot.errors import ScoreError
 from surefoot.policies.openai_requests import openai_message
 from surefoot.records import Trace
-
-TURN_REWARDS: Final = "turn_rewards"
-"""Key of ``Trace.info`` of verifiers: one reward, or ``None`` where it is unknown, for each message that the
-policy sampled, in the order of ``Trace.nodes``."""
+from surefoot.rl.sample import TURN_REWARDS
 
 TurnRule = Literal["lowest", "last", "mean", "first-error"]
 """How the scores of a turn's steps become its reward.

@@ -25,7 +25,6 @@ from .saved_tree import draw_text as draw_text
 from .saved_tree import save_tree as save_tree
 from .selection import SELECTORS as SELECTORS
 from .selection import BestOfN as BestOfN
-from .selection import ConfidenceVote as ConfidenceVote
 from .selection import Majority as Majority
 from .selection import WeightedVote as WeightedVote
 from .selection import select_among as select_among

@@ -23,15 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from surefoot.protocols import Candidate
-from surefoot.search.selection import (
-    SELECTORS,
-    TIE_TOLERANCE,
-    ConfidenceVote,
-    SelectorName,
-    WeightedVote,
-    confidence_threshold,
-    preference,
-)
+from surefoot.search.selection import SELECTORS, TIE_TOLERANCE, SelectorName, WeightedVote, preference
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -161,8 +153,6 @@ def pool_curve(pool: Pool, method: Method, sizes: Sequence[int], random: RandomO
         raise ValueError(f"unknown method {method!r}; use pass, {', '.join(SELECTORS)}")
     selector = SELECTORS[method]
     ballot = _Ballot.of(pool.answers, right, None if method == "majority" else values, gate)
-    if isinstance(selector, ConfidenceVote):
-        ballot = replace(ballot, keep=selector.keep)
     if isinstance(selector, WeightedVote):
         ballot = replace(ballot, power=selector.power)
     return [_mean_over_subsets(ballot, k, random) for k in sizes]
@@ -186,7 +176,6 @@ class _Ballot:
     weights: FloatArray | None  # [n], NaN = not scored; None = every answer counts 1
     answer: IntArray  # [n], 0 … A - 1, -1 = none
     gate: FloatArray | None = None  # [n]; those with the highest value of a subset take part
-    keep: float = 1.0  # share of the voters, those with the highest weights, whose votes count
     power: float = 1.0  # of the number of votes; see WeightedVote
 
     @classmethod
@@ -220,13 +209,10 @@ class _Ballot:
         """Expected correctness of the vote in each subset: [S, k] -> [S]."""
         playing = self._playing(subsets)
         votes = self._may_vote[subsets] & playing
-        if self.weights is not None and self.keep < 1:
-            voting = np.where(votes, self.weights[subsets], np.nan)
-            votes &= voting >= confidence_threshold(voting, self.keep)[:, None]
         result = np.empty(len(subsets))
         voted = votes.any(axis=1)
         if voted.any():
-            unscored = playing & (self.answer[subsets] >= 0) & ~self._may_vote[subsets] & (self.keep == 1)
+            unscored = playing & (self.answer[subsets] >= 0) & ~self._may_vote[subsets]
             result[voted] = self._winner_value(subsets[voted], votes[voted], unscored[voted])
         if not voted.all():
             result[~voted] = self._without_votes(subsets[~voted], playing[~voted])
@@ -284,7 +270,7 @@ class _Ballot:
         result = (top * self.correct[subsets]).sum(axis=1) / top.sum(axis=1)
         answered = ((self.answer[subsets] >= 0) & playing).any(axis=1)
         if answered.any():
-            plain = replace(self, weights=None, keep=1.0, power=1.0)
+            plain = replace(self, weights=None, power=1.0)
             result[answered] = plain.expected(subsets[answered])
         return cast(FloatArray, result)
 

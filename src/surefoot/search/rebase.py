@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from surefoot.search.method import SearchMethod
 from surefoot.search.space import Prefix, Space
-
-Rounding = Literal["ceil", "round"]
-"""ceil: best prefix first, each the ceiling of its share of the remaining budget, so that widths sum
-to the budget (the authors' code); round: each share is rounded (the paper's formula), so the
-sum may differ."""
 
 
 class Rebase(SearchMethod):
@@ -24,10 +19,11 @@ class Rebase(SearchMethod):
     Wu et al. 2024 (arXiv 2408.00724), section 3.2: prefix j with value R_j is continued
     W_j = Round(B_i · exp(R_j / T_b) / Σ_k exp(R_k / T_b)) times, where B_i is the budget less the solutions
     that are finished. ``temperature`` is T_b; a high one shares evenly, one near 0 gives all to the best.
-    The authors' code works with T_b 0.2, ``rounding`` "ceil", steps of at most 256 tokens, sampled at
-    temperature 1.0, and at most 25 steps; the last three are settings of
-    :class:`surefoot.search.space.Steps`. Its value is the score of the last step, in the search and in the
-    weighted vote after it (``aggregation`` "last"); the default here is the rule of the scorer's checkpoint.
+    As in the authors' code, widths sum to B_i: the best prefix first, each gets the ceiling of its share of
+    the rest. That code works with T_b 0.2, steps of at most 256 tokens, sampled at temperature 1.0, and at
+    most 25 steps; the last three are settings of :class:`surefoot.search.space.Steps`. Its value is the score
+    of the last step, in the search and in the weighted vote after it (``aggregation`` "last"); the default
+    here is the rule of the scorer's checkpoint.
 
     A prefix that was sampled twice is scored once and takes part twice.
     """
@@ -36,9 +32,6 @@ class Rebase(SearchMethod):
     n: int = Field(default=16, ge=1, description="Draws per round, shared among the open prefixes.")
     temperature: float = Field(
         default=0.2, gt=0, description="T_b of the softmax of values: high shares evenly, near 0 greedily."
-    )
-    rounding: Rounding = Field(
-        default="ceil", description="How shares become whole draws; ceil keeps their sum, round may not."
     )
 
     @property
@@ -59,7 +52,7 @@ class Rebase(SearchMethod):
                 break
             alone = len(set(open_)) == 1  # equal prefixes share equally, whatever their score
             values = [0.0] * len(open_) if alone else await space.score(open_)
-            widths = share(values, remaining, temperature=self.temperature, rounding=self.rounding)
+            widths = share(values, remaining, temperature=self.temperature)
             children = await space.extend(open_, widths)
             prefixes = [child for siblings in children for child in siblings]
             if not prefixes:  # the policy no longer answers
@@ -69,14 +62,11 @@ class Rebase(SearchMethod):
         return solutions
 
 
-def share(
-    values: Sequence[float], budget: int, *, temperature: float = 0.2, rounding: Rounding = "ceil"
-) -> list[int]:
+def share(values: Sequence[float], budget: int, *, temperature: float = 0.2) -> list[int]:
     """How many of ``budget`` draws each prefix gets, given its value (minus infinity = not scored).
 
-    With "ceil" the widths sum to ``budget``. With "round" they may not; the best prefix then gets one draw at
-    least. A prefix without a score gets nothing, unless none has one, and then all get the same. Ties go to
-    the first. Raises ``ValueError`` for no values.
+    The widths sum to ``budget``. A prefix without a score gets nothing, unless none has one, and then all get
+    the same. Ties go to the first. Raises ``ValueError`` for no values.
     """
     if not values:
         raise ValueError("'values' is empty: give at least one prefix")
@@ -85,10 +75,6 @@ def share(
     with np.errstate(over="ignore"):  # far below at a low temperature: minus infinity is right
         weights = np.exp(np.asarray(gaps) / temperature)
     order = sorted(range(len(values)), key=lambda k: -values[k])
-    if rounding == "round":
-        widths = [math.floor(part + 0.5) for part in budget * weights / weights.sum()]
-        widths[order[0]] = max(widths[order[0]], 1)
-        return widths
     widths = [0] * len(values)
     remaining = budget
     for rank, k in enumerate(order):

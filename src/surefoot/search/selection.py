@@ -15,13 +15,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from surefoot.errors import ScoreError
 from surefoot.protocols import Candidate, Selector
 
-ScoreRule = Literal["best_of_n", "weighted_vote", "confidence_vote_10", "confidence_vote_90", "agreement"]
+ScoreRule = Literal["best_of_n", "weighted_vote", "agreement"]
 """Selectors that read scores, of whatever scorer."""
 
 COMMON_RULES: tuple[ScoreRule, ...] = ("best_of_n", "weighted_vote")
@@ -116,58 +113,11 @@ class WeightedVote(_Selector):
         return _best(candidates, [i for i, c in enumerate(candidates) if c.answer == winner])
 
 
-@dataclass(frozen=True)
-class ConfidenceVote(_Selector):
-    """``WeightedVote`` among the share ``keep`` of the candidates with the highest scores.
-
-    DeepConf's offline vote (Fu et al. 2025, arXiv 2508.15260): of the candidates with an answer and a score,
-    those vote whose score is at least the (1 - ``keep``) quantile, each with its score. The paper keeps 10 %
-    or 90 %, and its score is the confidence of a trace's tokens; here it is any. Falls back as
-    ``WeightedVote`` does.
-
-    Raises ``ValueError`` unless 0 < ``keep`` <= 1.
-    """
-
-    keep: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not 0 < self.keep <= 1:
-            raise ValueError(f"'keep' must lie in (0, 1], not {self.keep}")
-
-    def _choose(self, candidates: Sequence[Candidate]) -> int:
-        voters = [at for at, candidate in enumerate(candidates) if _votes_by_score(candidate)]
-        if not voters:
-            return WeightedVote().select(candidates)
-        scores = np.array([[_value(candidates[at]) for at in voters]])
-        confident = np.flatnonzero(scores[0] >= confidence_threshold(scores, self.keep)[0])
-        chosen = [voters[at] for at in confident]
-        return chosen[WeightedVote().select([candidates[at] for at in chosen])]
-
-
-def confidence_threshold(scores: NDArray[np.float64], keep: float) -> NDArray[np.float64]:
-    """Lowest score that is kept in each row, [rows], NaN in an empty one; ``scores`` [rows, n], NaN = none.
-
-    The quantile lies on the straight line between the two scores next to it, computed as ``np.percentile``
-    does, so that equal scores stay equal.
-    """
-    ordered = np.sort(scores, axis=1)  # NaN last
-    count = (~np.isnan(scores)).sum(axis=1)
-    rank = np.maximum(count - 1, 0) * (1 - keep)
-    below = np.floor(rank).astype(np.intp)
-    above = np.minimum(below + 1, np.maximum(count - 1, 0))
-    rows, part = np.arange(len(scores)), rank - below
-    low, high = ordered[rows, below], ordered[rows, above]
-    gap = high - low
-    return np.asarray(np.where(part < 0.5, low + gap * part, high - gap * (1 - part)))
-
-
 SELECTORS: Mapping[str, Selector] = MappingProxyType(
     {
         "majority": Majority(),
         "best_of_n": BestOfN(),
         "weighted_vote": WeightedVote(),
-        "confidence_vote_10": ConfidenceVote(keep=0.1),
-        "confidence_vote_90": ConfidenceVote(keep=0.9),
         "agreement": WeightedVote(power=0.5),
     }
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss, pad
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from surefoot.errors import TrainingError
 from surefoot.labels import target_is_good
@@ -56,8 +56,8 @@ def train(
     """Train ``model`` and save it to ``directory``; returns the log, which is also ``training.json``.
 
     ``examples`` are labelled traces, or pairs for the loss ``pairwise``; the loss is the mean over the
-    labelled steps (pairs; traces for ``pqm``) of an update, however many microbatches and processes share it
-    (:func:`reduced_loss`, :func:`ranking_loss`). With ``validation`` the step AUC on those traces is
+    labelled steps (or pairs) of an update, however many microbatches and processes share it
+    (:func:`reduced_loss`). With ``validation`` the step AUC on those traces is
     measured, the best weights are the ones kept, and ``config.patience`` may end training early. ``progress``
     gets (updates done, updates in all, loss). ``curves.jsonl`` has a row per update. Resumes from
     ``directory/checkpoint.safetensors`` if there is one.
@@ -143,9 +143,6 @@ def _fit(
     def loss(microbatch: list[Example], terms: int) -> torch.Tensor:
         targets = [target for item in microbatch for target in item.targets]
         logits = outputs([part for item in microbatch for part in item.parts])
-        if config.loss == "pqm":
-            lengths = [len(item.targets) for item in microbatch]
-            return ranking_loss(logits[:, 0], targets, lengths, zeta=config.zeta) * (1 / terms)
         if len(targets) == terms:  # the whole batch
             return reduced_loss(config.loss, model.card.head, logits, targets)
         return reduced_loss(config.loss, model.card.head, logits, targets, reduction="sum") * (1 / terms)
@@ -163,7 +160,6 @@ def _fit(
             config,
             directory,
             processes=processes,
-            terms=(lambda _: 1) if config.loss == "pqm" else (lambda item: len(item.targets)),
             balance=config.balance,
             validation=validation,
             progress=progress,
@@ -287,7 +283,6 @@ _HEADS: dict[Loss, tuple[Head, ...]] = {
     "mse": ("logit", "linear"),
     "classes": ("classes",),
     "pairwise": ("logit",),
-    "pqm": ("logit",),
 }
 
 
@@ -329,43 +324,6 @@ def reduced_loss(
     if loss == "pairwise":
         logits = logits[0::2] - logits[1::2]
     return binary_cross_entropy_with_logits(logits, targets_sc, reduction=reduction)
-
-
-def ranking_loss(
-    logits_s: torch.Tensor, targets: Sequence[float], lengths: Sequence[int], *, zeta: float
-) -> torch.Tensor:
-    """PQM's comparative loss (Li and Li, arXiv 2410.11287, equation 10), summed over traces.
-
-    The labelled steps of trace n are ``lengths[n]`` consecutive logits Q, in order. With its good steps
-    c_1 ... c_m, its bad ones W, and an anchor Q_c0 = 0 before the first step, the trace's term is
-
-        mean over t of -log( exp(Q_ct) / (sum over q <= t of exp(Q_cq) + sum over w in W of exp(Q_w + zeta)) )
-
-    so that later good steps rank above earlier ones, and all of them, by the margin zeta, above bad ones.
-    t runs over 1 ... m, and over the anchor where W is not empty, as in the authors' code
-    (WindyLee0822/Process_Q_Model); without its 1e-5 in the denominator, which a sum of logarithms does not
-    need.
-
-    Raises ``TrainingError`` for a target other than 0 and 1.
-    """
-    if strange := sorted({target for target in targets if target not in (0.0, 1.0)}):
-        raise TrainingError(
-            f"the loss pqm ranks good steps above bad ones, so targets are 0 or 1, not {strange[0]:g}: train "
-            "it on correctness labels, or on values with 'hard'"
-        )
-    good_s = torch.tensor(targets, device=logits_s.device) == 1.0
-    traces = zip(logits_s.split(list(lengths)), good_s.split(list(lengths)), strict=True)
-    return torch.stack([_ranking_term(logits, good, zeta) for logits, good in traces]).sum()
-
-
-def _ranking_term(logits_k: torch.Tensor, good_k: torch.Tensor, zeta: float) -> torch.Tensor:
-    """The term of one trace, from its K steps."""
-    ranked = pad(logits_k[good_k], (1, 0))
-    above = ranked.logcumsumexp(0)
-    if good_k.all():  # the anchor has nothing to outrank: its term is 0 and is not counted
-        return (above - ranked)[1:].mean()
-    bad = (logits_k[~good_k] + zeta).logsumexp(0)
-    return (torch.logaddexp(above, bad) - ranked).mean()
 
 
 def _classes(targets: list[float]) -> torch.Tensor:

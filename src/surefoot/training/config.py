@@ -16,7 +16,7 @@ from surefoot.io.atomic import atomic_file
 from surefoot.models.lora import Lora
 from surefoot.records import FrozenModel
 
-Loss = Literal["bce", "mse", "classes", "pairwise", "pqm"]
+Loss = Literal["bce", "mse", "classes", "pairwise"]
 """See :mod:`surefoot.training.classifier`."""
 
 
@@ -101,14 +101,8 @@ class TrainingConfig(TrunkConfig):
     )
     loss: Loss = Field(
         default="bce",
-        description="bce (cross-entropy), mse (squared error), classes (bad, neutral, good), pairwise "
-        "(preferences between rival steps) or pqm (ranking of the steps of a trace).",
-    )
-    zeta: float = Field(
-        default=4.0,
-        ge=0,
-        # WindyLee0822/Process_Q_Model: 4 is the default of the authors' script
-        description="Margin between good and bad steps of a trace; for the loss pqm alone.",
+        description="bce (cross-entropy), mse (squared error), classes (bad, neutral, good) or pairwise "
+        "(preferences between rival steps).",
     )
     balance: float | None = Field(
         default=None,
@@ -134,8 +128,6 @@ class TrainingConfig(TrunkConfig):
             )
         if self.balance is not None and self.loss == "pairwise":
             raise ValueError("'balance' sorts single traces by their targets; loss 'pairwise' has pairs")
-        if self.zeta != type(self).model_fields["zeta"].default and self.loss != "pqm":
-            raise ValueError(f"'zeta' is the margin of 'loss' pqm; the loss is {self.loss}")
         return self
 
 
@@ -192,9 +184,8 @@ class StepTargets(FrozenModel):
     the target itself, or 1[value > 0] with ``hard``. With ``up_to_first_error`` nothing after the first bad
     step is trained on (Lightman et al., arXiv 2305.20050, section 2.6).
 
-    An advantage A in [-1, 1] becomes (1 + A) / 2: a score s then says A = 2 s - 1, which is what
-    :class:`surefoot.models.EffectiveReward` reads. None of the options above applies to advantages, and
-    they are not mixed with labels of another kind.
+    An advantage A in [-1, 1] becomes (1 + A) / 2: a score s then says A = 2 s - 1. None of the options above
+    applies to advantages, and they are not mixed with labels of another kind.
     """
 
     kind: Literal["step"] = "step"

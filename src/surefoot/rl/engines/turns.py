@@ -26,8 +26,7 @@ from surefoot.errors import ScoreError
 from surefoot.rl.advantage import Estimator
 from surefoot.rl.credit import CreditRule, with_rewards
 from surefoot.rl.engines.verl import TOKEN_REWARDS
-from surefoot.rl.sample import FloatArray, Sample
-from surefoot.rl.turn_rewards import TURN_REWARDS
+from surefoot.rl.sample import TURN_REWARDS, FloatArray, Sample
 
 
 def at_turn_ends(mask: Sequence[int], values: Sequence[float]) -> FloatArray:
