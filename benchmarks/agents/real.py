@@ -141,7 +141,7 @@ def inspected(data: Path, *, draws: int) -> Figures:
     """How often the first suspicious step is the first labelled error."""
     items = list(read_agent_processbench(data / "agentprocessbench_hotpotqa.jsonl.gz"))
     traces = [ImportedTrace(problem=item.problem, trace=item.trace) for item in items]
-    found = {finding.trace_id: finding for finding in inspect_traces(lambda: traces).first_suspicious}
+    found = {finding.trace_id: finding for finding in inspect_traces(traces).first_suspicious}
     blind = {name: finding for name, finding in found.items() if finding.check != "wrong-answer"}
     runs = agent_runs(items)
     judged = agent_runs(read_agent_judgements(data / "apb_human_vs_judges.jsonl.gz"))

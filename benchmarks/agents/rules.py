@@ -51,7 +51,7 @@ def findings(traces: Sequence[ImportedTrace]) -> list[tuple[Trace, Sequence[Find
     def add(item: ProblemTrace, of_trace: Sequence[Finding]) -> None:
         found.append((item.trace, of_trace))
 
-    inspect_traces(lambda: traces, limit=0, each=add)
+    inspect_traces(traces, limit=0, each=add)
     return found
 
 

@@ -14,6 +14,7 @@ from surefoot.formats import ImportedTrace
 from surefoot.io import write_records
 from surefoot.labelling import GoldCallVerifier
 from surefoot.labelling.verifiers.gold_calls import compare_gold_calls
+from surefoot.labelling.verifiers.tool_calls import ToolCallVerifier
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, StepLabel, StepScores, Tool, ToolCall, Trace
 from surefoot.segment import cut_trace
@@ -40,7 +41,7 @@ def run(*messages: Message, **fields: Any) -> Trace:
 
 def inspect(*traces: Trace, limit: int = 0) -> Inspection:
     items = [ImportedTrace(problem=PROBLEM, trace=trace) for trace in traces]
-    return inspect_traces(lambda: items, limit=limit)
+    return inspect_traces(items, limit=limit)
 
 
 def found(*traces: Trace) -> list[tuple[str, int]]:
@@ -75,15 +76,6 @@ def found(*traces: Trace) -> list[tuple[str, int]]:
 )  # fmt: skip
 def test_each_check(messages, fields, findings):
     assert found(run(*messages, **fields)) == findings
-
-
-def test_arguments_unlike_those_of_all_other_calls():
-    usual = [run(*call("get", id=number), text("4")) for number in range(6)]
-    assert found(*usual) == []
-    assert found(*usual, run(*call("get", id="six"), text("4"))) == [("unusual-call", 1)]
-    assert found(*usual, run(*call("get"), text("4"))) == [("unusual-call", 1)]
-    assert found(*usual, run(*call("get", id=7, all=True), text("4"))) == [("unusual-call", 1)]
-    assert found(*usual[:4], run(*call("get", id="six"), text("4"))) == []  # too few to tell what is usual
 
 
 def test_a_run_on_which_no_check_speaks_is_unknown():
@@ -213,3 +205,26 @@ def test_files_without_anything_and_a_wrong_ending(tmp_path: Path):
     (tmp_path / "none.jsonl").write_text('{"a": 1}\n')
     assert "not usable" in refused("inspect", tmp_path / "none.jsonl")
     assert "must be .json or .html" in refused("inspect", tmp_path / "none.jsonl", "--out", "x.txt")
+
+
+def test_all_findings_are_listed_verdicts_first_with_task_and_outcome():
+    repeats = [run(*call("bash", command="ls") * 2, text(f"4{number}"), outcome=True) for number in range(12)]
+    inspection = inspect(*repeats, run(text("2 + 2 = 5"), outcome=False))
+    assert [finding.check for finding in inspection.all_findings] == ["equation", *["repeated-call"] * 12]
+    assert [finding.advice for finding in inspection.all_findings] == [False, *[True] * 12]
+    assert {finding.outcome for finding in inspection.all_findings[1:]} == {True}
+    assert {finding.problem_id for finding in inspection.all_findings} == {"p"}
+    assert inspection.all_findings[0].outcome is False
+    shown = [finding.check for finding in inspection.most_suspicious]
+    assert shown == ["equation", *["repeated-call"] * 9]
+
+
+def test_label_gives_the_verdicts_of_inspect_without_a_policy():
+    search = call("search", "three")
+    trace = run(*search, *call("list_files", "a"), *search, text("4"))
+    [verdicts] = ToolCallVerifier().verify([ProblemTrace(problem=PROBLEM, trace=trace)])
+    values = [verdict.value for verdict in verdicts]
+    assert values[2] == -1
+    assert [(finding.check, finding.step) for finding in inspect(trace).all_findings] == [
+        ("repeated-call", 3)
+    ]

@@ -578,7 +578,7 @@ def test_one_broken_log_of_several_is_named_and_the_others_are_read(tmp_path):
     command = ["import", str(tmp_path / "*.eval"), "--out", str(tmp_path / "mine")]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, "something was read"
-    _, _, listed = result.stderr.partition("files not read to their end, or without a run: 2\n")
+    _, _, listed = result.stderr.partition("files that could not be read: 2\n")
     names, _, reason = listed.partition(": ")
     assert [Path(name).name for name in names.split(", ")] == ["a.eval", "c.eval"]
     assert "not a zip archive" in reason

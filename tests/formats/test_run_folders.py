@@ -94,8 +94,13 @@ def test_harbor_trials(tmp_path: Path) -> None:
         "c/agent/trajectory.json: result.json has none, verifier/reward.txt has 1 (VerifierTimeoutError); "
         "the outcome is unknown"
     )
-    left_out = Counter(text.partition(": ")[2] for text in reading.context.failed or ())
-    assert left_out == {"no messages, steps or solutions": 4, "another form of the run in trajectory.json": 2}
+    assert reading.context.failed == []
+    assert len(reading.context.no_runs) == 4
+    forms = {text.partition(": ")[2] for text in reading.context.second_forms}
+    assert (forms, len(reading.context.second_forms)) == ({"another form of the run in trajectory.json"}, 2)
+    account = list(reading.context.account())
+    assert any(text.startswith("files without a run, such as settings: 4\n") for text in account)
+    assert any(text.startswith("second forms of runs that were read: 2\n") for text in account)
     assert any("3 files with runs (2 atif, 1 claude-code)" in text for text in reading.said)
 
 
@@ -147,9 +152,9 @@ def test_files_of_many_formats_and_broken_ones(tmp_path: Path) -> None:
     reading = Reading(tmp_path)
     read = {trace.meta["import"]["file"].removeprefix("deep/er/") for trace in reading.traces}
     assert read == {*names, "chat.json"}
-    assert {text.partition(": ")[0] for text in reading.context.failed or ()} == {
-        "broken.json", "empty.jsonl", "package.json"
-    }  # fmt: skip
+    unread = {text.partition(": ")[0] for text in reading.context.failed or ()}
+    assert unread == {"broken.json", "empty.jsonl"}
+    assert reading.context.no_runs == ["package.json: no messages, steps or solutions"]
     assert reading.context.report.left_out["files .md"] == 1
     assert reading.context.report.left_out["files .txt"] == 1
 

@@ -64,7 +64,10 @@ def test_what_a_file_of_tau_bench_contains_and_which_steps_look_wrong(results: P
     assert "Never say so" not in words
 
     found = json.loads((results / "all.json").read_text())
-    by_run = [(finding["row"], finding["step"], finding["check"]) for finding in found["most_suspicious"]]
+    by_run = [(finding["row"], finding["step"], finding["check"]) for finding in found["all_findings"]]
+    assert {(finding["problem_id"], finding["outcome"]) for finding in found["all_findings"]} == {
+        (found["all_findings"][0]["problem_id"], False)
+    }
     assert by_run == [
         (2, 3, "gold-call"),
         (3, 4, "ignored-error"),

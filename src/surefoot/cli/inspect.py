@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from textwrap import fill
@@ -16,15 +16,23 @@ from pydantic import Field
 from surefoot import formats
 from surefoot.answers import Grader
 from surefoot.cli import options as o
-from surefoot.cli.settings import Command, Flag, OptionGroup
+from surefoot.cli.settings import Command, Flag, OptionGroup, command_line
 from surefoot.cli.terminal import echo, note
 from surefoot.errors import RunError
-from surefoot.evaluation.inspection import CHECKS, Inspection, Readable, inspect_traces
+from surefoot.evaluation.inspection import (
+    CHECKS,
+    Finding,
+    Inspection,
+    Readable,
+    first_suspicious,
+    inspect_traces,
+)
 from surefoot.evaluation.report import to_json
 from surefoot.formats.rows import raw_rows
 from surefoot.io import ReadReport, read_records, write_json
 from surefoot.io.sources import files_of
 from surefoot.labelling.verifiers.tool_calls import TOOL_RULES
+from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 from surefoot.segment import cut_trace
 
@@ -74,27 +82,24 @@ class Inspect(Command):
         if not self.as_json:
             for file, name in names.items():
                 echo(f"{file} is read as {name}")
-        contexts: list[formats.ImportContext] = []
-        printed_s = time.monotonic()
+        say = note if formats.FOLDER in names.values() else lambda _: None
+        context = formats.ImportContext(settings=self.columns, report=ReadReport(), failed=[], say=say)
+        shown_s, traces, first = time.monotonic(), 0, list[Finding]()
 
-        def progress(task: str, traces: int) -> None:
-            nonlocal printed_s
-            if time.monotonic() > printed_s + _SHOW_S:
-                printed_s = time.monotonic()
-                note(f"{traces} traces {task} so far")
-
-        def read() -> Iterator[Readable]:
-            say = note if not contexts and formats.FOLDER in names.values() else lambda _: None
-            contexts.append(
-                formats.ImportContext(settings=self.columns, report=ReadReport(), failed=[], say=say)
-            )
-            return _read(names, contexts[-1], grader)
+        def show(_: ProblemTrace, findings: Sequence[Finding]) -> None:
+            """Where the work takes long, show the first verdict and how far the work is."""
+            nonlocal shown_s, traces, first
+            traces, first = traces + 1, first or first_suspicious(findings)
+            if time.monotonic() > shown_s + _SHOW_S:
+                shown_s = time.monotonic()
+                verdict = f"; {_place(first[0])}: {first[0].check}: {first[0].reason}" if first else ""
+                note(f"{traces} traces so far{verdict}")
 
         with o.GradingSettings().open() as grader:
-            inspection = inspect_traces(read, limit=self.limit, progress=progress)
+            inspection = inspect_traces(_read(names, context, grader), limit=self.limit, each=show)
         if not inspection.contents:
-            contexts[0].report.require_some("give a file with problems, traces, labels or scores")
-        for text in contexts[0].account():
+            context.report.require_some("give a file with problems, traces, labels or scores")
+        for text in context.account():
             note(text)
         page = self.out if self.out and self.out.suffix == ".html" else None
         if page is not None:
@@ -104,7 +109,44 @@ class Inspect(Command):
         if self.as_json:
             echo(json.dumps(to_json(inspection), indent=2, ensure_ascii=False))
         else:
-            _print(inspection, names)
+            _print(inspection)
+            echo("\nNext")
+            for command in self._next(inspection, names):
+                _line(command)
+
+    def _next(self, inspection: Inspection, names: Mapping[str, str]) -> Iterator[str]:
+        """The commands that make sense with these contents, on what the user gave: files by their format."""
+        from surefoot.cli.import_export import Import
+
+        unread = [file for file, name in names.items() if name != formats.RECORDS]
+        outs = {file: Path("runs", *[Path(file).stem] * (len(unread) > 1)) for file in unread}
+        folder = next(iter(outs.values()), Path("runs"))
+        paths: dict[type[Record], str] = {
+            kind: str(folder / f"{name}.jsonl")
+            for kind, name in ((Problem, "problems"), (Trace, "traces"), (StepLabel, "labels"))
+        }
+        for file, name in names.items():
+            if name == formats.RECORDS:
+                paths |= {_record_class(path): shlex.quote(str(path)) for path in files_of(file)}
+        for file, out in outs.items():
+            given = Import(source=file, out=out, reader=self.reader, columns=self.columns)
+            yield shlex.join(command_line(given))
+        contents, problems = inspection.contents, f"--problems {paths[Problem]}"
+        if not contents.get("traces"):
+            yield f"surefoot sample {paths[Problem]} --policy MODEL --n 4 --out traces.jsonl"
+            return
+        verify = f"surefoot label {paths[Trace]} verify:rules="
+        if contents.get("with gold calls"):
+            yield f"{verify}gold-calls {problems} --out labels.jsonl"
+        if inspection.findings.keys() & set(TOOL_RULES):
+            yield f"{verify}tool-calls {problems} --out rules.jsonl"
+        if "equation" in inspection.findings:
+            yield f"{verify}equations {problems} --out labels.jsonl"
+        if not inspection.labels:
+            yield f"surefoot label {paths[Trace]} judge {problems} --policy MODEL --out judged.jsonl"
+        else:
+            labels = f"--labels {paths[StepLabel]}"
+            yield f"surefoot train prm {paths[Trace]} {labels} {problems} --base MODEL --out prm"
 
 
 def _offer_sessions() -> None:
@@ -126,10 +168,11 @@ def _read(names: Mapping[str, str], context: formats.ImportContext, grader: Grad
     """The contents of files, whose formats are ``names``; logs are cut into steps and graded."""
     from surefoot.cli.import_export import graded
 
+    records = [path for file, name in names.items() if name == formats.RECORDS for path in files_of(file)]
+    for path in sorted(records, key=lambda path: _record_class(path) is not Problem):
+        yield from _records(path, context)
     for file, name in names.items():
         if name == formats.RECORDS:
-            for path in files_of(file):
-                yield from _records(path, context)
             continue
         is_log = name not in formats.FORMATS or formats.FORMATS[name].read_log is not None
         for item in formats.import_traces(file, name, context):
@@ -159,8 +202,8 @@ def _records(file: Path, context: formats.ImportContext) -> Iterator[Readable]:
             yield formats.ImportedTrace(problem=item, trace=None)
 
 
-def _print(inspection: Inspection, names: Mapping[str, str]) -> None:
-    """The result as plain text, at most 80 columns wide; ``names`` of the formats by file."""
+def _print(inspection: Inspection) -> None:
+    """The result as plain text, at most 80 columns wide."""
     echo("\nContents")
     for name, count in inspection.contents.items():
         _line(f"{count:>9,}  {name}")
@@ -185,47 +228,20 @@ def _print(inspection: Inspection, names: Mapping[str, str]) -> None:
     if inspection.most_suspicious:
         echo("\nThe most suspicious steps")
     for number, finding in enumerate(inspection.most_suspicious, start=1):
-        row = f"row {finding.row}" if finding.row and (finding.row > 1 or not finding.file) else ""
-        where = ", ".join(filter(None, (finding.file, row)))
         check = finding.check + " (advice)" * finding.advice
-        _line(f"{number}. step {finding.step} of {finding.trace_id}{where and f' ({where})'}: {check}")
+        _line(f"{number}. {_place(finding)}: {check}")
         _line(finding.reason, first=5, further=5)
         _line(f"> {finding.quote}", first=5, further=7)
-    echo("\nNext")
-    for command in _next(inspection, names):
-        _line(command)
+
+
+def _place(finding: Finding) -> str:
+    """A finding's step, run, file, task and outcome."""
+    row = f"row {finding.row}" if finding.row and (finding.row > 1 or not finding.file) else ""
+    outcome = {True: "correct", False: "wrong", None: "of unknown outcome"}[finding.outcome]
+    where = ", ".join(filter(None, (finding.file, row, f"task {finding.problem_id}", outcome)))
+    return f"step {finding.step} of {finding.trace_id} ({where})"
 
 
 def _line(text: str, *, first: int = 2, further: int = 4) -> None:
     """Print lines of at most 80 columns, with so many blanks before the first and the further ones."""
     echo(fill(text, 80, initial_indent=" " * first, subsequent_indent=" " * further))
-
-
-def _next(inspection: Inspection, names: Mapping[str, str]) -> Iterator[str]:
-    """The commands that make sense with these contents."""
-    paths: dict[type[Record], str] = {
-        Problem: "runs/problems.jsonl", Trace: "runs/traces.jsonl", StepLabel: "runs/labels.jsonl"
-    }  # fmt: skip
-    for file, name in names.items():
-        if name == formats.RECORDS:
-            paths |= {_record_class(path): str(path) for path in files_of(file)}
-    contents = inspection.contents
-    if not contents.get("traces"):
-        source = " ".join(names) if formats.RECORDS not in names.values() else paths[Problem]
-        yield f"surefoot sample {source} --policy MODEL --n 4 --out traces.jsonl"
-        return
-    if unread := [file for file, name in names.items() if name != formats.RECORDS]:
-        yield f"surefoot import {' '.join(unread)} --out runs"
-    problems = f"--problems {paths[Problem]}"
-    verify = f"surefoot label {paths[Trace]} verify:rules="
-    if contents.get("with gold calls"):
-        yield f"{verify}gold-calls {problems} --out labels.jsonl"
-    if inspection.findings.keys() & set(TOOL_RULES):
-        yield f"{verify}tool-calls {problems} --out rules.jsonl"
-    if "equation" in inspection.findings:
-        yield f"{verify}equations {problems} --out labels.jsonl"
-    if not inspection.labels:
-        yield f"surefoot label {paths[Trace]} judge {problems} --policy MODEL --out judged.jsonl"
-    else:
-        labels = f"--labels {paths[StepLabel]}"
-        yield f"surefoot train prm {paths[Trace]} {labels} {problems} --base MODEL --out prm"

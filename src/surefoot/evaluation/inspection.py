@@ -17,10 +17,10 @@ from surefoot.evaluation.report import Report
 from surefoot.evaluation.verdict import inspection_sentence
 from surefoot.formats.imports import IMPORT_KEY, ImportedTrace
 from surefoot.labelling.verifiers.equations.verifier import EquationVerifier
-from surefoot.labelling.verifiers.gold_calls import compare_gold_calls, only_reads
+from surefoot.labelling.verifiers.gold_calls import compare_gold_calls
 from surefoot.labelling.verifiers.state_replay import gold_calls
 from surefoot.labelling.verifiers.tool_calls import ADVICE, ToolCallVerifier
-from surefoot.labelling.verifiers.tool_policy import CallResult, ToolPolicy, call_results
+from surefoot.labelling.verifiers.tool_policy import CallResult, call_results
 from surefoot.messages import call_arguments
 from surefoot.protocols import ProblemTrace, StepVerifier, Verdict, verify_each
 from surefoot.records import Message, Problem, StepScores, Trace
@@ -41,7 +41,6 @@ CHECKS: Final[Mapping[str, str]] = MappingProxyType(
         "missing-gold-call": "a gold call that the run does not make; shown at the last step",
         "empty-answer": "a run or solution without an answer",
         "truncated": "an answer that was cut off, by a limit, a failure or a filter",
-        "unusual-call": "a call whose argument names or types differ from all successful calls of its tool",
     }
 )
 """All checks, the most reliable first; this is the order of the most suspicious steps."""
@@ -50,15 +49,11 @@ BLAMING: Final = tuple(CHECKS)[:10]
 every corpus with ten such steps. The others say that something is odd, not which step is wrong."""
 _SHORT_RUN = 4
 """Messages of the agent up to which the last step is the likely first error if the answer is wrong."""
-_USUAL = 5
-"""Successful calls of a tool from which its usual arguments are inferred."""
 _PER_CHECK = 3
 """Steps of one check among the most suspicious, unless the others leave room."""
 _TOP, _QUOTED, _NAMES = 10, 160, 8
 _COMPACT = re.compile(r"[,:](?=[\"\[{])")
 """Where compact JSON lacks the space at which a line can break."""
-_CALL = ("", "")
-"""Counts the calls, among their arguments."""
 
 _COUNTED: Final = (
     "problems", "problems with a reference answer", "traces", "solutions", "chats", "agent runs", "correct",
@@ -78,6 +73,9 @@ class Finding:
 
     check: str
     trace_id: str
+    problem_id: str
+    outcome: bool | None
+    """Whether the run succeeded, as the file says."""
     file: str | None
     """Its file, if several were read."""
     row: int | None
@@ -123,7 +121,8 @@ class Inspection:
     """For each run with a verdict, the first step that has one."""
     with_findings: int
     """Traces in which a check speaks."""
-    most_suspicious: tuple[Finding, ...]
+    all_findings: tuple[Finding, ...]
+    """Verdicts before advice, then the most reliable checks first."""
     complete: bool
     """Whether all traces were read; otherwise only the first ones."""
 
@@ -144,10 +143,21 @@ class Inspection:
             for name, count in self.findings.items()
         ]
         report.table(["check", "finds", "verdicts", "advice"], counts)
-        if self.most_suspicious:
-            report.heading("Most suspicious steps").table(*_table_of(self.most_suspicious))
+        if self.all_findings:
             report.heading("First suspicious step of each run").table(*_table_of(self.first_suspicious))
+            report.heading("All findings").table(*_table_of(self.all_findings))
         return report
+
+    @property
+    def most_suspicious(self) -> tuple[Finding, ...]:
+        """The first findings, of each check no more than a few unless the others leave room."""
+        places, of_check = [], Counter[tuple[bool, str]]()
+        for finding in self.all_findings:
+            kind = finding.advice, finding.check
+            of_check[kind] += 1
+            places.append((finding.advice, of_check[kind] > _PER_CHECK))
+        order = sorted(range(len(places)), key=places.__getitem__)
+        return tuple(self.all_findings[at] for at in order[:_TOP])
 
     @property
     def summary(self) -> str:
@@ -163,40 +173,27 @@ def _table_of(items: Sequence[Finding | ToolUse]) -> tuple[list[str], list[list[
 
 
 def inspect_traces(
-    read: Callable[[], Iterable[Readable]],
+    items: Iterable[Readable],
     *,
     limit: int = 5000,
-    progress: Callable[[str, int], None] = lambda *_: None,
     each: Callable[[ProblemTrace, Sequence[Finding]], None] = lambda *_: None,
 ) -> Inspection:
-    """Inspect what ``read`` yields, which is read twice: for the contents, and for the checks.
+    """Inspect items one by one; a problem comes with its first trace, or before.
 
-    ``limit`` bounds the number of traces (0 = all); ``progress`` is called with the task and the number of
-    traces so far, ``each`` with each trace and its findings. Traces need steps.
+    ``limit`` bounds the number of traces (0 = all); ``each`` is called with each trace and its findings.
+    Traces need steps.
     """
-    contents = _Contents()
-    for imported in _first(read(), limit):
-        contents.add(imported)
-        progress("read", contents.counts["traces"])
-    by_check: Counter[str] = Counter()
-    advice: Counter[str] = Counter()
-    first: list[Finding] = []
-    top: dict[str, list[Finding]] = defaultdict(list)
-    checker, with_findings = _Checker(contents), 0
-    for number, item in enumerate(contents.items(_first(read(), limit)), start=1):
-        findings = checker.findings(item)
-        by_check.update(finding.check for finding in findings)
-        advice.update(finding.check for finding in findings if finding.advice)
-        first += first_suspicious(findings)
-        with_findings += bool(findings)
-        each(item, findings)
-        for finding in findings:
-            if len(top[finding.check]) < _TOP:
-                top[finding.check].append(finding)
-        progress("checked", number)
-    order = [name for name in CHECKS if top[name]]
-    ranked = [finding for name in order for finding in top[name][:_PER_CHECK]]
-    ranked += [finding for name in order for finding in top[name][_PER_CHECK:]]
+    contents, checker, first, found = _Contents(), _Checker(), list[Finding](), list[Finding]()
+    with_findings = 0
+    for imported in _first(items, limit):
+        if (item := contents.add(imported)) is not None:
+            findings = checker.findings(item)
+            first += first_suspicious(findings)
+            found += findings
+            with_findings += bool(findings)
+            each(item, findings)
+    by_check = Counter(finding.check for finding in found)
+    order = {name: number for number, name in enumerate(CHECKS)}
     return Inspection(
         contents={name: count for name, count in (contents.counts + checker.failures).items() if count},
         lengths=contents.lengths(),
@@ -204,10 +201,10 @@ def inspect_traces(
         labels=dict(sorted(contents.labels.items())),
         tools=contents.tools(),
         findings={name: by_check[name] for name in CHECKS if by_check[name]},
-        advice=dict(advice),
+        advice=dict(Counter(finding.check for finding in found if finding.advice)),
         first_suspicious=tuple(first),
         with_findings=with_findings,
-        most_suspicious=tuple(ranked[:_TOP]),
+        all_findings=tuple(sorted(found, key=lambda finding: (finding.advice, order[finding.check]))),
         complete=not limit or contents.counts["traces"] < limit,  # with as many, there may be more
     )
 
@@ -239,13 +236,14 @@ class _Contents:
     sizes: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     calls: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
-    arguments: dict[str, Counter[tuple[str, str]]] = field(default_factory=lambda: defaultdict(Counter))
+    arguments: dict[str, set[tuple[str, str]]] = field(default_factory=lambda: defaultdict(set))
     """By tool: names and JSON types of the arguments of successful calls."""
 
-    def add(self, imported: Readable) -> None:
+    def add(self, imported: Readable) -> ProblemTrace | None:
+        """Count an item; returns its trace with the problem."""
         if isinstance(imported, StepScores):
             self.counts[f"traces with scores by {imported.scorer}"] += 1
-            return
+            return None
         problem, trace = imported.problem, imported.trace
         if problem is not None and problem.id not in self.problems:
             self.problems[problem.id] = problem
@@ -254,10 +252,15 @@ class _Contents:
         for label in imported.labels:
             value = "unknown" if label.value is None else f"{label.value:+g}"
             self.labels[f"correctness {value}" if label.kind == "correctness" else label.kind] += 1
-        if trace is not None:
-            self._add_trace(trace, problem)
+        if trace is None:
+            return None
+        unknown = Problem(id=trace.problem_id, text="(the file lacks its problem)")
+        item = ProblemTrace(problem=self.problems.get(trace.problem_id, unknown), trace=trace)
+        self._add_trace(item)
+        return item
 
-    def _add_trace(self, trace: Trace, problem: Problem | None) -> None:
+    def _add_trace(self, item: ProblemTrace) -> None:
+        trace = item.trace
         with_calls = any(message.tool_calls for message in trace.messages)
         kind = "agent runs" if with_calls else "chats" if trace.messages else "solutions"
         outcome = {True: "correct", False: "wrong", None: "of unknown outcome"}[trace.outcome]
@@ -265,7 +268,6 @@ class _Contents:
         self.counts["steps"] += len(trace.steps)
         self.counts["without any step"] += not trace.steps
         self.counts["cut off by a limit or a filter"] += trace.cut_off
-        item = ProblemTrace(problem=problem or Problem(text="?"), trace=trace)
         self.counts["with gold calls"] += gold_calls(item) is not None
         self.counts["with declared tools"] += bool(trace.tools)
         if trace.policy:
@@ -279,14 +281,7 @@ class _Contents:
             self.calls[result.call.name] += 1
             self.errors[result.call.name] += result.result is not None and not result.succeeded
             if result.succeeded:
-                self.arguments[result.call.name].update([_CALL, *_shape(result)])
-
-    def items(self, imported: Iterable[Readable]) -> Iterator[ProblemTrace]:
-        """The traces with their problems."""
-        for item in imported:
-            if isinstance(item, ImportedTrace) and (trace := item.trace) is not None:
-                unknown = Problem(id=trace.problem_id, text="(the file lacks its problem)")
-                yield ProblemTrace(problem=self.problems.get(trace.problem_id, unknown), trace=trace)
+                self.arguments[result.call.name] |= _shape(result)
 
     def lengths(self) -> dict[str, str]:
         return {name: f"{median(sizes):,.0f}, {max(sizes):,}" for name, sizes in self.sizes.items()}
@@ -297,7 +292,7 @@ class _Contents:
                 name=name,
                 calls=calls,
                 errors=self.errors[name],
-                arguments=", ".join(f"{key}: {kind}" for key, kind in sorted(self.arguments[name]) if key),
+                arguments=", ".join(f"{key}: {kind}" for key, kind in sorted(self.arguments[name])),
             )
             for name, calls in self.calls.most_common()
         )
@@ -312,10 +307,8 @@ def _shape(result: CallResult) -> set[tuple[str, str]]:
 class _Checker:
     """All checks of one trace."""
 
-    def __init__(self, contents: _Contents) -> None:
-        self._equations, self._contents = EquationVerifier(), contents
-        reads = tuple(filter(only_reads, contents.calls))
-        self._tool_calls = ToolCallVerifier(policy=ToolPolicy(read_only=reads))
+    def __init__(self) -> None:
+        self._equations, self._tool_calls = EquationVerifier(), ToolCallVerifier()
         self.failures: Counter[str] = Counter()
         """Traces that a verifier failed on."""
 
@@ -345,6 +338,8 @@ class _Checker:
         return [
             Finding(
                 trace_id=trace.id,
+                problem_id=trace.problem_id,
+                outcome=trace.outcome,
                 file=note.get("file"),
                 row=note.get("row"),
                 step=step + 1,
@@ -363,35 +358,15 @@ class _Checker:
         return verdicts
 
     def _of_calls(self, item: ProblemTrace) -> Iterator[tuple[int, str, str]]:
-        trace = item.trace
-        results = list(call_results(trace.messages))
-        gold = compare_gold_calls(item)
-        for result in results:
-            step = _step_of(trace, result)
-            verdict = gold.verdicts[result.message, result.number] if gold else None
-            if verdict is not None and verdict.value == -1:
-                yield step, "gold-call", f"{result.call.name}: {verdict.reason}"
-            if not trace.tools and (unusual := self._unusual(result)):
-                yield step, "unusual-call", f"{result.call.name}: {unusual}"
-        for call in gold.missing if gold else ():
+        trace, gold = item.trace, compare_gold_calls(item)
+        if gold is None:
+            return
+        for result in call_results(trace.messages):
+            verdict = gold.verdicts[result.message, result.number]
+            if verdict.value == -1:
+                yield _step_of(trace, result), "gold-call", f"{result.call.name}: {verdict.reason}"
+        for call in gold.missing:
             yield len(trace.steps) - 1, "missing-gold-call", _shortened(str(call))
-
-    def _unusual(self, result: CallResult) -> str:
-        """How the arguments differ from the other successful calls of the tool."""
-        usual, arguments = self._contents.arguments[result.call.name], _shape(result)
-        other_calls = usual[_CALL] - result.succeeded
-        if other_calls < _USUAL:
-            return ""
-        names = {name for name, _ in arguments}
-        unlike = [
-            f"{name} as {kind}" for name, kind in sorted(arguments) if usual[name, kind] <= result.succeeded
-        ]
-        unlike += [
-            f"no {name}"
-            for (name, _), count in usual.items()
-            if name and name not in names and count >= other_calls
-        ]
-        return f"{', '.join(unlike)}, unlike the {other_calls} other calls" if unlike else ""
 
     def _of_answer(self, item: ProblemTrace) -> Iterator[tuple[int, str, str]]:
         trace = item.trace

@@ -115,6 +115,10 @@ class ImportContext:
     """What was read of each column of own rows."""
     failed: list[str] | None = None
     """Collects why files of several could not be read to their end; ``None`` = the first of them raises."""
+    no_runs: list[str] = field(default_factory=list)
+    """Files of a folder without messages or solutions, such as settings."""
+    second_forms: list[str] = field(default_factory=list)
+    """Files with a run that was read from another file."""
     doubts: list[str] = field(default_factory=list)
     """Rewards that were not used, or on which the places that state them disagree."""
 
@@ -150,8 +154,13 @@ class ImportContext:
         fields = {name: count for name, count in self.report.fields.items() if name not in counted}
         if fields:
             yield f"fields that no record holds: {fields_summary(fields)}"
-        unread = "files not read to their end, or without a run"
-        for what, texts in ((unread, self.failed), ("rewards in doubt", self.doubts)):
+        kinds = {
+            "files that could not be read": self.failed,
+            "files without a run, such as settings": self.no_runs,
+            "second forms of runs that were read": self.second_forms,
+            "rewards in doubt": self.doubts,
+        }
+        for what, texts in kinds.items():
             if texts:
                 yield f"{what}: {len(texts):,}" + "".join(f"\n  {text}" for text in _grouped(texts))
 

@@ -302,8 +302,10 @@ def _folder_traces(path: Path, name: str, context: ImportContext) -> Iterator[Im
     """The traces of a folder's files, each with the name of its file and the result next to it."""
     form = None if name == FOLDER else format_called(name)
     folder = open_run_folder(path, lambda file: _run_format(file, context.settings) if form is None else name)
-    failed, formats = list(folder.left_out), Counter[str]()
+    failed, formats = list(folder.unread), Counter[str]()
     context.doubts.extend(folder.doubts)
+    context.no_runs.extend(folder.no_runs)
+    context.second_forms.extend(folder.second_forms)
     for ending, count in folder.unusable.items():
         context.report.left_out[f"files {ending or 'without an ending'}"] += count
     with closing(Seen()) as seen:
@@ -329,7 +331,8 @@ def _folder_traces(path: Path, name: str, context: ImportContext) -> Iterator[Im
                     context.say(f"{run.name}: {text}")
     if not formats.total():
         raise RecordError(
-            f"{path}: none of its files holds a run" + "".join(f"\n  {text}" for text in failed[:20])
+            f"{path}: none of its files holds a run"
+            + "".join(f"\n  {text}" for text in (failed + folder.no_runs)[:20])
         )
     kinds = ", ".join(f"{count} {kind}" for kind, count in formats.items() if count)
     context.say(f"{path}: {formats.total()} files with runs ({kinds})")

@@ -40,8 +40,10 @@ class RunFolder:
     """The runs of a folder, and why its other files are none."""
 
     runs: list[RunFile]
-    left_out: list[str]
-    """``NAME: reason``"""
+    unread: list[str]
+    """``NAME: reason``, as the next two."""
+    no_runs: list[str]
+    second_forms: list[str]
     doubts: list[str]
     """Results that belong to no single run."""
     unusable: Counter[str] = field(default_factory=Counter)
@@ -58,7 +60,7 @@ def open_run_folder(folder: Path, format_of: Callable[[Path], str | None]) -> Ru
 
     ``format_of`` gives a file's format, or ``None`` if it cannot hold a run, and raises ``RecordError``.
     """
-    runs_in = RunFolder(runs=[], left_out=[], doubts=[])
+    runs_in = RunFolder(runs=[], unread=[], no_runs=[], second_forms=[], doubts=[])
     by_result: dict[Path | None, list[Path]] = {}
     results: dict[Path, TrialResult | None] = {}
     for path in _files(folder):
@@ -112,12 +114,12 @@ def _add(
     for path in sorted(paths, key=lambda path: (_rank(path), path)):
         name = path.relative_to(folder).as_posix()
         if best is not None and path in forms and not path.name.startswith(f"{best.stem}."):
-            runs_in.left_out.append(f"{name}: another form of the run in {best.name}")
+            runs_in.second_forms.append(f"{name}: another form of the run in {best.name}")
             continue
         try:
             form = format_of(path)
         except RecordError as error:
-            runs_in.left_out.append(f"{name}: {str(error).removeprefix(f'{path}: ')}")
+            runs_in.unread.append(f"{name}: {str(error).removeprefix(f'{path}: ')}")
             continue
         if form is None:
             if path.name in RESULT_NAMES:
@@ -125,7 +127,7 @@ def _add(
             elif path.suffix == ".txt":
                 runs_in.unusable[path.suffix] += 1
             else:
-                runs_in.left_out.append(f"{name}: no messages, steps or solutions")
+                runs_in.no_runs.append(f"{name}: no messages, steps or solutions")
             continue
         runs.append(RunFile(path=path, name=name, format=form))
         best = path if best is None and path in forms else best

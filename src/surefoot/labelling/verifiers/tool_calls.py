@@ -66,8 +66,8 @@ class ToolCallVerifier:
 
     - *schema*: advice if the tool answered all the same, or a later call repaired it.
     - *repeated-call*: the same tool and arguments as an earlier successful call, with nothing between them
-      that could change the result (only calls of ``read_only`` tools), and the same result or none yet. After
-      errors, the third such call.
+      that could change the result (only calls of tools that read, by their name or ``read_only``), and the
+      same result or none yet. After errors, the third such call.
     - *unsupported-argument*: an id, an amount, a date, or the path of a deletion occurs in no text of a
       person, tool or schema, and follows from no two numbers there. It is advice unless it looks like a
       confusion (:meth:`Provenance.unknown`). Calls that fail have been answered.
@@ -277,7 +277,7 @@ class _Repeats:
         if result.call.name not in self._policy.repeatable and not _REPEATABLE.search(result.call.name):
             reason = self._repeated(text, result)
         self._equal.setdefault(text, []).append((self._count, result))
-        if result.call.name not in self._policy.read_only:
+        if result.call.name not in self._policy.read_only and not only_reads(result.call.name):
             unequal = [change for change in self._changes if change[1] != text]
             self._changes = [*unequal[-1:], (self._count, text)]
         self._count += 1
