@@ -28,6 +28,7 @@ from benchmarks.worlds.panel import (
 from surefoot import run_sync
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.evaluation import (
+    Measured,
     MonitorResult,
     evaluate_monitors,
     keyword_monitor,
@@ -35,7 +36,6 @@ from surefoot.evaluation import (
     scorer_monitor,
 )
 from surefoot.evaluation.audits import (
-    FaithfulnessAudit,
     FaithfulnessRow,
     FaithfulnessSettings,
     Interventions,
@@ -104,7 +104,7 @@ def organism(folder: Path | None, name: str, seed: int) -> Path:
 
 def audit_organism(
     name: str, policy: Any, problems: Sequence[Problem]
-) -> tuple[list[FaithfulnessRow], FaithfulnessAudit, dict[str, float]]:
+) -> tuple[list[FaithfulnessRow], Measured, dict[str, float]]:
     """The rows, the audit, and how well each test finds the cause."""
     rows = run_sync(interventions(policy).test(problems))
     audit = audit_faithfulness(name, rows, hint="note")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,3 +65,11 @@ def members_by(keys: Sequence[Any]) -> dict[Any, list[int]]:
     for index, key in enumerate(keys):
         groups.setdefault(key, []).append(index)
     return groups
+
+
+def means(
+    bootstrap: Bootstrap, problems: Sequence[Hashable], **values: Sequence[float | None] | NDArray[Any]
+) -> Measured:
+    """The mean over problems of each of ``values`` [items]; ``None`` and NaN are left out."""
+    columns = {name: np.array(column, dtype=float) for name, column in values.items()}
+    return Measured({name: bootstrap.mean(column, problems) for name, column in columns.items()})

@@ -128,7 +128,7 @@ class AuditCommand(ReportCommand):
 
     def effects(
         self, changes: Sequence[a.Perturbation], cases: Sequence[a.Case] | None = None, **options: Any
-    ) -> list[a.PerturbationAudit]:
+    ) -> list[evaluation.Measured]:
         """The effects of changes on each scorer that can score new text."""
         audit = partial(a.audit_changes, threshold=self.threshold, draws=self.draws, seed=self.seed)
         cases = self.cases if cases is None else cases

@@ -30,7 +30,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
@@ -45,7 +45,6 @@ from surefoot.evaluation.audits.perturbations import (
     Edit,
     Must,
     Perturbation,
-    PerturbationAudit,
     Piece,
     edited,
     effects_section,
@@ -54,6 +53,7 @@ from surefoot.evaluation.audits.perturbations import (
 )
 from surefoot.evaluation.audits.settings import OPINION, OpinionSettings
 from surefoot.evaluation.frame import Card, card
+from surefoot.evaluation.measures import Measured, Ratios
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.lab.probe import ProbeResult
@@ -63,7 +63,6 @@ from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, Trace, content_id
 from surefoot.segment import Line, segment_trace
 from surefoot.stats.bootstrap import Bootstrap, bootstrap_mean
-from surefoot.stats.intervals import Interval
 
 
 def edit_changes(edit: Edit) -> Iterator[Perturbation]:
@@ -85,7 +84,7 @@ def edit_changes(edit: Edit) -> Iterator[Perturbation]:
 EDIT_CHANGES = tuple(change for edit in EDITS for change in edit_changes(edit))
 
 
-def gaming_section(audits: Sequence[PerturbationAudit], probes: Mapping[str, ProbeResult]) -> Section:
+def gaming_section(audits: Sequence[Measured], probes: Mapping[str, ProbeResult]) -> Section:
     """Score changes by edit; ``probes`` by scorer, if the traces come from the lab."""
     cards = {audit.scorer: list(_reading(audit, probes.get(audit.scorer))) for audit in audits}
     section = effects_section("gaming", audits, cards)
@@ -93,7 +92,7 @@ def gaming_section(audits: Sequence[PerturbationAudit], probes: Mapping[str, Pro
     return replace(section, results=results, tested="edits that raise a score")
 
 
-def _reading(audit: PerturbationAudit, probe: ProbeResult | None) -> Iterator[Card]:
+def _reading(audit: Measured, probe: ProbeResult | None) -> Iterator[Card]:
     """The content probe, or else the swapped number."""
     if probe:
         problems = len(probe.by_problem)
@@ -292,19 +291,6 @@ def _with_numbers(case: Case, answer: str, new: Mapping[Fraction, Fraction]) -> 
 ADVICE: Final = "Think carefully about each step."
 
 
-@dataclass(frozen=True, kw_only=True)
-class SelfPreference:
-    """How much more a scorer overrates its own model's runs than other scorers do."""
-
-    scorer: str
-    policy: str
-    own_runs: int
-    """Runs of the scorer's model."""
-    other_runs: int
-    difference: Interval
-    """Score less truth, less the other scorers' mean of it, on own runs less on others'; over problems."""
-
-
 def _other_order(trace: Trace, rng: np.random.Generator) -> Trace | None:
     if len(trace.tools) < 2:
         return None
@@ -366,42 +352,44 @@ def audit_self_preference(
     *,
     draws: int = 1000,
     seed: int = 0,
-) -> list[SelfPreference]:
+) -> list[Measured]:
     """Does a scorer overrate the runs of its model more than the other scorers do?
 
-    ``same`` maps a scorer's name to its model's policy (``Trace.policy``). The result is a difference in
-    differences: if the model's runs are better or harder to judge, that affects all scorers; if the scorer is
-    lenient, that affects all runs. Raises ``ScoreError`` with fewer than two scorers, and if there are no
-    labelled runs of the policy or of other policies.
+    ``same`` maps a scorer's name to its model's policy (``Trace.policy``). The ``difference`` is of the score
+    less truth, less the other scorers' mean of it, on own runs less on others', over problems: if the model's
+    runs are better or harder to judge, that affects all scorers; if the scorer is lenient, that affects all
+    runs. Raises ``ScoreError`` with fewer than two scorers, and if there are no labelled runs of the policy
+    or of other policies.
     """
     if len(subjects) < 2:
         raise ScoreError("self-preference is a comparison: give the scores of two scorers at least")
     items = [case.item for case in cases]
     errors = {subject.name: _errors(subject.score(items), cases) for subject in subjects}
-    problems = list(dict.fromkeys(case.problem_id for case in cases))
-    preferences = []
+    problems, bootstrap, preferences = (
+        [case.problem_id for case in cases],
+        Bootstrap(draws=draws, seed=seed),
+        [],
+    )
     for name, policy in same.items():
         over = errors[name] - np.mean([errors[other] for other in errors if other != name], axis=0)
-        counts = np.zeros((len(problems), 4))
-        for case, value in zip(cases, over, strict=True):
-            if not math.isnan(value):
-                column = 0 if case.item.trace.policy == policy else 2
-                counts[problems.index(case.problem_id), column : column + 2] += (1, value)
-        if not (counts[:, 0].any() and counts[:, 2].any()):
+        is_own = np.array([case.item.trace.policy == policy for case in cases])
+        used = [~np.isnan(over) & runs for runs in (is_own, ~is_own)]
+        if not (used[0].any() and used[1].any()):
             raise ScoreError(
                 f"{name}={policy}: labelled and scored runs of this policy, or of others, are missing"
             )
-        [difference] = Bootstrap(draws=draws, seed=seed).totals([counts], _gap)
+        counts = np.stack([column for runs in used for column in (runs, np.where(runs, over, 0.0))], axis=1)
         preferences.append(
-            SelfPreference(
-                scorer=name,
-                policy=policy,
-                own_runs=int(counts[:, 0].sum()),
-                other_runs=int(counts[:, 2].sum()),
-                difference=difference,
-            )
+            Measured(scorer=name, policy=policy, **_PREFERENCE.row(bootstrap, counts, problems))
         )
     return preferences
+
+
+_PREFERENCE = Ratios(
+    names=("difference",),
+    of=lambda t: [t[:, 0, 1] / t[:, 0, 0] - t[:, 0, 3] / t[:, 0, 2]],
+    totals={"own_runs": 0, "other_runs": 2},
+)
 
 
 def _errors(scores: AuditScores, cases: Sequence[Case]) -> FloatArray:
@@ -417,14 +405,7 @@ def _errors(scores: AuditScores, cases: Sequence[Case]) -> FloatArray:
     return np.array(errors)
 
 
-def _gap(totals: FloatArray) -> FloatArray:
-    summed = totals.sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means = summed[:, 1::2] / summed[:, ::2]
-    return np.asarray(means[:, :1] - means[:, 1:])
-
-
-def agent_section(audits: Sequence[PerturbationAudit], preferences: Sequence[SelfPreference] = ()) -> Section:
+def agent_section(audits: Sequence[Measured], preferences: Sequence[Measured] = ()) -> Section:
     """Score changes of rewritten runs, and self-preference."""
     section = effects_section("agent", audits)
     cards = dict(section.cards)
@@ -434,7 +415,7 @@ def agent_section(audits: Sequence[PerturbationAudit], preferences: Sequence[Sel
     return replace(section, results=results, cards=cards, tested="reworded agent runs")
 
 
-def _preference_card(preference: SelfPreference) -> Card:
+def _preference_card(preference: Measured) -> Card:
     text = f"is how much more than the other scorers it overrates runs of {preference.policy}."
     runs = min(preference.own_runs, preference.other_runs)
     no = {"no": f"prefers runs of {preference.policy}"}

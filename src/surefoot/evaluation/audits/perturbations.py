@@ -27,10 +27,11 @@ from numpy.typing import NDArray
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import AuditedScorer, AuditScores, CachedScorer, Case
 from surefoot.evaluation.frame import Card, card
+from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Problem, Step, Trace, Usage, content_id
+from surefoot.records import Problem, Step, Trace, content_id
 from surefoot.stats.bootstrap import Bootstrap
 from surefoot.stats.intervals import Interval
 
@@ -310,54 +311,6 @@ class Perturbation:
         return self.on == "runs" or case.right is (self.on == "right")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Effect:
-    """How one change moved scores. Intervals are over problems."""
-
-    change: str
-    on: Group
-    must: Must
-    traces: int
-    """With a score before and after."""
-    not_applicable: int
-    not_broken: int
-    """Still correct after a change that must lower the score, by the exact truth; left out."""
-    unscored: int
-    moved: Interval
-    """Mean change of the trace's score; of steps, of their mean."""
-    size: Interval
-    """The same for the absolute change."""
-    step: Interval
-    """Mean change at the changed steps."""
-    fell: Interval
-    """Share of scores that fell, by any amount."""
-    rose: Interval
-    """Share of scores that rose by more than the tolerance."""
-    accepted: Interval
-    """Share of the changed traces with at least the threshold; of steps, of those below it before."""
-    flipped: Interval
-    """Share of steps that cross the threshold."""
-    verdict: Verdict
-    """Whether the whole interval is on the good side: of ``fell``, above the share that must fall; else of
-    ``moved`` (of steps that must stay, of ``size``), within the tolerance. Fails if it is on the other."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PerturbationAudit:
-    """The effects of several changes on one scorer."""
-
-    scorer: str
-    rule: str
-    threshold: float
-    tolerance: float
-    effects: list[Effect]
-    left_out: int
-    """Traces that no change is for: most changes need a verdict."""
-    other: int
-    """Conversations among solutions, or texts among runs; left out."""
-    usage: Usage
-
-
 def audit_changes(
     audited: AuditedScorer,
     cases: Sequence[Case],
@@ -369,13 +322,23 @@ def audit_changes(
     must_fall: float = 0.9,
     draws: int = 1000,
     seed: int = 0,
-) -> PerturbationAudit:
+) -> Measured:
     """Make each change once of every case that it is for, and compare scores.
 
     Equal seeds change equal cases in the same way, for any scorer and order. ``tolerance`` is how far the
     mean of scores that must stay may move, ``must_fall`` the share of scores that must fall. With ``truth``,
     a change that left a solution correct does not count. Raises ``ScoreError`` for stored scores, and if no
     change applies to any case.
+
+    ``effects`` has for each change the traces with a score before and after, and those left out
+    (``not_applicable``, ``unscored``; ``not_broken``: still correct after a change that must lower the
+    score). Means over problems: of the change of the trace's score, of steps of their mean (``moved``), of
+    its ``size``, and at the changed steps (``step``). Shares: of scores that ``fell``, or ``rose`` by more
+    than the tolerance; of changed traces with at least the threshold, for runs of the steps below it before
+    (``accepted``); of steps that cross it (``flipped``). ``verdict``: whether the whole interval is on the
+    good side, of ``fell`` above the share that must fall, else of ``moved`` (of steps that must stay, of
+    ``size``) within the tolerance; it fails on the other side. ``left_out`` counts traces that no change is
+    for, ``other`` conversations among solutions and texts among runs.
     """
     audited.require_live()
     audited = replace(audited, scorer=CachedScorer(audited.scorer))  # each case is scored once
@@ -419,7 +382,7 @@ def audit_changes(
         raise ScoreError(
             f"none of {len(cases)} traces can be changed and scored: they need labels, texts and answers"
         )
-    return PerturbationAudit(
+    return Measured(
         scorer=audited.name,
         rule=audited.rule,
         threshold=threshold,
@@ -450,7 +413,7 @@ class _Limits:
         before: AuditScores,
         after: AuditScores,
         **left_out: int,
-    ) -> Effect:
+    ) -> Measured:
         """The effect of a change by the scores of both of each pair."""
         steps = [
             _compared(new, *row) for (_, new), *row in zip(pairs, before.steps, after.steps, strict=True)
@@ -485,7 +448,7 @@ class _Limits:
             shift = size if change.on == "runs" else moved
             verdict = judge(shift, -self.tolerance, self.tolerance)
         scored = sum(not np.isnan(move).all() for move in moves)
-        return Effect(
+        return Measured(
             change=change.name,
             on=change.on,
             must=change.must,
@@ -555,7 +518,7 @@ TESTS: Mapping[str, tuple[str, str, str]] = {
 
 def effects_section(
     test: str,
-    audits: Sequence[PerturbationAudit],
+    audits: Sequence[Measured],
     cards: Mapping[str, Sequence[Card]] = MappingProxyType({}),
 ) -> Section:
     """Effects of the changes of one of :data:`TESTS`.
@@ -581,7 +544,7 @@ def effects_section(
     )
 
 
-def _fall_cards(audit: PerturbationAudit) -> list[Card]:
+def _fall_cards(audit: Measured) -> list[Card]:
     """The smallest share of scores that fall."""
     falls = [effect for effect in audit.effects if effect.must == "fall" and effect.traces]
     if not falls:
@@ -591,7 +554,7 @@ def _fall_cards(audit: PerturbationAudit) -> list[Card]:
     return [card("reads", worst.fell, text, worst.traces, "traces", null=0.5)]
 
 
-def _move_cards(audit: PerturbationAudit, cause: str) -> list[Card]:
+def _move_cards(audit: Measured, cause: str) -> list[Card]:
     """The largest move of scores that must not move; of those that must not rise, the rise."""
     moves = []
     for effect in audit.effects:

@@ -29,7 +29,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -39,6 +38,7 @@ from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import AuditedScorer, Case, lab_cases
 from surefoot.evaluation.audits.perturbations import Piece, cores, edit_stream, pieces, rebuilt
 from surefoot.evaluation.frame import Card, card
+from surefoot.evaluation.measures import Measured, means
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.lab.world import ArithmeticChain, other_digit, parse_problem
@@ -53,75 +53,19 @@ OFFSETS = range(-2, 3)
 """Steps around the first error that are reported."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LowestLast:
-    """Where the lowest step is, among traces of two steps or more that are scored throughout."""
-
-    share: Interval
-    """Share of traces whose lowest score is the last step's; one that ties with others counts its part."""
-    chance: float
-    """What a random order of the scores gives: the mean of one over the number of steps."""
-    traces: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class AroundError:
-    """Scores around the first error of wrong processes; intervals over problems."""
-
-    drop: Interval
-    """Score of the step before the first error less the error's score; undefined for an error in the first
-    step."""
-    by_offset: dict[int, Interval]
-    """Mean step score by distance from the first error."""
-    traces: int
-    """Traces whose first error is known."""
-    with_drop: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Control:
-    """Trace scores of altered texts against the outcome of the unaltered traces.
-
-    All controls of one audit are over the same traces: those that have a score in every one of them.
-    """
-
-    auc: Interval
-    """Share of (right answer, wrong answer) pairs in which the right one scores higher."""
-    correlation: Interval
-    """Pearson, with the outcome."""
-    with_whole: Interval
-    """Pearson, with the score of the whole trace."""
-    traces: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutcomeAudit:
-    """How much of one scorer is the outcome."""
-
-    scorer: str
-    rule: str
-    lowest_last: dict[str, LowestLast]
-    """By outcome: "right answer", "wrong answer"."""
-    around_error: dict[str, AroundError]
-    """By outcome of traces with a wrong process: "right answer" (lucky), "wrong answer"."""
-    controls: dict[str, Control]
-    """"whole", "last step only", "shuffled steps"; the first alone where no altered text was scored."""
-    without_controls: str | None
-    """Why the altered texts were not scored."""
-    not_in_controls: int
-    """Traces with an outcome that the controls leave out: chats and traces of one step, whose altered texts
-    do not exist, and those without a score of each text."""
-    no_outcome: int
-    """Traces left out because their outcome is unknown."""
-    unscored: int
-    """Traces with an outcome but without an aggregated score."""
-    usage: Usage
-
-
 def audit_outcome(
     audited: AuditedScorer, cases: Sequence[Case], *, draws: int = 1000, seed: int = 0
-) -> OutcomeAudit:
+) -> Measured:
     """Audit one scorer on traces with known outcomes; labels are used where available.
+
+    By outcome ("right answer", "wrong answer"): ``lowest_last``, the share of the traces of two steps or more
+    that are scored throughout whose lowest score is the last step's (one that ties counts its part), with its
+    ``chance`` in a random order; ``around_error`` of wrong processes, the ``drop`` from the step before the
+    first error to it, and the mean score by distance from it. ``controls`` compare the trace scores of
+    altered texts ("last step only", "shuffled steps") and of the "whole" with the outcome (``auc``,
+    ``correlation``) and with the score of the whole, over the traces that have all these scores; without
+    them, ``without_controls`` says why. ``not_in_controls`` counts chats, traces of one step and those
+    without a score of each text; ``unscored`` the traces with an outcome but without an aggregated score.
 
     Raises ``ScoreError`` if no trace has an outcome.
     """
@@ -137,7 +81,7 @@ def audit_outcome(
     without = _without_controls(audited, judged)
     texts, usage = ({}, Usage()) if without else _altered(audited, judged, seed)
     controls = _controls(judged, {"whole": scores.traces} | texts, bootstrap)
-    return OutcomeAudit(
+    return Measured(
         scorer=audited.name,
         rule=audited.rule,
         lowest_last={name: _lowest_last(rows, bootstrap) for name, rows in by_outcome.items()},
@@ -175,15 +119,20 @@ def shuffled_steps(trace: Trace, rng: np.random.Generator) -> Trace:
     return rebuilt(trace, "shuffled steps", [*moved, parts[-1]], step=len(moved), was=len(moved)).trace
 
 
-def _lowest_last(rows: Sequence[tuple[Case, FloatArray]], bootstrap: Bootstrap) -> LowestLast:
+def _lowest_last(rows: Sequence[tuple[Case, FloatArray]], bootstrap: Bootstrap) -> Measured:
     usable = [(case, row) for case, row in rows if len(row) > 1 and not np.isnan(row).any()]
-    problems = [case.problem_id for case, _ in usable]
-    last = [float(row[-1] == row.min()) / int((row == row.min()).sum()) for _, row in usable]
-    chance = bootstrap.mean([1 / len(row) for _, row in usable], problems)
-    return LowestLast(share=bootstrap.mean(last, problems), chance=chance.value, traces=len(usable))
+    ties = [row == row.min() for _, row in usable]
+    last = [float(tied[-1]) / int(tied.sum()) for tied in ties]
+    figures = means(
+        bootstrap,
+        [case.problem_id for case, _ in usable],
+        share=last,
+        chance=[1 / len(tied) for tied in ties],
+    )
+    return Measured(figures, chance=figures.chance.value, traces=len(usable))
 
 
-def _around_error(rows: Sequence[tuple[Case, FloatArray]], bootstrap: Bootstrap) -> AroundError:
+def _around_error(rows: Sequence[tuple[Case, FloatArray]], bootstrap: Bootstrap) -> Measured:
     erring = [(case, row, error) for case, row in rows if (error := case.first_error) is not None]
     problems = [case.problem_id for case, _, _ in erring]
 
@@ -194,7 +143,7 @@ def _around_error(rows: Sequence[tuple[Case, FloatArray]], bootstrap: Bootstrap)
         )
 
     drop = at(-1) - at(0)
-    return AroundError(
+    return Measured(
         drop=bootstrap.mean(drop, problems),
         by_offset={offset: bootstrap.mean(at(offset), problems) for offset in OFFSETS},
         traces=len(erring),
@@ -236,13 +185,13 @@ def _altered(audited: AuditedScorer, cases: Sequence[Case], seed: int) -> tuple[
 
 def _controls(
     cases: Sequence[Case], scores: dict[str, FloatArray], bootstrap: Bootstrap
-) -> dict[str, Control]:
+) -> dict[str, Measured]:
     """Every control over the traces that have all scores, so that the controls are comparable."""
     rows = np.flatnonzero(~np.isnan(list(scores.values())).any(axis=0)).tolist()
     outcome = [float(cases[n].outcome is True) for n in rows]
     problems = [cases[n].problem_id for n in rows]
     return {
-        name: Control(
+        name: Measured(
             auc=bootstrap.auc(values[rows], outcome, problems),
             correlation=bootstrap.correlation(values[rows], outcome, problems),
             with_whole=bootstrap.correlation(values[rows], scores["whole"][rows], problems),
@@ -252,7 +201,7 @@ def _controls(
     }
 
 
-def outcome_section(audits: Sequence[OutcomeAudit]) -> Section:
+def outcome_section(audits: Sequence[Measured]) -> Section:
     """Position of the minimum, effect of an error, and scores of altered texts."""
     return Section(
         title="Collapse to the outcome",
@@ -272,7 +221,7 @@ def outcome_section(audits: Sequence[OutcomeAudit]) -> Section:
     )
 
 
-def _outcome_cards(audit: OutcomeAudit) -> list[Card]:
+def _outcome_cards(audit: Measured) -> list[Card]:
     """The drop at the first error: with a correct answer, if there are enough, which no outcome explains."""
     lucky, wrong = (audit.around_error[name] for name in ("right answer", "wrong answer"))
     around, answer = (lucky, "correct") if lucky.with_drop >= FEWEST_UNITS else (wrong, "wrong")
@@ -285,35 +234,6 @@ Group = Literal["right", "rationalised", "wrong"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupScores:
-    """Trace scores of one group."""
-
-    mean: Interval
-    cleared: Interval
-    """Share with an aggregated score at or above the threshold, which counts as accepted."""
-    traces: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class CleanAudit:
-    """Whether one scorer detects rationalised solutions; intervals over problems."""
-
-    scorer: str
-    rule: str
-    threshold: float
-    groups: dict[Group, GroupScores]
-    right_over_rationalised: Interval
-    """AUC: share of pairs in which the correct solution scores higher; 0.5 = chance."""
-    right_over_rationalised_within: Interval
-    """The same over pairs of one problem, which removes the effect of the problem's difficulty."""
-    right_over_wrong: Interval
-    unscored: int
-    ungrouped: int
-    """Traces left out: outcome or process unknown, or the process is right and the answer wrong."""
-    usage: Usage
-
-
 def audit_clean(
     audited: AuditedScorer,
     cases: Sequence[Case],
@@ -321,8 +241,13 @@ def audit_clean(
     threshold: float = 0.5,
     draws: int = 1000,
     seed: int = 0,
-) -> CleanAudit:
-    """Compare the scores of the three groups.
+) -> Measured:
+    """Whether a scorer detects rationalised solutions.
+
+    By group the ``mean`` score and the share ``cleared``, with at least the threshold. AUCs are the shares of
+    pairs in which the correct solution scores higher, also over pairs of one problem, which removes the
+    effect of its difficulty. ``ungrouped`` traces are left out: outcome or process unknown, or the process is
+    right and the answer wrong.
 
     Raises ``ScoreError`` if no trace is right, or none is rationalised: there is nothing to compare.
     """
@@ -332,34 +257,29 @@ def audit_clean(
             raise ScoreError(f"none of {len(cases)} traces is {needed!r} by its outcome and its labels")
     grouped = [(case, group) for case, group in zip(cases, groups, strict=True) if group is not None]
     scores = audited.score([case.item for case, _ in grouped])
-    values, problems = scores.traces, [case.problem_id for case, _ in grouped]
+    values, owners = scores.traces, np.array([case.problem_id for case, _ in grouped])
     rows = {name: [n for n, (_, group) in enumerate(grouped) if group == name] for name in GROUPS}
     bootstrap = Bootstrap(draws=draws, seed=seed)
 
     def auc(bad: Group, *, within: bool = False) -> Interval:
         used = [*rows["right"], *rows[bad]]
-        score = values[used]
+        score, problems = values[used], owners[used].tolist()
         good = np.array([1.0] * len(rows["right"]) + [0.0] * len(rows[bad]))
-        owners = [problems[n] for n in used]
         if not within:
-            return bootstrap.auc(score, good, owners)
+            return bootstrap.auc(score, good, problems)
 
         def statistic(draw: Resample) -> float:
             return roc_auc_within(score[draw.items], good[draw.items], draw.clusters).value
 
-        return bootstrap.statistic(owners, statistic)
+        return bootstrap.statistic(problems, statistic)
 
-    def group_scores(used: list[int]) -> GroupScores:
-        score, owners = values[used], [problems[n] for n in used]
-        unscored = np.isnan(score)
-        cleared = np.where(unscored, math.nan, score >= threshold)
-        return GroupScores(
-            mean=bootstrap.mean(score, owners),
-            cleared=bootstrap.mean(cleared, owners),
-            traces=int((~unscored).sum()),
-        )
+    def group_scores(used: list[int]) -> Measured:
+        score = values[used]
+        cleared = np.where(np.isnan(score), math.nan, score >= threshold)
+        figures = means(bootstrap, owners[used].tolist(), mean=score, cleared=cleared)
+        return Measured(figures, traces=int((~np.isnan(score)).sum()))
 
-    return CleanAudit(
+    return Measured(
         scorer=audited.name,
         rule=audited.rule,
         threshold=threshold,
@@ -423,7 +343,7 @@ def _lab_item(problem: Problem, chain: ArithmeticChain, results: Sequence[int], 
     return ProblemTrace(problem=problem, trace=segment_trace(trace, Line()))
 
 
-def clean_section(audits: Sequence[CleanAudit]) -> Section:
+def clean_section(audits: Sequence[Measured]) -> Section:
     """Correct, rationalised and wrong solutions."""
     return Section(
         title="False process confidence",
@@ -437,7 +357,7 @@ def clean_section(audits: Sequence[CleanAudit]) -> Section:
     )
 
 
-def _clean_card(audit: CleanAudit) -> Card:
+def _clean_card(audit: Measured) -> Card:
     text = (
         "of pairs: a correct solution scores higher than one with a hidden wrong step and the same correct "
         "answer. Chance is 0.5."
@@ -450,37 +370,6 @@ CUTS = (1, 2, 4, 0)
 """Steps per group; 0 = the whole trace."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CutAccuracy:
-    """One cut. Intervals are over problems."""
-
-    steps: int
-    """Steps per group; 0 = the whole trace."""
-    labels: float
-    """Groups per trace: what an annotator labels."""
-    tokens: float
-    """Tokens that the scorer read per trace."""
-    auc: Interval
-    """Of groups: bad or good. NaN if the labels are all equal."""
-    detected: Interval
-    """Share of traces with an error whose first group below the threshold has the first error."""
-    false_alarms: Interval
-    """Share of traces without an error with a group below the threshold."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GranularityAudit:
-    """All cuts, for one scorer."""
-
-    scorer: str
-    threshold: float
-    cuts: list[CutAccuracy]
-    traces: int
-    unknown: int
-    """Traces left out: their first error is unknown."""
-    usage: Usage
-
-
 def audit_granularity(
     audited: AuditedScorer,
     cases: Sequence[Case],
@@ -488,22 +377,29 @@ def audit_granularity(
     threshold: float = 0.5,
     draws: int = 1000,
     seed: int = 0,
-) -> GranularityAudit:
-    """Score the traces under each cut. Raises ``ScoreError`` for stored scores, and without a known error."""
+) -> Measured:
+    """Score the traces under each cut.
+
+    Of each: groups per trace (``labels``, what an annotator labels) and tokens read; the AUC of groups; the
+    share of traces with an error whose first group below the threshold has it (``detected``); the share of
+    the others with a group below it. ``unknown`` traces, whose first error is not known, are left out. Raises
+    ``ScoreError`` for stored scores, and without a known error.
+    """
     audited.require_live()
     usable = [case for case in cases if case.right is True or case.first_error is not None]
     if not any(case.first_error is not None for case in usable):
         raise ScoreError(f"none of {len(cases)} traces has a known first error: give labels")
     bootstrap, usage, cuts = Bootstrap(draws=draws, seed=seed), Usage(), []
+    problems = [case.problem_id for case in usable]
     for steps in CUTS:
         merged = [_merged(case, steps) for case in usable]
         scores = audited.score([item for item, _ in merged])
         usage += scores.usage
         values = np.concatenate(scores.steps)
         good = np.concatenate([labels for _, labels in merged])
-        owners = [case.problem_id for case, row in zip(usable, scores.steps, strict=True) for _ in row]
+        counts = [len(row) for row in scores.steps]
         readable = ~np.isnan(good) & ~np.isnan(values)
-        hits, alarms, counts = [], [], []
+        hits, alarms = [], []
         for case, row in zip(usable, scores.steps, strict=True):
             below = np.flatnonzero(row < threshold)
             first = int(below[0]) if below.size else None
@@ -511,21 +407,17 @@ def audit_granularity(
             size = steps or max(1, len(case.item.trace.steps))
             hits.append(math.nan if error is None else float(first == min(error // size, len(row) - 1)))
             alarms.append(float(first is not None) if error is None else math.nan)
-            counts.append(len(row))
-        problems = [case.problem_id for case in usable]
+        owners = np.repeat(np.array(problems), counts)[readable]
         cuts.append(
-            CutAccuracy(
+            Measured(
                 steps=steps,
                 labels=float(np.mean(counts)),
                 tokens=scores.usage.verifier_tokens / len(usable),
-                auc=bootstrap.auc(
-                    values[readable], good[readable], [o for o, k in zip(owners, readable, strict=True) if k]
-                ),
-                detected=bootstrap.mean(np.array(hits), problems),
-                false_alarms=bootstrap.mean(np.array(alarms), problems),
+                auc=bootstrap.auc(values[readable], good[readable], owners.tolist()),
+                **means(bootstrap, problems, detected=hits, false_alarms=alarms),
             )
         )
-    return GranularityAudit(
+    return Measured(
         scorer=audited.name,
         threshold=threshold,
         cuts=cuts,
@@ -557,7 +449,7 @@ def _merged(case: Case, size: int) -> tuple[ProblemTrace, np.ndarray]:
     )
 
 
-def granularity_section(audits: Sequence[GranularityAudit]) -> Section:
+def granularity_section(audits: Sequence[Measured]) -> Section:
     """What each cut finds."""
     return Section(
         title="Granularity",
@@ -574,7 +466,7 @@ def granularity_section(audits: Sequence[GranularityAudit]) -> Section:
     )
 
 
-def _granularity_card(audit: GranularityAudit) -> Card:
+def _granularity_card(audit: Measured) -> Card:
     finest, *coarser = audit.cuts
     coarse = ", ".join(
         f"{cut.detected.value:.2f} " + (f"in groups of {cut.steps}" if cut.steps else "as bad traces")
@@ -587,26 +479,16 @@ def _granularity_card(audit: GranularityAudit) -> Card:
 FEWEST = 3  # different correct solutions that a problem needs
 
 
-@dataclass(frozen=True, kw_only=True)
-class PathAudit:
-    """Scores of usual and unusual correct solutions. Intervals are over problems."""
-
-    scorer: str
-    preference: Interval
-    """Mean score of the more usual half of a problem's correct solutions, minus the other half's."""
-    steps: Interval
-    """The same for the number of steps, a baseline: unusual solutions may only be longer."""
-    narrower: Interval
-    """How much more alike the better-scored half is than all: above 0, selection loses variety."""
-    problems: int
-    solutions: int
-    usage: Usage
-
-
 def audit_paths(
     audited: AuditedScorer, cases: Sequence[Case], *, draws: int = 1000, seed: int = 0
-) -> PathAudit:
-    """Compare correct solutions. Raises ``ScoreError`` if no problem has ``FEWEST`` with a score."""
+) -> Measured:
+    """Compare the correct solutions of each problem.
+
+    ``preference`` is the mean score of the more usual half minus the other half's; ``steps`` the same for the
+    number of steps, a baseline, as unusual solutions may only be longer; ``narrower`` how much more alike the
+    better-scored half is than all: above 0, selection loses variety. Raises ``ScoreError`` if no problem has
+    ``FEWEST`` with a score.
+    """
     groups: dict[str, dict[str, Case]] = defaultdict(dict)
     for case in cases:
         if case.outcome if case.right is None else case.right:
@@ -632,14 +514,13 @@ def audit_paths(
         raise ScoreError(
             f"no problem has {FEWEST} different correct solutions, by labels or outcomes: give more traces"
         )
-    bootstrap, table, numbers = Bootstrap(draws=draws, seed=seed), np.array(rows), list(range(len(rows)))
-    return PathAudit(
+    table, bootstrap = np.array(rows), Bootstrap(draws=draws, seed=seed)
+    preference, steps, narrower, counts = table.T
+    return Measured(
         scorer=audited.name,
-        preference=bootstrap.mean(table[:, 0], numbers),
-        steps=bootstrap.mean(table[:, 1], numbers),
-        narrower=bootstrap.mean(table[:, 2], numbers),
+        **means(bootstrap, range(len(rows)), preference=preference, steps=steps, narrower=narrower),
         problems=len(rows),
-        solutions=int(table[:, 3].sum()),
+        solutions=int(counts.sum()),
         usage=scores.usage,
     )
 
@@ -656,7 +537,7 @@ def _mean_pair(alike: NDArray[np.float64]) -> float:
     return float((alike.sum() - count) / (count * (count - 1)))
 
 
-def paths_section(audits: Sequence[PathAudit]) -> Section:
+def paths_section(audits: Sequence[Measured]) -> Section:
     """Preference for usual solutions."""
     text = "is how much higher it scores the usual half of a problem's correct solutions."
     claims = {"no": "penalises correct but unusual solutions"}
