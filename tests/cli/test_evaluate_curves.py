@@ -96,8 +96,6 @@ def test_every_rule_reads_every_scorer_alike(files: Path, tmp_path: Path):
     rules = [
         "best_of_n",
         "weighted_vote",
-        "confidence_vote_10",
-        "confidence_vote_90",
         "agreement",
     ]
     good(*words, f"--as=best-of-n:sizes=1+4,bootstrap=50,rule={'+'.join(rules)}")
@@ -107,7 +105,7 @@ def test_every_rule_reads_every_scorer_alike(files: Path, tmp_path: Path):
         read = [[c["aggregation"], c["accuracy"]] for c in data["curves"] if c["rule"] == rule]
         assert len(read) == 2 * 5
         assert read[:5] == read[5:], "the same scores under two names"
-    for rule in ("confidence_vote_10", "agreement"):
+    for rule in ("weighted_vote", "agreement"):
         picked = good(
             *("select", files / "traces.jsonl", "--scores", files / "scores.jsonl"),
             *("--rule", rule, "--equality", "exact"),

@@ -6,12 +6,7 @@ import pytest
 
 from surefoot.answers import AnswerChecker
 from surefoot.errors import ScoreError
-from surefoot.evaluation.best_of_n import (
-    BestOfNResult,
-    best_of_n_section,
-    evaluate_best_of_n,
-    judged_candidates,
-)
+from surefoot.evaluation.best_of_n import BestOfN, best_of_n_section, evaluate_best_of_n, judged_candidates
 from surefoot.evaluation.report import Report, to_json
 from surefoot.records import Step, StepScores, Trace, Usage
 
@@ -47,18 +42,18 @@ def scores(given: list[Trace], right: float, wrong: float, *, tokens: int = 7) -
     ]
 
 
-def evaluate(given: list[Trace], by: dict[str, list[StepScores]], **options: object) -> BestOfNResult:
+def evaluate(given: list[Trace], by: dict[str, list[StepScores]], **options: object) -> BestOfN:
     candidates = judged_candidates(given, AnswerChecker("exact"))
     return evaluate_best_of_n(candidates, by, bootstrap=400, **options)
 
 
 @pytest.fixture(scope="module")
-def result() -> BestOfNResult:
+def result() -> BestOfN:
     given = traces()
     return evaluate(given, {"good": scores(given, 0.9, 0.1), "bad": scores(given, 0.1, 0.9)})
 
 
-def values(result: BestOfNResult, name: str) -> list[float]:
+def values(result: BestOfN, name: str) -> list[float]:
     return [interval.value for interval in result.curve(name).accuracy.values()]
 
 
@@ -74,7 +69,7 @@ def test_closed_forms_of_hand_made_pools(result):
     # of four samples, three right ones win, two beat single ones, one ties with three others
     assert values(result, "majority")[-1] == pytest.approx((0.25 + 1 + 0 + 1 + 1 + 1) / 6)
     assert len(result.curves) == 2 + 2 * 2 * 5
-    assert result.sizes == (1, 2, 4)
+    assert result.sizes == [1, 2, 4]
 
 
 def test_differences_are_paired_with_majority(result):

@@ -6,16 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.evaluation.step_layout import (
-    BAD,
-    GOOD,
-    UNLABELLED,
-    UNREAD,
-    StepLayout,
-    as_numbers,
-    good_rows,
-    score_rows,
-)
+from surefoot.evaluation.step_layout import BAD, GOOD, UNLABELLED, UNREAD, StepLayout, StepRows, as_numbers
 from surefoot.io.tables import Facts, facts_of, open_table
 from surefoot.labels import first_error
 from surefoot.records import Step, Trace
@@ -29,7 +20,7 @@ def test_arrays_say_what_lists_of_each_trace_say(table):
     layout = StepLayout(Facts(f"t{n}", f"p{n % 2}", size=len(row)) for n, row in enumerate(table))
     codes = np.array([code for row in table for code in row], dtype=np.int8)
     good = [[MEANING[code] for code in row] for row in table]
-    rows = good_rows(codes, layout)
+    rows = StepRows(codes, layout)
     assert (len(rows), list(rows)) == (len(table), good)
     assert [rows[number] for number in range(-len(rows), len(rows))] == [*good, *good]
     expected = [math.nan if (error := first_error(row)) is None else error for row in good]
@@ -40,7 +31,7 @@ def test_arrays_say_what_lists_of_each_trace_say(table):
     assert (layout.traces, layout.steps) == (len(table), len(codes))
     numbers = as_numbers(codes, bad=-1.0)
     np.testing.assert_array_equal(numbers, [{True: 1, False: -1}.get(g, math.nan) for r in good for g in r])
-    scores = score_rows(numbers, layout)
+    scores = StepRows(numbers, layout)
     assert list(scores) == [[None if g is None else 2.0 * g - 1 for g in row] for row in good]
 
 

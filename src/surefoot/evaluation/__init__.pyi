@@ -2,10 +2,9 @@ from . import audits as audits
 from . import benchmarks as benchmarks
 from .benchmarks.agent_steps import MonitoredRun as MonitoredRun
 from .benchmarks.agent_steps import run_metrics as run_metrics
-from .best_of_n import BestOfNResult as BestOfNResult
+from .best_of_n import BestOfN as BestOfN
 from .best_of_n import CandidateGroup as CandidateGroup
 from .best_of_n import Candidates as Candidates
-from .best_of_n import SelectorCurve as SelectorCurve
 from .best_of_n import best_of_n_section as best_of_n_section
 from .best_of_n import evaluate_best_of_n as evaluate_best_of_n
 from .best_of_n import expected_accuracy as expected_accuracy

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from surefoot.answers import AnswerChecker, AnswerStyle, Solution, final_answer, group_equal
 from surefoot.errors import ScoreError
 from surefoot.evaluation.frame import SMALLEST_GAIN, Card, card
+from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import StoredScores
@@ -259,54 +260,21 @@ RULE_NAMES: Mapping[ScoreRule, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class SelectorCurve:
-    """One selector; every mapping is by number of samples N."""
+class BestOfN(Measured):
+    """All ``curves`` on the same candidates: pass@N, majority, then scorer by scorer.
 
-    name: str
-    scorer: str | None
-    """``None`` for pass@N and majority."""
-    rule: Method
-    aggregation: Aggregator | None
-    accuracy: Mapping[int, Interval]
-    """Share of problems answered correctly."""
-    minus_majority: Mapping[int, Interval]
-    """Paired difference; empty for majority itself and pass@N."""
-    tokens: Mapping[int, float]
-    """Mean tokens per problem, policy and verifier; empty if unknown (``BestOfNResult.unknown``).
-    The prompt counts once, completions and scores N times their mean in the pool."""
+    A curve has its ``name``, ``scorer`` (``None`` for the first two), ``rule`` and ``aggregation``, and by
+    number of samples: ``accuracy``, the share of problems answered correctly; ``minus_majority``, paired by
+    problem; mean ``tokens`` per problem, policy and verifier, where the prompt counts once, completions and
+    scores N times their mean in the pool. ``unknown`` says why tokens are not. ``scorers`` counts candidates
+    without a score for every step (``unscored``; chosen last, and without a weighted vote), records of other
+    traces (``foreign``), and has the reasons for rules and aggregations ``left_out``.
+    """
 
-
-@dataclass(frozen=True, kw_only=True)
-class ScorerCounts:
-    """Use of a scorer's records."""
-
-    traces: int
-    unscored: int
-    """Candidates without a score for every step: chosen last, and without a weighted vote."""
-    foreign: int
-    """Records of other traces."""
-    left_out: Mapping[str, str]
-    """Aggregations and rules that the scores do not allow → reason."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BestOfNResult:
-    """All curves on the same candidates."""
-
-    curves: tuple[SelectorCurve, ...]
-    """pass@N, majority, then scorer by scorer."""
-    sizes: tuple[int, ...]
-    problems: int
-    traces: int
-    dropped: Mapping[str, int]
-    scorers: Mapping[str, ScorerCounts]
-    unknown: Mapping[str, str]
-    """Token counts that are unknown → reason."""
-
-    def curve(self, name: str) -> SelectorCurve:
+    def curve(self, name: str) -> Measured:
         """The curve of this name. Raises ``KeyError``."""
-        return {curve.name: curve for curve in self.curves}[name]
+        by_name: dict[str, Measured] = {curve.name: curve for curve in self.curves}
+        return by_name[name]
 
 
 def evaluate_best_of_n(
@@ -318,7 +286,7 @@ def evaluate_best_of_n(
     draws: int = 400,
     bootstrap: int = 10_000,
     seed: int = 0,
-) -> BestOfNResult:
+) -> BestOfN:
     """Curves of every selector; ``scores`` is by the scorer's name, ``sizes`` are 1, 2, 4 … by default.
 
     Problems are streamed: scores in a table are read for one problem at a time. Each of ``rules`` is applied
@@ -327,18 +295,46 @@ def evaluate_best_of_n(
     candidates, and for a record without exactly one score per step.
     """
     groups = list(candidates.groups.values())
-    total = len(candidates)
     smallest = min(map(len, groups))
     chosen = sorted(set(sizes or sizes_up_to(smallest)))
     if chosen[0] < 1 or chosen[-1] > smallest:
         raise ScoreError(f"sizes must lie between 1 and {smallest}, the fewest candidates, not {chosen}")
-    study = _PoolCurves(groups, chosen, draws=draws, bootstrap=bootstrap, seed=seed)
+    pools = [pool_of(group, {}, "min") for group in groups]
+    majority = expected_accuracy(pools, "majority", chosen, seed=seed, draws=draws)
+    policy = _policy_tokens(groups, chosen)
+    unknown: dict[str, str] = {}
+    if policy is None:
+        without, traces = sum(group.uncounted for group in groups), len(candidates)
+        unknown["tokens of the policy"] = f"{without} of {traces} traces lack 'usage.completion_tokens'"
+
+    def by_size(values: FloatArray) -> dict[int, Interval]:
+        """Means over problems of ``values`` [problems, sizes], all from the same bootstrap samples."""
+        return {
+            size: bootstrap_mean(column, draws=bootstrap, rng=np.random.default_rng(seed))
+            for size, column in zip(chosen, values.T, strict=True)
+        }
+
+    def curve(
+        name: str, rule: Method, accuracy: FloatArray, tokens: FloatArray | None, **of: Any
+    ) -> Measured:
+        gap = accuracy - majority
+        gap[np.abs(gap) < _ROUNDING] = 0.0  # e.g. with one sample all selectors agree
+        return Measured(
+            name=name,
+            scorer=of.get("scorer"),
+            rule=rule,
+            aggregation=of.get("aggregation"),
+            accuracy=by_size(accuracy),
+            minus_majority=by_size(gap) if of else {},
+            tokens={} if tokens is None else dict(zip(chosen, tokens.mean(axis=0).tolist(), strict=True)),
+        )
+
     curves = [
-        study.curve(CEILING, "pass", study.ceiling),
-        study.curve(MAJORITY, "majority", study.majority),
+        curve(CEILING, "pass", expected_accuracy(pools, "pass", chosen, seed=seed), policy),
+        curve(MAJORITY, "majority", majority, policy),
     ]
     counts = {}
-    for name, records in scores.items():
+    for scorer, records in scores.items():
         source = records if isinstance(records, StoredScores) else StoredScores(records)
         scored, left_out = _left_out(source, rules)
         readings: list[Reading] = [
@@ -347,120 +343,61 @@ def evaluate_best_of_n(
             for how in AGGREGATORS
             if how not in left_out and rule not in left_out
         ]
-        records_used, unscored, scorer_curves = study.scorer(name, source, readings)
-        curves += scorer_curves
-        foreign = scored - records_used
-        counts[name] = ScorerCounts(traces=total, unscored=unscored, foreign=foreign, left_out=left_out)
-    return BestOfNResult(
-        curves=tuple(curves),
-        sizes=tuple(chosen),
+        use = _use(groups, source, readings, chosen, draws, seed)
+        if not use.spends:
+            unknown[f"tokens of {scorer}"] = "its records lack 'usage.verifier_tokens'"
+        verifier = use.tokens[:, None] * np.array(chosen)
+        for (rule, how), accuracy in use.accuracy.items():
+            name = f"{scorer} {RULE_NAMES[rule]} {how}"
+            tokens = policy + verifier if policy is not None and use.spends else None
+            curves.append(curve(name, rule, accuracy, tokens, scorer=scorer, aggregation=how))
+        counts[scorer] = Measured(
+            traces=len(candidates), unscored=use.unscored, foreign=scored - use.records, left_out=left_out
+        )
+    return BestOfN(
+        curves=curves,
+        sizes=chosen,
         problems=len(groups),
-        traces=total,
+        traces=len(candidates),
         dropped=dict(candidates.dropped),
         scorers=counts,
-        unknown=study.unknown,
+        unknown=unknown,
     )
 
 
-class _PoolCurves:
-    """Pools, sizes, the two baselines and tokens, which all curves share."""
+def _use(
+    groups: Sequence[CandidateGroup],
+    source: StoredScores,
+    readings: Sequence[Reading],
+    sizes: Sequence[int],
+    draws: int,
+    seed: int,
+) -> Measured:
+    """Records used, unscored candidates, mean tokens by problem, and the accuracy of each reading."""
+    accuracy = {reading: np.empty((len(groups), len(sizes))) for reading in readings}
+    used, scored, tokens = 0, 0, np.zeros(len(groups))
+    # the same generator for each problem in every curve
+    generators = np.random.default_rng(seed).spawn(len(groups))
+    for row, (group, rng) in enumerate(zip(groups, generators, strict=True)):
+        records = source.of(group.trace_ids)
+        used += len(records)
+        scored += sum(bool(complete_scores(record.scores)) for record in records.values())
+        tokens[row] = np.mean([record.usage.verifier_tokens for record in records.values()] or [0])
+        random = RandomOrders(len(group), draws, rng)
+        pools = {how: pool_of(group, records, how) for how in dict.fromkeys(how for _, how in readings)}
+        for (rule, how), rates in accuracy.items():
+            rates[row] = pool_curve(pools[how], rule, sizes, random)
+    unscored = sum(map(len, groups)) - scored
+    return Measured(records=used, unscored=unscored, tokens=tokens, spends=tokens.any(), accuracy=accuracy)
 
-    def __init__(
-        self,
-        groups: Sequence[CandidateGroup],
-        sizes: Sequence[int],
-        *,
-        draws: int,
-        bootstrap: int,
-        seed: int,
-    ) -> None:
-        self.groups, self.sizes = groups, sizes
-        self.draws, self.bootstrap, self.seed = draws, bootstrap, seed
-        self.unknown: dict[str, str] = {}
-        self._verifier: dict[str, FloatArray] = {}
-        unscored = [pool_of(group, {}, "min") for group in groups]
-        self.ceiling = expected_accuracy(unscored, "pass", sizes, seed=seed)
-        self.majority = expected_accuracy(unscored, "majority", sizes, seed=seed, draws=draws)
-        self._policy = self._policy_tokens()
 
-    def scorer(
-        self, scorer: str, source: StoredScores, readings: Sequence[Reading]
-    ) -> tuple[int, int, list[SelectorCurve]]:
-        """Number of records used, candidates with unscored steps, and the curve of each reading."""
-        accuracy = {reading: np.empty((len(self.groups), len(self.sizes))) for reading in readings}
-        used = unscored = spent = 0
-        tokens = np.zeros(len(self.groups))
-        # the same generator for each problem in every curve
-        generators = np.random.default_rng(self.seed).spawn(len(self.groups))
-        for row, (group, rng) in enumerate(zip(self.groups, generators, strict=True)):
-            records = source.of(group.trace_ids)
-            used += len(records)
-            unscored += len(group) - sum(bool(complete_scores(record.scores)) for record in records.values())
-            costs = [record.usage.verifier_tokens for record in records.values()]
-            spent += sum(costs)
-            tokens[row] = np.mean(costs) if costs else 0.0
-            random = RandomOrders(len(group), self.draws, rng)
-            pools = {how: pool_of(group, records, how) for how in dict.fromkeys(how for _, how in readings)}
-            for (rule, how), curve in accuracy.items():
-                curve[row] = pool_curve(pools[how], rule, self.sizes, random)
-        if spent:
-            self._verifier[scorer] = tokens
-        else:
-            self.unknown[f"tokens of {scorer}"] = "its records lack 'usage.verifier_tokens'"
-        curves = [
-            self.curve(f"{scorer} {RULE_NAMES[rule]} {how}", rule, values, scorer, how)
-            for (rule, how), values in accuracy.items()
-        ]
-        return used, unscored, curves
-
-    def curve(
-        self,
-        name: str,
-        rule: Method,
-        accuracy: FloatArray,
-        scorer: str | None = None,
-        how: Aggregator | None = None,
-    ) -> SelectorCurve:
-        """From the accuracy of each problem, [problems, sizes]."""
-        gap = accuracy - self.majority
-        gap[np.abs(gap) < _ROUNDING] = 0.0  # e.g. with one sample all selectors agree
-        return SelectorCurve(
-            name=name,
-            scorer=scorer,
-            rule=rule,
-            aggregation=how,
-            accuracy=self._intervals(accuracy),
-            minus_majority=self._intervals(gap) if scorer is not None else {},
-            tokens=self._tokens(scorer),
-        )
-
-    def _policy_tokens(self) -> FloatArray | None:
-        """[problems, sizes]; ``None`` if a token count is missing."""
-        if without := sum(group.uncounted for group in self.groups):
-            traces = sum(map(len, self.groups))
-            self.unknown["tokens of the policy"] = (
-                f"{without} of {traces} traces lack 'usage.completion_tokens'"
-            )
-            return None
-        prompt = np.array([group.prompt_tokens for group in self.groups])
-        written = np.array([group.completion_tokens / len(group) for group in self.groups])
-        tokens: FloatArray = prompt[:, None] + written[:, None] * np.array(self.sizes)
-        return tokens
-
-    def _tokens(self, scorer: str | None) -> dict[int, float]:
-        if self._policy is None or (scorer is not None and scorer not in self._verifier):
-            return {}
-        total = self._policy
-        if scorer is not None:
-            total = total + self._verifier[scorer][:, None] * np.array(self.sizes)
-        return dict(zip(self.sizes, total.mean(axis=0).tolist(), strict=True))
-
-    def _intervals(self, values: FloatArray) -> dict[int, Interval]:
-        """Means over problems of ``values`` [problems, sizes], all from the same bootstrap samples."""
-        return {
-            size: bootstrap_mean(values[:, at], draws=self.bootstrap, rng=np.random.default_rng(self.seed))
-            for at, size in enumerate(self.sizes)
-        }
+def _policy_tokens(groups: Sequence[CandidateGroup], sizes: Sequence[int]) -> FloatArray | None:
+    """[problems, sizes]; ``None`` if a token count is missing."""
+    if any(group.uncounted for group in groups):
+        return None
+    prompt = np.array([group.prompt_tokens for group in groups])
+    written = np.array([group.completion_tokens / len(group) for group in groups])
+    return np.asarray(prompt[:, None] + written[:, None] * np.array(sizes))
 
 
 def _left_out(source: Iterable[StepScores], rules: Sequence[ScoreRule]) -> tuple[int, dict[str, str]]:
@@ -484,7 +421,7 @@ def _left_out(source: Iterable[StepScores], rules: Sequence[ScoreRule]) -> tuple
     return traces, reasons
 
 
-def _cards(result: BestOfNResult, scorer: str) -> list[Card]:
+def _cards(result: BestOfN, scorer: str) -> list[Card]:
     """Against majority with the most samples, by a rule that the result does not influence.
 
     It is the weighted vote if that was evaluated, with the first aggregation that the scores allow.
@@ -510,7 +447,7 @@ def _cards(result: BestOfNResult, scorer: str) -> list[Card]:
     return [card("selects", curve.minus_majority[top], text, result.problems, **options)]
 
 
-def best_of_n_section(result: BestOfNResult) -> Section:
+def best_of_n_section(result: BestOfN) -> Section:
     """Curves of each scorer, differences from majority, and tokens."""
     plots = []
     for scorer in result.scorers:

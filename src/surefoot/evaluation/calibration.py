@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import compress
@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from surefoot.errors import ScoreError
 from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.labels import PARTS, LabelSet, label_sets, tables_by
+from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_layout import BoolArray, FloatArray, StepLayout, as_numbers
-from surefoot.evaluation.step_scores import System, SystemCounts
+from surefoot.evaluation.step_scores import System
 from surefoot.extras import installed
 from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
@@ -76,7 +77,7 @@ class ScorerCalibration:
     """One scorer."""
 
     name: str
-    system: SystemCounts
+    system: Measured
     overall: CalibrationEstimate
     auc: Interval
     """Share of (good, bad) pairs in which the good step scores higher, with a 95 % interval over problems."""
@@ -197,7 +198,7 @@ class _CalibrationStudy:
         without_record = int((self._used & ~system.recorded).sum())
         return ScorerCalibration(
             name=system.name,
-            system=replace(system.summary(), traces_without_record=without_record),
+            system=Measured(system.summary(), traces_without_record=without_record),
             overall=overall,
             auc=self._bootstrap.auc(score[usable], self.good[usable], self._problem[usable]),
             reading=self._reading(score, usable) if self._facts and installed("sklearn") else None,

@@ -30,7 +30,6 @@ from surefoot.evaluation.step_layout import (
     StepLayout,
     StepRows,
     as_numbers,
-    good_rows,
 )
 from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
@@ -115,7 +114,7 @@ class LabelSet:
     @property
     def good(self) -> StepRows[bool]:
         """Lists [traces][steps]; ``None`` is unknown."""
-        return good_rows(self.codes, self.layout)
+        return StepRows(self.codes, self.layout)
 
 
 def label_set(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
@@ -103,21 +103,22 @@ class StepLayout:
 
 
 class StepRows(Generic[T]):
-    """One list per trace with an entry for each step, created from a flat array on access."""
+    """One list per trace with an entry for each step, created from a flat array on access.
 
-    def __init__(
-        self, flat: NDArray[Any], layout: StepLayout, decode: Callable[[NDArray[Any]], list[T | None]]
-    ) -> None:
+    Of codes (int8) ``True`` is good and ``False`` bad, of scores each number is itself; ``None`` is unknown.
+    """
+
+    def __init__(self, flat: NDArray[Any], layout: StepLayout) -> None:
         self.flat = flat
         """[steps]"""
-        self._layout, self._decode = layout, decode
+        self._layout = layout
 
     def __len__(self) -> int:
         return self._layout.traces
 
     def __getitem__(self, number: int) -> list[T | None]:
-        start, stop = self._layout.span(range(len(self))[number])
-        return self._decode(self.flat[start:stop])
+        part = self.flat[slice(*self._layout.span(range(len(self))[number]))]
+        return [_MEANING[code] for code in part.tolist()] if part.dtype == np.int8 else optional(part)  # type: ignore[misc, return-value]
 
     def array(self, number: int) -> FloatArray:
         """The entries of a trace as numbers; NaN is unknown, good is 1 and bad is 0."""
@@ -131,16 +132,6 @@ class StepRows(Generic[T]):
 def optional(values: FloatArray) -> list[float | None]:
     """``values`` as a list, with ``None`` for NaN."""
     return [None if math.isnan(value) else value for value in values.tolist()]
-
-
-def score_rows(scores: FloatArray, layout: StepLayout) -> StepRows[float]:
-    """Scores [steps] by trace; NaN is ``None``."""
-    return StepRows(scores, layout, optional)
-
-
-def good_rows(codes: CodeArray, layout: StepLayout) -> StepRows[bool]:
-    """Codes [steps] by trace: ``True`` for good, ``False`` for bad, ``None`` for unknown."""
-    return StepRows(codes, layout, lambda part: [_MEANING[code] for code in part.tolist()])
 
 
 def as_numbers(codes: CodeArray, good: float = 1.0, bad: float = 0.0) -> FloatArray:

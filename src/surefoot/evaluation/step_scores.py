@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +18,8 @@ import numpy as np
 
 from surefoot.errors import RecordError, RunError, ScoreError
 from surefoot.evaluation.labels import LabelSet, label_sets
-from surefoot.evaluation.step_layout import BoolArray, StepLayout, StepRows, good_rows, score_rows
+from surefoot.evaluation.measures import Measured
+from surefoot.evaluation.step_layout import BoolArray, StepLayout, StepRows
 from surefoot.io.sources import ENDINGS, files_of, names_files
 from surefoot.io.tables import RecordTable, facts_of
 from surefoot.labels import LabelRule
@@ -33,26 +34,10 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 """Receives the name of a source, the number of scored traces and the total."""
 
-NO_SCORES = score_rows(np.empty(0), StepLayout(()))
-NO_LABELS = good_rows(np.empty(0, dtype=np.int8), StepLayout(()))
+_NONE: StepRows[Any] = StepRows(np.empty(0), StepLayout(()))
 _PIECE = 32
 """Traces per shard, which is the work that a kill can lose."""
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordCounts:
-    """The records of a source, counted by use."""
-
-    records: int
-    foreign: int
-    """Records of other traces or unknown steps."""
-    superseded: int
-    """Records of a trace (scores) or step (labels) with a later one; the last counts."""
-    without_value: int
-    """Steps with a record of an unknown value; the records give the reasons."""
-    skipped_lines: int = 0
-    """Invalid lines of the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,40 +48,29 @@ class System:
     kind: Literal["scores", "labels"]
     recorded: BoolArray
     """[traces]: whether there is any record of the trace, with or without values."""
-    counts: RecordCounts
+    counts: Measured
+    """The ``records`` by use: of other traces or unknown steps (``foreign``); ``superseded`` by a later one
+    of the trace (scores) or step (labels); steps with a record of an unknown value (``without_value``), for
+    which the records give the reasons; invalid lines of the file (``skipped_lines``)."""
     usage: Usage
     """Costs as stated in the records."""
-    scores: StepRows[float] = NO_SCORES
+    scores: StepRows[float] = _NONE
     """Empty for labels."""
-    good: StepRows[bool] = NO_LABELS
+    good: StepRows[bool] = _NONE
     """Empty for scores."""
-    values: StepRows[float] = NO_SCORES
+    values: StepRows[float] = _NONE
     """The labels' values, which distinguish neutral from good steps; empty for scores."""
 
-    def summary(self) -> SystemCounts:
-        """The system without its scores and labels."""
-        return SystemCounts(
+    def summary(self) -> Measured:
+        """Counts and costs of the system's records."""
+        return Measured(
             name=self.name,
             kind=self.kind,
             counts=self.counts,
             traces_without_record=int((~self.recorded).sum()),
             usage=self.usage,
+            policy_tokens=self.usage.prompt_tokens + self.usage.completion_tokens,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SystemCounts:
-    """Counts and costs of a system's records."""
-
-    name: str
-    kind: Literal["scores", "labels"]
-    counts: RecordCounts
-    traces_without_record: int
-    usage: Usage
-
-    @property
-    def policy_tokens(self) -> int:
-        return self.usage.prompt_tokens + self.usage.completion_tokens
 
 
 def scored_system(name: str, records: Iterable[StepScores], traces: Sequence[Trace]) -> System:
@@ -158,13 +132,14 @@ class _ScoreArrays:
         return System(
             name=name,
             kind="scores",
-            scores=score_rows(self._scores, self._layout),
+            scores=StepRows(self._scores, self._layout),
             recorded=self._recorded,
-            counts=RecordCounts(
+            counts=Measured(
                 records=self._records,
                 foreign=self._foreign,
                 superseded=self._superseded,
                 without_value=int(unscored.sum()),
+                skipped_lines=0,
             ),
             usage=Usage(**spent),
         )
@@ -185,13 +160,14 @@ def _of_label_set(labels: LabelSet) -> System:
         name=labels.name,
         kind="labels",
         good=labels.good,
-        values=score_rows(labels.values, labels.layout),
+        values=StepRows(labels.values, labels.layout),
         recorded=recorded,
-        counts=RecordCounts(
+        counts=Measured(
             records=labels.counts.labels,
             foreign=labels.counts.unknown_traces + labels.counts.unknown_steps,
             superseded=labels.counts.superseded,
             without_value=sum(labels.counts.unread.values()),
+            skipped_lines=0,
         ),
         usage=Usage(
             completion_tokens=labels.cost.policy_tokens,
@@ -342,8 +318,9 @@ def _stored(name: str, path: str, layout: StepLayout, reading: LabelRule | None)
         else:
             sets = label_sets(name, records, layout, lambda _: reading, by_rater=by_rater)
             systems = [_of_label_set(labels) for labels in sets]
-        lines = report.bad_count
-        return [replace(system, counts=replace(system.counts, skipped_lines=lines)) for system in systems]
+        for system in systems:
+            system.counts["skipped_lines"] = report.bad_count
+        return systems
     raise RecordError(
         f"{path}: no StepScores, no StepLabel and no published scores or judgements; see "
         "docs/reference/formats.md"
