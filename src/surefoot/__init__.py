@@ -5,9 +5,16 @@ The names here tell the whole story, from records to a measured reward model; ea
 is imported when it is first asked for, so ``import surefoot`` is quick.
 """
 
-from importlib.metadata import version
+from typing import Any
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__version__ = version("surefoot")
+_import, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # takes longer than all else here
+
+        return version("surefoot")
+    return _import(name)

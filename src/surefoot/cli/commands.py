@@ -48,6 +48,7 @@ card safety-case | cards:SafetyCase | Write a safety case with links to the evid
 guard |  | Check the tool calls of agents by a tool policy.
 guard check | guard:CheckPolicy | Replay a tool policy over recorded runs.
 guard fit | guard:Fit | Fit the score threshold on your own recorded runs.
+guard hook | guard:Hook | Check the calls of Claude Code before they are made, as its hook.
 guard mcp | guard:Mcp | Run an MCP server behind the guard.
 export | import_export:Export | Write labels and scores in the format of the original, or another.
 serve | serve:Serve | Serve an OpenAI-compatible gateway that verifies answers, and the web pages.

@@ -99,6 +99,30 @@ class Mcp(Command):
             raise RunError(f"the MCP server ended with status {status}")
 
 
+class Hook(Command):
+    """Check each tool call of Claude Code by a tool policy, as its `PreToolUse` hook.
+
+    In a terminal the command prints the settings that set the hook up; put them into
+    `~/.claude/settings.json`. Claude Code then starts it with each call on standard input. A call that a rule
+    forbids is denied with the reason; one that a rule asks about, or cannot decide, waits for a person, who
+    agrees to exactly this call, once; a call of a `read_only` tool is allowed, and the others are left to
+    Claude Code's own permissions. Whatever fails or takes too long blocks the call.
+
+    Example: `surefoot guard hook shell+files+git+network`
+    Example: `surefoot guard hook policy.json < event.json`
+    """
+
+    policy: Annotated[str, Flag(argument=True)] = Field(
+        description="JSON file of a tool policy, or packaged ones joined by `+`: `shell+files+git+network`."
+    )
+
+    def run(self) -> None:
+        from surefoot.guard.hook import main
+
+        if status := main(self.policy):
+            raise SystemExit(status)
+
+
 class Fit(Command):
     """Fit the guard's threshold on your own recorded runs, and report how often it blocks a good call.
 
@@ -214,7 +238,9 @@ class CheckPolicy(Command):
     Example: `surefoot guard check policy.json --runs traces.jsonl --out replay.json`
     """
 
-    policy: Annotated[str, o.INPUT, Flag(argument=True)] = Field(description="JSON file of the tool policy.")
+    policy: Annotated[str, o.INPUT, Flag(argument=True)] = Field(
+        description="JSON file of a tool policy, or packaged ones joined by `+`: `shell+files+git+network`."
+    )
     runs: Annotated[str, o.INPUT]
     """File of the runs, in any format that `surefoot import` reads."""
     out: Annotated[Path | None, Flag(output=True)] = None
@@ -233,8 +259,8 @@ class CheckPolicy(Command):
             write_json(self.out, {**totals, "rules": replay.rules, "stopped": replay.stopped})
         summary = ", ".join(f"{count} {name}" for name, count in replay.counts.items())
         echo(f"{replay.calls} calls of {replay.runs} runs: {summary}")
-        headers = ("rule", "satisfied", "violated", "undecidable", "µs", "reason")
-        columns = ("rule", "satisfied", "violated", "undecidable", "microseconds", "reason")
+        columns = ("rule", "satisfied", "approval", "violated", "undecidable", "microseconds", "reason")
+        headers = ("rule", "satisfied", "asked", "violated", "undecidable", "µs", "reason")
         echo_table(None, headers, ([str(row[column]) for column in columns] for row in replay.rules))
         for call in replay.stopped[:_SHOWN]:
             echo(f"{call['action']}: {call['tool']} {call['arguments'][:200]}")

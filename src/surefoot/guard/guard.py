@@ -285,6 +285,8 @@ class Guard:
             )
             if finding.finding == "fail":
                 call.block(blocked, finding.reason)
+            elif finding.finding == "ask":
+                call.block("hold", finding.reason)
             elif finding.finding == "error" and self.settings.fail == "closed":
                 call.block("reject", f"it could not be checked ({finding.reason})")
 
@@ -319,8 +321,8 @@ class _Call:
         return Key.of(self.call)
 
     def block(self, action: Action, reason: str) -> None:
-        """Note why it is not released; the first reason stands."""
-        if self.action == "release":
+        """Note why it is not released; the first reason stands, unless it only held the call."""
+        if self.action == "release" or (self.action == "hold" and action != "hold"):
             self.action, self.reason = action, reason
 
     def verdict(self) -> CallVerdict:
@@ -403,7 +405,9 @@ def _schema(tools: Sequence[Tool], calls: Sequence[_Call]) -> list[_Found]:
 def _call_rules(
     judge: CallJudge, user: Sequence[str], tools: Sequence[Tool], message: int, calls: Sequence[ToolCall]
 ) -> list[_Found]:
-    findings: dict[Outcome, Finding] = {"violated": "fail", "undecidable": "error", "satisfied": "unknown"}
+    findings: dict[Outcome, Finding] = {
+        "violated": "fail", "undecidable": "error", "approval": "ask", "satisfied": "unknown"
+    }  # fmt: skip
     new = [
         CallResult(message=message, number=number, call=call, result=None, turn=len(user))
         for number, call in enumerate(calls)

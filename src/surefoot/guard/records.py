@@ -77,8 +77,8 @@ class GuardSettings(BaseModel):
 Action = Literal["release", "defer", Blocked]
 """defer: a trusted model's message takes the place of this one."""
 Stage = Literal["schema", "rule", "score"]
-Finding = Literal["pass", "fail", "unknown", "error"]
-"""unknown: the stage cannot judge this call; error: it failed or took too long."""
+Finding = Literal["pass", "fail", "ask", "unknown", "error"]
+"""ask: a person must agree; unknown: the stage cannot judge this call; error: it failed or took too long."""
 
 
 class _Frozen(BaseModel):

@@ -11,7 +11,9 @@ from surefoot.labelling.verifiers.tool_policy import RuleOutcome, ToolPolicy, ca
 from surefoot.messages import parse_arguments
 from surefoot.records import ToolCall, Trace
 
-_ACTIONS = {"satisfied": "released", "violated": "blocked", "undecidable": "undecided"}
+_ACTIONS = {
+    "satisfied": "released", "approval": "asked", "violated": "blocked", "undecidable": "undecided"
+}  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -23,7 +25,7 @@ class PolicyReplay:
     runs: int = 0
     calls: int = 0
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_ACTIONS.values(), 0))
-    """Calls that would have been ``released``, ``blocked`` or ``undecided``."""
+    """Calls that would have been ``released``, ``asked`` about, ``blocked`` or ``undecided``."""
     stopped: list[dict[str, Any]] = field(default_factory=list)
     """Each call that would not have been released, with the reason."""
 
@@ -31,7 +33,7 @@ class PolicyReplay:
 def replay_policy(policy: ToolPolicy, runs: Iterable[Trace]) -> PolicyReplay:
     """Judge every call of recorded runs after the recorded calls before it, as a guard with this policy does:
     its arguments, its schema if the run lists the tools, repetitions, and the rules."""
-    fields = {"satisfied": 0, "violated": 0, "undecidable": 0, "microseconds": 0.0}
+    fields = {**dict.fromkeys(_ACTIONS, 0), "microseconds": 0.0}
     rules: list[dict[str, Any]] = [
         {"rule": number, "tools": rule.tools, "reason": rule.message, **fields}
         for number, rule in enumerate(policy.rules)
@@ -54,7 +56,7 @@ def replay_policy(policy: ToolPolicy, runs: Iterable[Trace]) -> PolicyReplay:
                 source = {"trace_id": run.id, "message": result.message, "action": _ACTIONS[worst]}
                 replay.stopped.append(source | call)
     for rule in rules:
-        evaluations = rule["satisfied"] + rule["violated"] + rule["undecidable"]
+        evaluations = sum(rule[outcome] for outcome in _ACTIONS)
         rule["microseconds"] = round(rule["microseconds"] / max(1, evaluations), 1)
     return replay
 

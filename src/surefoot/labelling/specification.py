@@ -14,7 +14,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from surefoot.errors import LabelError, TrainingError
-from surefoot.labelling.verifiers.tool_policy import PolicyRule, ToolPolicy
+from surefoot.labelling.verifiers.tool_policy import PolicyRule, ToolPolicy, packaged_policy
 from surefoot.labels import LabelRule, binary_labels
 from surefoot.protocols import LabelledTrace
 from surefoot.records import FrozenModel
@@ -130,8 +130,12 @@ class Specification(FrozenModel):
 def read_tool_policy(path: str | Path) -> ToolPolicy:
     """The tool policy in a JSON file, or the rules for tools of the specification in it.
 
-    Raises ``LabelError`` if it cannot be read, is invalid, or is a specification without rules for tools.
+    Names of :func:`surefoot.labelling.verifiers.tool_policy.packaged_policies`, joined by ``+``, are read
+    unless a file has this name. Raises ``LabelError`` if it cannot be read, is invalid, or is a specification
+    without rules for tools.
     """
+    if not Path(path).exists() and (policy := packaged_policy(str(path))) is not None:
+        return policy
     try:
         value = json.loads(Path(path).read_bytes())
     except (OSError, ValueError):

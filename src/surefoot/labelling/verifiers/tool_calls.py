@@ -103,14 +103,7 @@ class ToolCallVerifier:
         return [self._verify(item) for item in items]
 
     def _verify(self, item: ProblemTrace) -> list[Verdict]:
-        trace, problem_policy = item.trace, ToolPolicy.of(item.problem)
-        policy = ToolPolicy(
-            **{
-                name: getattr(self.policy, name) + getattr(problem_policy, name)
-                for name in ToolPolicy.model_fields
-                if name != "tools"
-            }
-        )
+        trace, policy = item.trace, self.policy + ToolPolicy.of(item.problem)
         results = list(call_results(trace.messages))
         judged = self._outcomes(trace.messages, trace.tools, policy, results)
         by_call: dict[tuple[int, int], list[RuleOutcome]] = {}

@@ -9,14 +9,17 @@ import json
 import math
 import posixpath
 import re
+import sys
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
+from importlib import import_module
 from itertools import chain, takewhile
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
@@ -36,7 +39,7 @@ from surefoot.messages import (
 from surefoot.records import FrozenModel, Message, Problem, Tool, ToolCall
 
 if TYPE_CHECKING:
-    import cel  # slow to import, and commands import this module before --help
+    import cel
 
 MAX_EXPRESSION: Final = 2000
 """Characters of an expression; the parser of the language ends the process for a deep one of 20,000."""
@@ -51,7 +54,8 @@ _RESULTS: Final = strict_decoder()
 _COMMANDS: Final = {"bash", "cmd", "code", "command", "commands", "keystrokes", "script"}
 """Names of arguments that hold commands or code."""
 
-Outcome = Literal["satisfied", "violated", "undecidable"]
+Outcome = Literal["satisfied", "violated", "undecidable", "approval"]
+"""approval: a person must agree to exactly this call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +218,8 @@ class PolicyRule(FrozenModel):
     """A CEL expression that must be true; see :class:`ToolPolicy`."""
     reason: str = ""
     """Message for the agent; by default the expression itself."""
+    otherwise: Literal["deny", "ask"] = "deny"
+    """What follows if it is false: the call is denied, or a person is asked."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -279,6 +285,11 @@ class ToolPolicy(FrozenModel):
         except (OSError, ValueError) as error:
             raise LabelError(f"{path}: not a valid tool policy: {error}") from error
 
+    def __add__(self, other: ToolPolicy) -> ToolPolicy:
+        """The rules of both, without the tools as they are offered."""
+        fields = (name for name in ToolPolicy.model_fields if name != "tools")
+        return ToolPolicy(**{name: getattr(self, name) + getattr(other, name) for name in fields})
+
     def forbids(self, name: str) -> bool:
         """Whether the tool must not be called."""
         return normal_name(name) in map(normal_name, self.forbidden)
@@ -309,6 +320,22 @@ class ToolPolicy(FrozenModel):
                     raise ValueError(f"rules.{number}.require: for {name}, {wrong}")
 
 
+_PACKAGED: Final = Path(__file__).parent.parent / "policies"
+
+
+def packaged_policies() -> list[str]:
+    """Names of the policies that come with the package: for Claude Code's tools."""
+    return sorted(file.stem for file in _PACKAGED.glob("*.json"))
+
+
+def packaged_policy(names: str) -> ToolPolicy | None:
+    """The policies of these names, joined by ``+``, as one; ``None`` if one is unknown."""
+    parts = names.split("+")
+    if not set(parts) <= set(packaged_policies()):
+        return None
+    return sum((ToolPolicy.of_file(_PACKAGED / f"{name}.json") for name in parts), start=ToolPolicy())
+
+
 @dataclass(frozen=True, kw_only=True)
 class RuleOutcome:
     """What one rule says of one call."""
@@ -322,8 +349,8 @@ class RuleOutcome:
 
 
 def overall(outcomes: Sequence[RuleOutcome]) -> tuple[Outcome, str]:
-    """The worst outcome, violated before undecidable, with its reasons."""
-    worst: tuple[Outcome, ...] = ("violated", "undecidable")
+    """The worst outcome with its reasons: violated, undecidable, then approval."""
+    worst: tuple[Outcome, ...] = ("violated", "undecidable", "approval")
     for outcome in worst:
         if reasons := [rule.reason for rule in outcomes if rule.outcome == outcome]:
             return outcome, "; ".join(reasons)
@@ -360,8 +387,6 @@ def _evaluate(
     user: Sequence[str],
     limit: ReadLimit,
 ) -> tuple[Outcome, str]:
-    from cel import Context
-
     program, depth, short = _compile(rule.require)
     values = _Values(rule.require, earlier, limit, most=int(MAX_EVALUATION ** (1 / max(1, depth))))
     if short is not None and all(earlier.total(*term) is not None for term in short.sums):
@@ -375,7 +400,7 @@ def _evaluate(
     }
     try:
         variables = {name: read() for name, read in reading.items() if name in program.variables()}
-        value = program.execute(Context(variables=variables, functions=values.functions()))
+        value = program.execute(_language().Context(variables=variables, functions=values.functions()))
     except Exception as error:
         if values.missing is not None:
             return "violated", f"{rule.message} ({values.missing})"
@@ -387,7 +412,9 @@ def _evaluate(
         values.failed = "it is neither true nor false"
     if values.failed is not None:
         return "undecidable", f"{rule.message} (undecidable: {values.failed})"
-    return ("satisfied", "") if value else ("violated", rule.message)
+    if value:
+        return "satisfied", ""
+    return "approval" if rule.otherwise == "ask" else "violated", rule.message
 
 
 def _size(value: Any) -> int:
@@ -570,8 +597,6 @@ def _shortened(expression: str) -> _Short | None:
     These are ``size(attempts('pay'))``, ``attempts('pay').size()`` and
     ``sum(attempts('pay').map(c, c.args.amount))``.
     """
-    import cel
-
     sums = list[tuple[str, str]]()
 
     def short(form: re.Match[str]) -> str:
@@ -581,7 +606,23 @@ def _shortened(expression: str) -> _Short | None:
         return f"{_COUNT}({form['counted'] or form['sized']})" if form["text"] is None else form["text"]
 
     text = _FORMS.sub(short, expression)
-    return None if text == expression else _Short(cel.compile(text), tuple(sums))
+    return None if text == expression else _Short(_language().compile(text), tuple(sums))
+
+
+@cache
+def _language() -> ModuleType:
+    """The package of the language, without its own command line, which it imports in nine tenths of the time.
+
+    Raises ``MissingExtraError``.
+    """
+    need("cel", "a rule of a tool policy")
+    program = "cel.cli"
+    sys.modules.setdefault(program, stand_in := ModuleType(program))
+    try:
+        return import_module("cel")
+    finally:
+        if sys.modules.get(program) is stand_in:
+            del sys.modules[program]
 
 
 @lru_cache(maxsize=1024)
@@ -592,11 +633,8 @@ def _compile(expression: str) -> tuple[cel.Program, int, _Short | None]:
     """
     if len(expression) > MAX_EXPRESSION:
         raise ValueError(f"longer than {MAX_EXPRESSION} characters")
-    need("cel", "a rule of a tool policy")
-    import cel
-
     try:
-        program = cel.compile(expression)
+        program = _language().compile(expression)
     except ValueError as error:
         raise ValueError(f"not a CEL expression: {str(error).split('ERROR: ')[-1][:200]}") from error
     tokens = _TOKENS.findall(expression)
