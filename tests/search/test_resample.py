@@ -40,6 +40,9 @@ def test_the_best_of_the_rejected_is_taken_when_its_tries_are_spent():
     policy = Watched(ScriptedPolicy(numbered(1)))
     [result] = searched(StepResampling(retries=2, threshold=0.6), [QUESTION], policy, scorer)
     assert tries(result) == [1]
+    assert (result.finish, result.counts.rejected) == ("rejected", 2)  # the answer, too
+    [result] = searched(StepResampling(retries=2, threshold=0.5), [QUESTION], policy, scorer)
+    assert (result.finish, result.counts.rejected) == ("chosen", 0)
 
 
 def test_a_step_without_a_score_is_not_accepted():

@@ -322,6 +322,7 @@ class SearchSummary:
             "  merged with equal steps": str(counts["merged"]),
             "  capped": str(counts["capped"]),
             "prefixes without a score": str(counts["unscored"]),
+            "rejected steps in chosen solutions": str(counts["rejected"]),
             "failed requests": str(counts["failed"]),
         }
         title = f"{title}: {self._problems} problems"

@@ -116,8 +116,8 @@ class RunChoices:
         if choice.over_free is not None:
             rival, gain = self.best_free, choice.over_free
         theirs = next(other.solved.value for other in self.choices if other.name == rival)
-        shown = self.tasks >= FEWEST_UNITS and gain.low > 0
-        sentence = "is better than" if shown else "is not shown to be better than"
+        sign = (gain.low > 0) - (gain.high < 0) if self.tasks >= FEWEST_UNITS else 0
+        sentence = ("is not shown to be better than", "is better than", "is worse than")[sign]
         return (
             f"{choice.name} {sentence} {rival}: it solves {choice.solved.value:.1%} of the tasks, {rival} "
             f"{theirs:.1%}, {gain:+.1p}"

@@ -78,17 +78,23 @@ class SearchCounts(FrozenModel):
     """Prefixes without a score."""
     failed: int = 0
     """Failed requests to the policy."""
+    rejected: int = 0
+    """Steps of the chosen solution that the search rejected, and took as it drew no better ones."""
 
 
-Finish = Literal["chosen", "unscored", "none"]
-"""How a choice was made: by the rule; by votes or order, as no candidate has a score; or, without a solution,
-not at all."""
+Finish = Literal["chosen", "rejected", "unscored", "none"]
+"""How a choice was made: by the rule; by the rule, but with a step that the search rejected; by votes or
+order, as no candidate has a score; or, without a solution, not at all."""
 
 
-def finish_of(chosen: int | None, rule: str, records: Iterable[StepScores | None]) -> Finish:
+def finish_of(
+    chosen: int | None, rule: str, records: Iterable[StepScores | None], counts: SearchCounts
+) -> Finish:
     """How a choice among candidates with these scores was made; ``None`` or no records = no scorer."""
     if chosen is None:
         return "none"
+    if counts.rejected:
+        return "rejected"
     scores = [score for record in records if record for score in record.scores]
     return "unscored" if scores and rule != "majority" and set(scores) == {None} else "chosen"
 
@@ -119,7 +125,7 @@ class SearchResult(Record):
     @property
     def finish(self) -> Finish:
         """How the choice was made."""
-        return finish_of(self.chosen, self.rule, self.scores)
+        return finish_of(self.chosen, self.rule, self.scores, self.counts)
 
     @property
     def answer(self) -> str | None:
@@ -201,6 +207,15 @@ def conclude(space: Space, method: str, leaves: Sequence[Prefix], rule: str) -> 
     records = [space.record(node, trace) for node, trace in zip(nodes.values(), traces, strict=True)]
     finite_values = [None if value == -float("inf") else value for value in values]
     answers = group_equal([grade.answer for grade in grades], space.grader.checker)
+    chosen = _choose(
+        rule,
+        [
+            Candidate(answer=answer, score=value, refuted=record.refuted())
+            for answer, value, record in zip(answers, finite_values, records, strict=True)
+        ],
+        list(weights.values()),
+    )
+    rejected = 0 if chosen is None else space.rejected.get([*nodes][chosen], 0)
     return SearchResult(
         problem_id=space.problem.id,
         method=method,
@@ -210,16 +225,11 @@ def conclude(space: Space, method: str, leaves: Sequence[Prefix], rule: str) -> 
         values=tuple(finite_values),
         weights=tuple(weights.values()),
         rule=rule,
-        chosen=_choose(
-            rule,
-            [
-                Candidate(answer=answer, score=value, refuted=record.refuted())
-                for answer, value, record in zip(answers, finite_values, records, strict=True)
-            ],
-            list(weights.values()),
-        ),
+        chosen=chosen,
         usage=space.usage,
-        counts=SearchCounts(nodes=sum(bool(node.text) for node in space.tree), **space.counts),
+        counts=SearchCounts(
+            nodes=sum(bool(node.text) for node in space.tree), rejected=rejected, **space.counts
+        ),
         error="; ".join(space.errors) or None,
     )
 

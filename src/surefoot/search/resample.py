@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from surefoot.scores import step_score
 from surefoot.search.method import SearchMethod
 from surefoot.search.space import Prefix, Space
 
@@ -52,6 +53,11 @@ class StepResampling(SearchMethod):
         ends = [chain for chain in chains if chain is not space.root]
         if self.rule != "majority":
             await space.score(ends)
+            for end in ends:
+                scores = [step_score(step.score, space.aggregation) for step in space.scored_steps(end)]
+                space.rejected[end.prefix] = sum(
+                    score is not None and score < self.threshold for score in scores
+                )
         return ends
 
     async def _redraw(self, space: Space, chains: list[Prefix], steps: dict[int, Prefix], left: float) -> int:

@@ -133,6 +133,8 @@ class Space:
         self.usage = Usage()
         self.counts: Counter[str] = Counter()
         """Events by the name of their field in ``SearchCounts``."""
+        self.rejected: dict[str, int] = {}
+        """Solutions with steps that the search rejected, by their text, with the number of these."""
         self.errors: list[str] = []
         """Errors of failed requests, each text once."""
         self._batcher = batcher

@@ -308,8 +308,8 @@ def _lies_in(spans: Sequence[Span], text: str, first: int) -> bool:
 def _pieces(text: str) -> list[tuple[int, Span, int, bool]]:
     """Reasoning and the rest, in order: begin, span without tags, end, and whether it is reasoning.
 
-    They tile ``text``. Reasoning without a visible character belongs to what follows it, as does white space
-    before reasoning.
+    They tile ``text``. Reasoning without a visible character belongs to what follows it, or at the end to
+    what comes before, as does white space before reasoning; tags alone are no step.
     """
     if "think>" not in text:
         return [(0, (0, len(text)), len(text), False)] if text.strip() else []
@@ -326,8 +326,8 @@ def _pieces(text: str) -> list[tuple[int, Span, int, bool]]:
         visible = end
     if text[visible:].strip():
         pieces.append((done, (visible, len(text)), len(text), False))
-    elif done < len(text) and text[done:].strip():  # empty reasoning at the end, or alone
-        pieces.append((done, (done, len(text)), len(text), False))
+    elif pieces and text[done:].strip():
+        pieces[-1] = (*pieces[-1][:2], len(text), pieces[-1][3])
     return pieces
 
 

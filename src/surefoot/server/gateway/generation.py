@@ -98,7 +98,8 @@ class Choice:
     @property
     def finish(self) -> Finish:
         """How the candidate was chosen."""
-        return finish_of(self.chosen, self.rule, (candidate.scores for candidate in self.candidates))
+        records = (candidate.scores for candidate in self.candidates)
+        return finish_of(self.chosen, self.rule, records, self.counts)
 
     @property
     def abstained(self) -> bool:

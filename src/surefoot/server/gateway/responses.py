@@ -314,6 +314,8 @@ def _search(index: int, choice: Choice, shown: str) -> SearchResponse:
 
 
 def _warnings(choice: Choice) -> list[str]:
+    if choice.finish == "rejected":
+        return [f"{choice.counts.rejected} steps of the answer were rejected, and no draw was better"]
     if choice.finish != "unscored":
         return []
     reasons = (candidate.scores.unscored_reason for candidate in choice.candidates if candidate.scores)
