@@ -6,7 +6,7 @@ from contextlib import closing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.io.tables import Seen, SeenTexts
+from surefoot.io.tables import Seen
 
 
 @given(st.lists(st.text(max_size=3).filter(lambda text: text.isprintable())))
@@ -23,12 +23,3 @@ def test_more_ids_than_are_counted_in_memory():
     with closing(Seen()) as seen:
         for before in range(3):
             assert {seen.times(id_) for id_ in ids} == {before}
-
-
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["", "x", "é", "y" * 100]))))
-def test_texts_are_remembered_by_key(pairs):
-    before = set()
-    with closing(SeenTexts()) as seen:
-        for pair in pairs:
-            assert seen.again(*pair) == (pair in before)
-            before.add(pair)

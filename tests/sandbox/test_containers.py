@@ -15,7 +15,6 @@ import pytest
 
 from surefoot.errors import SandboxError
 from surefoot.sandbox import ContainerSandbox, Ending, Limits, Program, PythonTask, grade_python, open_sandbox
-from surefoot.sandbox.inside import box
 
 STAND_IN = f"""#!{sys.executable}
 import os, sys
@@ -25,8 +24,9 @@ if words[0] == "run":
     os.execvp("bwrap", [
         *("bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc"),
         *("--dev", "/dev", "--tmpfs", "/tmp", "--setenv", "PYTHONPATH", "/tmp/x"),
-        *("--ro-bind", {str(Path(box.__file__).parent)!r}, "/tmp/x/inside"),
-        *({os.path.realpath(sys.executable)!r}, *words[at + 1:]),
+        *(part for at, word in enumerate(words) if word == "--volume"
+          for part in ("--ro-bind", *words[at + 1].replace(":/box/", ":/tmp/x/").split(":")[:2])),
+        *({os.path.realpath(sys.executable)!r}, *(w.replace("/box/", "/tmp/x/") for w in words[at + 1:])),
     ])
 print("false")
 """
@@ -43,17 +43,18 @@ def engine(monkeypatch, tmp_path) -> ContainerSandbox:
 
 
 def test_the_container_has_no_network_no_rights_and_all_limits(engine):
-    words = engine.command("name", Limits(processes=3, memory_bytes=128 << 20, disk_bytes=2 << 20))
+    limits = Limits(processes=3, memory_bytes=128 << 20, disk_bytes=2 << 20)
+    words = engine.command("name", limits, Path("/x/program"))
     flags = " ".join(words)
     for flag in (
         "--network none", "--read-only", "--cap-drop ALL", "--security-opt no-new-privileges",
         "--user 65534:65534", "--ipc none", "--pids-limit 3", "--memory 134217728", "--memory-swap 134217728",
         "size=2097152",
-        "--pull never", "/box/inside:ro",
+        "--pull never", "/box/inside:ro", "/x/program:/box/program:ro",
     ):  # fmt: skip
         assert flag in flags
     assert not any(word in flags for word in ("--privileged", "--cap-add", "unconfined", "docker.sock"))
-    assert words[-1] == Limits(processes=3, memory_bytes=128 << 20, disk_bytes=2 << 20).model_dump_json()
+    assert words[-2:] == [limits.model_dump_json(), "/box/program"]
 
 
 def test_programs_run_end_and_are_graded(engine):

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from surefoot.records import Message, Problem, Reasoning, Step, StepScores, ToolCall, Trace
 from surefoot.segment import segment_trace
 from surefoot.server import Database, PageSettings, Protocol, create_pages_app, open_database
-from surefoot.server.store import assignments
+from surefoot.server.store import queue
 from surefoot.server.store.accounts import Role, User
 from surefoot.server.store.people import token_hash
 from surefoot.server.store.projects import locked_project
@@ -75,7 +75,7 @@ def add_person(db: Database, name: str, role: Role) -> User:
 
 def know_link(db: Database, user: User) -> None:
     """Make ``link_of`` the personal link of an account."""
-    db.users._change(user.id, link_hash=token_hash(link_of(user.name).partition("#")[2]))
+    db.users._set(user.id, link_hash=token_hash(link_of(user.name).partition("#")[2]))
 
 
 @dataclass(kw_only=True)
@@ -192,12 +192,12 @@ def open_room(
 
 def lease(db: Database, project_id: int, item_id: int, user_id: int) -> None:
     """Lease a certain item to a user, past the queue."""
-    role = db.items.get(project_id, item_id).role
+    known = db.items.get(project_id, item_id).known
     connections = db.assignments._connections
     with connections.write() as connection:
         project = locked_project(connection, project_id)
-        chosen_by = "order" if role == "normal" else role
-        assignments.lease(connection, project, item_id, user_id, chosen_by, connections.clock())
+        chosen_by = "known" if known else "order"
+        queue.lease(connection, project, item_id, user_id, chosen_by, connections.clock())
 
 
 def solutions() -> tuple[list[Problem], list[Trace]]:

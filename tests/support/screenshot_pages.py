@@ -66,7 +66,7 @@ def _labelled(room: Room) -> Views:
         f"{base}/queue",
         policy="convincing-wrong",
         random_share="0.1",
-        control_share="0.1",
+        known_share="0.1",
     )
     return {
         "projects": ("admin", "/projects"),
@@ -92,7 +92,7 @@ def _known_item(room: Room) -> None:
     room.db.traces.add_problems(room.project, [problem])
     room.db.traces.add_traces(room.project, [trace])
     known = (KnownAnswer(step=0, value=-1),)
-    item = NewItem(trace_id=trace.id, role="control", known=known)
+    item = NewItem(trace_id=trace.id, known=known)
     (made,) = room.db.items.add(room.project, [item])
     for name, value in (("ann", -1), ("ben", -1)):
         lease(room.db, room.project, made, room.ids[name])

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from tempfile import mkstemp
 from typing import Any, Generic, Self, TypeVar
 
-from surefoot.io.tables import ROWS_AT_ONCE, Index, Location, OnDisk, RecordTable, set_for_writing, uri_of
+from surefoot.io.tables import Index, OnDisk, RecordTable, set_for_writing, uri_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, StepLabel, Trace, content_id
 
@@ -66,11 +65,8 @@ class Joined(OnDisk[T], Generic[T]):
 
     def between(self, start: int, stop: int) -> Iterator[T]:
         """Yield items ``start … stop - 1``."""
-        rows = self._items.query(
-            "SELECT first, 1, start, bytes FROM items WHERE number >= ? AND number < ? ORDER BY number",
-            (start, stop),
-        )
-        for _, [trace] in self.traces.read(map(Location._make, rows)):
+        query = "SELECT start, bytes FROM items WHERE number >= ? AND number < ? ORDER BY number"
+        for trace in self.traces.read(self._items.query(query, (start, stop))):
             yield self._item(trace if trace.steps else self._cut(trace))
 
     @property
@@ -150,8 +146,7 @@ class LabelledTraces(Joined[LabelledTrace]):
         with closing(sqlite3.connect(uri_of(self._items.path), uri=True)) as database:
             database.execute("ATTACH ? AS labels", (uri_of(self.labels.lookup.path),))
             [(count,)] = database.execute(
-                "SELECT coalesce(sum(count), 0) FROM labels.places "
-                "WHERE key NOT IN (SELECT trace FROM main.items)"
+                "SELECT count(*) FROM labels.places WHERE key NOT IN (SELECT trace FROM main.items)"
             )
         return int(count)
 
@@ -175,9 +170,9 @@ def _usable(
     with closing(sqlite3.connect(uri_of(traces.lookup.path), uri=True)) as database:
         database.execute("ATTACH ? AS problems", (uri_of(problems.lookup.path),))
         rows = database.execute(
-            "SELECT first, start, bytes, key, parent, size, "
+            "SELECT number, start, bytes, key, parent, size, "
             "EXISTS (SELECT 1 FROM problems.places AS problem WHERE problem.key = trace.parent) "
-            "FROM main.places AS trace ORDER BY first"
+            "FROM main.places AS trace ORDER BY number"
         )
         for first, start, size_bytes, key, parent, steps, has_problem in rows:
             if not has_problem:
@@ -185,7 +180,7 @@ def _usable(
                 left_out.first_orphan = left_out.first_orphan or (key, parent)
                 continue
             if not steps:
-                [(_, [trace])] = traces.read([Location(first, 1, start, size_bytes)])
+                [trace] = traces.read([(start, size_bytes)])
                 steps = len(cut(trace).steps)
                 if not steps:
                     left_out.stepless += 1
@@ -205,13 +200,8 @@ def _write_items(folder: Path, rows: Iterable[tuple[Any, ...]]) -> Index:
             "CREATE TABLE items (number INTEGER PRIMARY KEY, first INTEGER, start INTEGER, bytes INTEGER, "
             "trace TEXT, problem TEXT)"
         )
-        waiting, number = iter(rows), 0
-        while batch := list(islice(waiting, ROWS_AT_ONCE)):
-            database.executemany(
-                "INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)",
-                ((at, *row) for at, row in enumerate(batch, start=number)),
-            )
-            number += len(batch)
+        numbered = ((number, *row) for number, row in enumerate(rows))
+        database.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)", numbered)
         database.execute("CREATE INDEX by_trace ON items (trace)")
         database.commit()
     return Index(Path(name))

@@ -12,13 +12,12 @@ import operator
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import chain, islice
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, overload
+from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 from weakref import finalize
 
 from surefoot.errors import RecordError
@@ -30,16 +29,13 @@ from surefoot.records import Problem, Record, StepLabel, StepScores, Trace, as_j
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
-_COLUMNS = (
-    "first INTEGER PRIMARY KEY, count INTEGER, start INTEGER, bytes INTEGER, "
-    "key TEXT, parent TEXT, size INTEGER"
-)
-_PLACE = "first, count, start, bytes"
-ROWS_AT_ONCE: Final = 4096
+_COLUMNS: Final = "start INTEGER, bytes INTEGER, key TEXT, parent TEXT, size INTEGER, digest BLOB"
+_PLACES: Final = f"CREATE TABLE places (number INTEGER PRIMARY KEY, {_COLUMNS})"
+_BY_KEY: Final = "CREATE INDEX by_key ON places (key, digest)"
 _COPIED = (StepLabel, StepScores)
 """Records without an id of their own: a repeated one would count twice."""
-_READ_AHEAD = 1 << 20
-"""Bytes that are read together if records are neighbours in the file."""
+_READ_AHEAD = 1 << 16
+"""Bytes that are read together, as records are often neighbours in the file."""
 _CACHE_KIB = 2_048
 """Memory for SQLite's pages of one database. More memory did not speed up tables of millions of rows."""
 _DIGEST_BYTES = 16
@@ -53,11 +49,9 @@ class Facts(NamedTuple):
     key: str
     """The id to look it up by: its own, or the id of its trace or problem."""
     parent: str | None = None
-    """A trace's problem."""
+    """A trace's problem; the scorer of scores."""
     size: int = 1
     """Number of steps of a trace; for a problem, 1 if it has an answer."""
-    many: bool = False
-    """Whether many records may share a key, as the labels of a trace do."""
 
 
 def facts_of(record: Record) -> Facts:
@@ -68,7 +62,7 @@ def facts_of(record: Record) -> Facts:
         return Facts(record.id, record.problem_id, len(record.steps))
     for field in ("trace_id", "problem_id"):
         if field in type(record).model_fields:
-            return Facts(getattr(record, field), many=True)
+            return Facts(getattr(record, field), getattr(record, "scorer", None))
     raise TypeError(f"{type(record).__name__} has no id to look it up by")
 
 
@@ -103,15 +97,6 @@ class Index:
 
     def __del__(self) -> None:
         self.close()
-
-
-class Location(NamedTuple):
-    """The bytes of neighbouring records with one key: a trace, or consecutive labels of a trace."""
-
-    first: int
-    records: int
-    start: int
-    bytes: int
 
 
 class OnDisk(Sequence[T]):
@@ -162,20 +147,17 @@ class RecordTable(OnDisk[R], Generic[R]):
 
     def __len__(self) -> int:
         if self._count is None:
-            [(count,)] = self.lookup.query("SELECT coalesce(sum(count), 0) FROM places")
+            [(count,)] = self.lookup.query("SELECT count(*) FROM places")
             self._count = int(count)
         return self._count
 
     def between(self, start: int, stop: int) -> Iterator[R]:
         """Yield records ``start … stop - 1``."""
-        first = "(SELECT coalesce(max(first), 0) FROM places WHERE first <= ?)"
-        for location, records in self._matching(f"first < ? AND first >= {first}", stop, start):
-            yield from records[max(0, start - location.first) : stop - location.first]
+        return self._matching("number >= ? AND number < ?", start, stop)
 
     def facts(self) -> Iterator[Facts]:
-        """Facts about each place in the file: about each record, if every record has its own key."""
-        for row in self.lookup.query("SELECT key, parent, size FROM places ORDER BY first"):
-            yield Facts(*row)
+        """Facts about each record, in order."""
+        return map(Facts._make, self.lookup.query("SELECT key, parent, size FROM places ORDER BY number"))
 
     @property
     def digest(self) -> str:
@@ -187,13 +169,13 @@ class RecordTable(OnDisk[R], Generic[R]):
 
     def find(self, key: str) -> list[R]:
         """All records with this key, in order."""
-        return [record for _, records in self._matching("key = ?", key) for record in records]
+        return list(self._matching("key = ?", key))
 
     def find_many(self, keys: Iterable[str]) -> dict[str, list[R]]:
         """All records with these keys, by key, in order; keys without a record are left out."""
         records_of: dict[str, list[R]] = {}
-        for _, records in self._matching("key IN (SELECT value FROM json_each(?))", as_json(list(keys))):
-            records_of.setdefault(facts_of(records[0]).key, []).extend(records)
+        for record in self._matching("key IN (SELECT value FROM json_each(?))", as_json(list(keys))):
+            records_of.setdefault(facts_of(record).key, []).append(record)
         return records_of
 
     def groups(self) -> Iterator[list[R]]:
@@ -201,50 +183,32 @@ class RecordTable(OnDisk[R], Generic[R]):
 
         One group is in memory at a time.
         """
-        for (parent,) in self.lookup.query("SELECT parent FROM places GROUP BY parent ORDER BY min(first)"):
-            yield [record for _, records in self._matching("parent IS ?", parent) for record in records]
+        for (parent,) in self.lookup.query("SELECT parent FROM places GROUP BY parent ORDER BY min(number)"):
+            yield list(self._matching("parent IS ?", parent))
 
-    def _matching(self, condition: str, *values: object) -> Iterator[tuple[Location, list[R]]]:
-        rows = self.lookup.query(f"SELECT {_PLACE} FROM places WHERE {condition} ORDER BY first", values)  # noqa: S608
-        return self.read(map(Location._make, rows))
+    def _matching(self, condition: str, *values: object) -> Iterator[R]:
+        query = f"SELECT start, bytes FROM places WHERE {condition} ORDER BY number"  # noqa: S608
+        return self.read(self.lookup.query(query, values))
 
-    def read(self, locations: Iterable[Location]) -> Iterator[tuple[Location, list[R]]]:
-        """Yield the records of ``locations``; neighbouring records are read together."""
-        parse = self.record.model_validate_json
-        return ((location, list(map(parse, lines))) for location, lines in self._lines_at(locations))
+    def read(self, places: Iterable[tuple[int, int]]) -> Iterator[R]:
+        """The records at these places in the file, each a position and a length."""
+        return map(self.record.model_validate_json, self._lines_at(places))
 
     def lines(self) -> Iterator[bytes]:
         """All records as lines of JSON; nothing is parsed."""
-        rows = self.lookup.query(f"SELECT {_PLACE} FROM places ORDER BY first")  # noqa: S608
-        for _, lines in self._lines_at(map(Location._make, rows)):
-            yield from (line + b"\n" for line in lines)
+        positions = self.lookup.query("SELECT start, bytes FROM places ORDER BY number")
+        return (line + b"\n" for line in self._lines_at(positions))
 
-    def _lines_at(self, locations: Iterable[Location]) -> Iterator[tuple[Location, list[bytes]]]:
-        with self.data.open("rb", buffering=0) as stream:
-            waiting: list[Location] = []
-            for location in locations:
-                if waiting and not (
-                    waiting[-1].start < location.start
-                    and location.start + location.bytes - waiting[0].start <= _READ_AHEAD
-                ):
-                    yield from self._split(stream.fileno(), waiting)
-                    waiting = []
-                waiting.append(location)
-            yield from self._split(stream.fileno(), waiting)
-
-    def _split(self, handle: int, locations: Sequence[Location]) -> Iterator[tuple[Location, list[bytes]]]:
-        if not locations:
-            return
-        base, end = locations[0].start, locations[-1].start + locations[-1].bytes
-        text = os.pread(handle, end - base, base)
-        if len(text) < end - base:
-            raise RecordError(
-                f"{self.data} is shorter than when it was opened; do not change it while it is in use"
-            )
-        for location in locations:
-            start = location.start - base
-            lines = text[start : start + location.bytes].split(b"\n")
-            yield location, list(filter(None, map(bytes.strip, lines)))
+    def _lines_at(self, places: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+        with self.data.open("rb", buffering=_READ_AHEAD) as stream:
+            for start, size in places:
+                stream.seek(start)  # within what was read ahead, this reads nothing
+                line = stream.read(size)
+                if len(line) < size:
+                    raise RecordError(
+                        f"{self.data} is shorter than when it was opened; do not change it while it is in use"
+                    )
+                yield line
 
 
 def open_table(
@@ -274,9 +238,14 @@ def open_table(
     table = RecordTable(data, Index(folder / f"{name}.index"), record)
     if temporary is not None:
         finalize(table, rmtree, temporary, ignore_errors=True)
-    _write_index(table.lookup.path, _once(rows, table, str(path)) if record in _COPIED else rows)
-    if issubclass(record, Problem | Trace):
-        _leave_out_repeated(table, str(path))
+    with atomic_path(table.lookup.path) as unfinished, closing(sqlite3.connect(unfinished)) as database:
+        set_for_writing(database)
+        database.execute(_PLACES)
+        database.executemany("INSERT INTO places VALUES (?, ?, ?, ?, ?, ?, ?)", _numbered(rows))
+        database.execute(_BY_KEY)
+        table.repeated = _leave_out_repeated(database, record, table.read, str(path))
+        database.execute("CREATE INDEX by_parent ON places (parent)")
+        database.commit()
     return table
 
 
@@ -285,143 +254,98 @@ def uri_of(path: Path) -> str:
     return f"{path.resolve().as_uri()}?mode=ro&immutable=1"
 
 
-class _Row(NamedTuple):
-    start: int
-    bytes: int
-    facts: Facts
-    record: Record
+_Line = tuple[int, int, Record]
+"""A record with its place."""
 
 
-def _lines_of(path: Path, record: type[R], report: ReadReport | None) -> Iterator[_Row | None]:
-    """Places of the valid lines; ``None`` for an invalid one, which separates its neighbours."""
+def _lines_of(path: Path, record: type[R], report: ReadReport | None) -> Iterator[_Line]:
+    """The valid lines of a file."""
     if report is not None:
         report.opened(path.name)
     with readable(str(path)), path.open("rb") as stream:
         for number, start, text in placed_lines(stream, FileLimits.from_environment()):
             parsed = parse_line(text, record, str(path), number, report)
-            yield None if parsed is None else _Row(start, len(text), facts_of(parsed), parsed)
+            if parsed is not None:
+                yield start, len(text), parsed
 
 
-def _written(path: Path, records: Iterable[R]) -> Iterator[_Row]:
-    """Write ``records`` to ``path`` and yield their places."""
+def _written(path: Path, records: Iterable[R]) -> Iterator[_Line]:
+    """Write ``records`` to ``path`` as lines."""
     with atomic_path(path) as temporary, temporary.open("wb") as stream:
         start = 0
         lines = ((record, json_line(record, number)) for number, record in enumerate(records, start=1))
         for block in blocks(lines, lambda pair: len(pair[1])):
             for record, line in block:
                 stream.write(line)
-                yield _Row(start, len(line) - 1, facts_of(record), record)
+                yield start, len(line) - 1, record
                 start += len(line)
 
 
-def _once(rows: Iterator[_Row | None], table: RecordTable[Any], name: str) -> Iterator[_Row | None]:
-    """Rows of labels or scores; ``None`` for a duplicate, which is counted."""
-    with closing(SeenTexts()) as seen:
-        for row in rows:
-            if row is None:
-                yield None
-                continue
-            record, trace = row.record, row.facts.key
+def _numbered(lines: Iterable[_Line]) -> Iterator[tuple[Any, ...]]:
+    """Rows of the index; records without an id have a hash of what makes two of them equal."""
+    for number, (start, size, record) in enumerate(lines):
+        digest = None
+        if isinstance(record, _COPIED):
             text = record.model_dump_json(exclude={"usage"} if isinstance(record, StepScores) else None)
-            if seen.again(trace, text):
-                table.repeated += 1
-                yield None
-                continue
-            if isinstance(record, StepScores) and seen.again(trace, record.scorer):
-                raise RecordError(
-                    f"{name}: different scores of trace {trace!r} by {record.scorer!r}; give one "
-                    "of them, or each scorer its own name"
-                )
-            yield row
+            digest = hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
+        yield number, start, size, *facts_of(record), digest
 
 
-def _write_index(path: Path, rows: Iterator[_Row | None]) -> None:
-    with atomic_path(path) as temporary, closing(sqlite3.connect(temporary)) as database:
-        set_for_writing(database)
-        database.execute(f"CREATE TABLE places ({_COLUMNS})")
-        merged = _merged(rows)
-        while batch := list(islice(merged, ROWS_AT_ONCE)):
-            database.executemany("INSERT INTO places VALUES (?, ?, ?, ?, ?, ?, ?)", batch)
-        _make_searchable(database)
-
-
-def _make_searchable(database: sqlite3.Connection) -> None:
-    database.execute("CREATE INDEX by_key ON places (key, first)")
-    database.execute("CREATE INDEX by_parent ON places (parent, first)")
-    database.commit()
-
-
-def _merged(rows: Iterator[_Row | None]) -> Iterator[tuple[int, int, int, int, str, str | None, int]]:
-    """Rows of the index. Consecutive labels of one trace share a row, as there may be millions."""
-    first = count = start = end = size = 0
-    facts: Facts | None = None
-    for row in chain(rows, [None]):
-        if row and facts and facts.many and row.facts.key == facts.key and count < ROWS_AT_ONCE:
-            count, end, size = count + 1, row.start + row.bytes, size + row.facts.size
-            continue
-        if facts is not None:
-            yield first, count, start, end - start, facts.key, facts.parent, size
-            first, facts = first + count, None
-        if row is not None:
-            start, end, facts = row.start, row.start + row.bytes, row.facts
-            count, size = 1, facts.size
-
-
-def _leave_out_repeated(table: RecordTable[Any], name: str) -> None:
-    """Keep the first of equal records with one id. Raises ``RecordError`` if they are not equal.
+def _leave_out_repeated(
+    database: sqlite3.Connection, record: type[Record], read: Callable[[Any], Iterator[Record]], name: str
+) -> int:
+    """Keep the first of equal records; the number of the others. Raises ``RecordError`` if records with one
+    id differ.
 
     Problems are equal if text and answer are: each trace may come with its own copy of its problem.
     """
-    repeated = 0
-    for (key,) in table.lookup.query("SELECT key FROM places GROUP BY key HAVING count(*) > 1"):
-        first, *duplicates = (
-            (record.text, record.answer) if isinstance(record, Problem) else record
-            for record in table.find(key)
-        )
-        if any(other != first for other in duplicates):
-            what = "problems" if issubclass(table.record, Problem) else "traces"
-            raise RecordError(f"{name}: two different {what} have the id {key!r}; give each its own")
-        repeated += len(duplicates)
-    if not repeated:
-        return
-    table.lookup.close()
-    with closing(sqlite3.connect(table.lookup.path)) as database:
-        database.execute(f"CREATE TABLE unique_places ({_COLUMNS})")
+    if issubclass(record, Problem | Trace):
+        for (key,) in database.execute("SELECT key FROM places GROUP BY key HAVING count(*) > 1"):
+            lines = database.execute("SELECT start, bytes FROM places WHERE key = ?", (key,))
+            first, *copies = (
+                (item.text, item.answer) if isinstance(item, Problem) else item for item in read(lines)
+            )
+            if any(copy != first for copy in copies):
+                what = "problems" if issubclass(record, Problem) else "traces"
+                raise RecordError(f"{name}: two different {what} have the id {key!r}; give each its own")
+    elif record not in _COPIED:
+        return 0
+    [(count,)] = database.execute("SELECT count(*) FROM places")
+    [(different,)] = database.execute("SELECT count(*) FROM (SELECT 1 FROM places GROUP BY key, digest)")
+    if different < count:
+        database.execute("ALTER TABLE places RENAME TO all_places")
+        database.execute(_PLACES)
         database.execute(
-            "INSERT INTO unique_places SELECT row_number() OVER (ORDER BY first) - 1, count, start, bytes, "
-            "key, parent, size FROM places WHERE first IN (SELECT min(first) FROM places GROUP BY key)"
+            "INSERT INTO places SELECT row_number() OVER (ORDER BY number) - 1, start, bytes, key, parent, "
+            "size, digest FROM all_places WHERE number IN "
+            "(SELECT min(number) FROM all_places GROUP BY key, digest)"
         )
-        database.execute("DROP TABLE places")
-        database.execute("ALTER TABLE unique_places RENAME TO places")
-        _make_searchable(database)
-    table.repeated = repeated
+        database.execute("DROP TABLE all_places")
+        database.execute(_BY_KEY)
+    if issubclass(record, StepScores):
+        query = "SELECT key, parent FROM places GROUP BY key, parent HAVING count(*) > 1 LIMIT 1"
+        for key, scorer in database.execute(query):
+            raise RecordError(
+                f"{name}: different scores of trace {key!r} by {scorer!r}; give one "
+                "of them, or each scorer its own name"
+            )
+    return int(count - different)
 
 
-class _TemporaryTable:
-    """A table of a temporary SQLite database, which stays in memory while it is small; close it."""
-
-    COLUMNS: ClassVar[str]
+class Seen:
+    """Counts ids; the latest in memory, others in a temporary SQLite database. Close it."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("", isolation_level=None)
         set_for_writing(self._database)
-        self._database.execute(f"CREATE TABLE seen ({self.COLUMNS}) WITHOUT ROWID")
+        self._database.execute("CREATE TABLE seen (id TEXT PRIMARY KEY, times INTEGER) WITHOUT ROWID")
         self._database.execute("BEGIN")
+        self._latest: dict[str, int] = {}
+        self._has_stored = False
 
     def close(self) -> None:
         """Delete the database; a second call does nothing."""
         self._database.close()
-
-
-class Seen(_TemporaryTable):
-    """Counts ids; the latest are counted in memory."""
-
-    COLUMNS = "id TEXT PRIMARY KEY, times INTEGER"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._latest: dict[str, int] = {}
-        self._has_stored = False
 
     def times(self, id_: str) -> int:
         """How often this was called with ``id_`` before."""
@@ -437,36 +361,6 @@ class Seen(_TemporaryTable):
             self._database.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?)", self._latest.items())
             self._latest, self._has_stored = {}, True
         return times
-
-
-class SeenTexts(_TemporaryTable):
-    """Remembers the texts of each key.
-
-    Consecutive texts of a key, such as the labels of a trace, share one look-up. With one look-up for each,
-    the time for millions of labels in random order grows faster than their number.
-    """
-
-    COLUMNS = "key TEXT PRIMARY KEY, digests BLOB"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._key: str | None = None
-        self._digests: set[bytes] = set()
-
-    def again(self, key: str, text: str) -> bool:
-        """Whether this was called with ``key`` and ``text`` before."""
-        if key != self._key:
-            row = (self._key or "", b"".join(self._digests))
-            self._database.execute("INSERT OR REPLACE INTO seen VALUES (?, ?)", row)
-            stored = self._database.execute("SELECT digests FROM seen WHERE key = ?", (key,)).fetchone()
-            digests = stored[0] if stored else b""
-            self._key = key
-            self._digests = {digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES)}
-        digest = hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
-        if digest in self._digests:
-            return True
-        self._digests.add(digest)
-        return False
 
 
 def set_for_writing(database: sqlite3.Connection) -> None:

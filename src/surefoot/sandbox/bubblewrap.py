@@ -21,7 +21,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,12 +30,12 @@ from surefoot.errors import SandboxError
 from surefoot.sandbox.inside import box
 from surefoot.sandbox.protocol import (
     Ending,
-    Limits,
     LocalSandbox,
     Program,
     ProgramResult,
+    SandboxedProcess,
     ending_of,
-    with_peer,
+    joined_pipes,
 )
 
 _INSIDE = Path(box.__file__).parent
@@ -71,26 +71,28 @@ class BubblewrapSandbox(LocalSandbox):
         with self._turns.turn():
             return super()._run(program)
 
-    def _attempt(self, program: Program) -> ProgramResult:
+    @contextlib.contextmanager
+    def _started(self, program: Program, selector: selectors.BaseSelector) -> Iterator[list[_Process]]:
         with self._lock:
-            if self._box is None:
-                self._box = _Box()
-            box = self._box
-        with selectors.DefaultSelector() as selector:
-            run = _Run(program, selector)
-            run.start(box)
-            while not (run.done or run.failed):
-                for key, _ in selector.select(max(0.0, run.deadline - time.monotonic())):
-                    key.data()
-                if time.monotonic() > run.deadline and not run.done:
-                    run.fail("the box did not end a program that was over its time")
-            if run.failed:
-                run.abandon()
+            box = self._box = self._box or _Box()
+        parts = [_Process(part, selector) for part in (program, program.peer) if part is not None]
+        try:
+            with contextlib.ExitStack() as stack:
+                if len(parts) == 1:
+                    stdin = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+                    stack.callback(os.close, stdin)
+                    parts[0].start(box, stdin, parts[0].pipe("stdout", stack), program.stdin)
+                else:
+                    for part, (stdin, stdout) in zip(parts, joined_pipes(stack), strict=True):
+                        part.start(box, stdin, stdout, None)
+            yield parts
+        finally:
+            for part in parts:
+                part.close()
+            if any(part.lost for part in parts):
                 with self._lock:
-                    if self._box is box:
-                        self._box.kill()
-                        self._box = None
-            return run.result()
+                    box.kill()
+                    self._box = None if self._box is box else self._box
 
     def close(self) -> None:
         """End the box. The next ``run`` starts a new one."""
@@ -138,13 +140,6 @@ class _Box:
                 "--sandbox docker"
             )
         self.control.settimeout(_GRACE_S)
-
-    def start(self, limits: Limits, fds: Sequence[int]) -> None:
-        """Start a program. Raises ``ConnectionError``: the box died."""
-        try:
-            socket.send_fds(self.control, [limits.model_dump_json().encode()], fds)
-        except OSError as problem:
-            raise ConnectionError from problem
 
     def kill(self) -> None:
         """End bubblewrap and all in it."""
@@ -251,183 +246,80 @@ def _device(name: str) -> tuple[str, ...]:
     return "--dev-bind", f"/dev/{name}", f"/dev/{name}"
 
 
-class _Run:
-    """A program that runs, with its peer."""
+class _Process(SandboxedProcess):
+    """A program in the box, and the socket on which its end is reported."""
 
     def __init__(self, program: Program, selector: selectors.BaseSelector) -> None:
-        self.parts = [_Part(program, selector, self)]
-        if program.peer is not None:
-            self.parts.append(_Part(program.peer, selector, self))
-        longest = max(part.program.limits.wall_s for part in self.parts)
-        self.deadline = time.monotonic() + longest + _GRACE_S
-
-    def start(self, box: _Box) -> None:
-        with contextlib.ExitStack() as stack:
-            try:
-                if len(self.parts) == 1:
-                    (part,) = self.parts
-                    part.start(box, _nowhere(stack), part.reader("stdout", stack))
-                else:
-                    first, second = self.parts
-                    (read_1, write_1), (read_2, write_2) = _pipe(stack), _pipe(stack)
-                    second.start(box, read_1, write_2)
-                    first.start(box, read_2, write_1)
-            except ConnectionError:
-                self.fail("the box died")
-
-    @property
-    def done(self) -> bool:
-        return all(part.done for part in self.parts)
-
-    @property
-    def failed(self) -> bool:
-        """The box failed, so that all that runs in it is lost."""
-        return any(part.lost for part in self.parts)
-
-    def fail(self, reason: str) -> None:
-        for part in self.parts:
-            part.lost = part.lost or reason
-
-    def ended(self, part: _Part) -> None:
-        """Without the first program, its peer has nothing to do."""
-        if part is self.parts[0]:
-            for other in self.parts[1:]:
-                other.stop("its peer ended")
-
-    def abandon(self) -> None:
-        for part in self.parts:
-            part.close()
-            if not part.done:
-                part.lost = part.lost or "the box died with another program"
-
-    def result(self) -> ProgramResult:
-        first, *peers = (part.result() for part in self.parts)
-        return with_peer(first, peers[0]) if peers else first
-
-
-class _Part:
-    """One of the processes of a run: its output while it comes, and then how it ended."""
-
-    def __init__(self, program: Program, selector: selectors.BaseSelector, run: _Run) -> None:
-        self.program = program
-        self.lost = ""
-        self._selector = selector
-        self._run = run
-        self._stopped = ""
-        self._message: dict[str, Any] | None = None
-        self._output: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
-        self._open: dict[str, int] = {}
+        super().__init__(program, selector, deadline=time.monotonic() + program.limits.wall_s + _GRACE_S)
+        self._message: dict[str, Any] = {}
         self._status: socket.socket | None = None
 
-    @property
-    def done(self) -> bool:
-        return bool(self.lost) or (self._message is not None and not self._open)
-
-    def reader(self, name: str, stack: contextlib.ExitStack) -> int:
-        """The end to write of a pipe that is read into ``name``."""
+    def pipe(self, name: str, stack: contextlib.ExitStack) -> int:
+        """The end to write of a pipe that is read into an output."""
         read, write = os.pipe2(os.O_CLOEXEC)
         stack.callback(os.close, write)
         os.set_blocking(read, False)
-        self._open[name] = read
-        self._selector.register(read, selectors.EVENT_READ, lambda: self._read(name))
+        self.read(name, read)
         return write
 
-    def start(self, box_: _Box, stdin: int, stdout: int) -> None:
-        """Raises ``ConnectionError``: the box died."""
+    def start(self, box_: _Box, stdin: int, stdout: int, stdin_bytes: bytes | None) -> None:
         with contextlib.ExitStack() as stack:
-            stdin_bytes = None if len(self._run.parts) > 1 else self.program.stdin
             packed = _sealed(box.pack(self.program.argv, self.program.files, stdin_bytes), stack)
             self._status, status = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.callback(status.close)
-            self._selector.register(self._status, selectors.EVENT_READ, self._told)
-            fds = [status.fileno(), packed, stdin, stdout, self.reader("stderr", stack)]
-            box_.start(self.program.limits, fds)
+            self.selector.register(self._status, selectors.EVENT_READ, self._reported)
+            fds = [status.fileno(), packed, stdin, stdout, self.pipe("stderr", stack)]
+            try:
+                socket.send_fds(box_.control, [self.program.limits.model_dump_json().encode()], fds)
+            except OSError:
+                self.lost = "the box died"
 
-    def stop(self, reason: str) -> None:
-        """Have it killed; its end is still reported."""
-        if self._message is None and not self._stopped and self._status is not None:
-            self._stopped = reason
-            with contextlib.suppress(OSError):
-                self._status.shutdown(socket.SHUT_WR)
+    def overtime(self) -> None:
+        self.lost = "the box did not end a program that was over its time"
 
     def close(self) -> None:
-        for name in list(self._open):
-            self._close(name)
+        super().close()
         if self._status is not None:
-            self._selector.unregister(self._status)
+            self.selector.unregister(self._status)
             self._status.close()
             self._status = None
 
-    def _close(self, name: str) -> None:
-        fd = self._open.pop(name)
-        self._selector.unregister(fd)
-        os.close(fd)
+    def _kill(self) -> None:
+        if self._status is not None:
+            with contextlib.suppress(OSError):
+                self._status.shutdown(socket.SHUT_WR)
 
-    def _read(self, name: str) -> None:
-        data = os.read(self._open[name], 1 << 16)
-        if not data:
-            self._close(name)
-            return
-        buffer = self._output[name]
-        room = self.program.limits.output_bytes - len(buffer)
-        buffer += data[:room]
-        if len(data) > room:
-            self.stop("output")
-
-    def _told(self) -> None:
+    def _reported(self) -> None:
         assert self._status is not None  # noqa: S101
         data = self._status.recv(1 << 16)
-        self._selector.unregister(self._status)
+        self.selector.unregister(self._status)
         self._status.close()
-        self._status = None
+        self._status, self.ended = None, True
         if data:
             self._message = json.loads(data)
-            self._run.ended(self)
         else:
-            self._run.fail("the box died")
+            self.lost = "the box died"
 
     def result(self) -> ProgramResult:
-        ending, reason = self._ending()
-        message = self._message or {}
-        ran = ending is not Ending.SANDBOX_FAILURE and ending is not Ending.REFUSED
-        return ProgramResult(
-            ending=ending,
-            exit_code=message.get("exit_code") if ran else None,
-            reason=reason,
-            stdout=bytes(self._output["stdout"]),
-            stderr=bytes(self._output["stderr"]),
-            wall_s=message.get("wall_s", 0.0),
-            cpu_s=message.get("cpu_s", 0.0),
-            peak_bytes=message.get("peak_bytes", 0),
-        )
+        message = self._message
+        measured = {name: message.get(name, 0) for name in ("wall_s", "cpu_s", "peak_bytes")}
+        return self._result(*self._ending(), message.get("exit_code"), **measured)
 
     def _ending(self) -> tuple[Ending, str]:
-        message = self._message or {}
-        if not message or self.lost or message.get("failure"):
-            return Ending.SANDBOX_FAILURE, self.lost or message.get("failure", "")
-        if message["refused"] and self._stopped != "output":
+        message = self._message
+        if not self.done or self.lost or message["failure"]:
+            failure = message.get("failure") or "the box died with another program"
+            return Ending.SANDBOX_FAILURE, self.lost or failure
+        if message["refused"] and self.stopped != "output":
             return Ending.REFUSED, message["refused"]
         return ending_of(
             self.program.limits,
             code=message["exit_code"],
-            stopped=self._stopped,
+            stopped=self.stopped,
             killed=message["killed"],
             cpu_s=message["cpu_s"],
-            stderr=bytes(self._output["stderr"]),
+            stderr=bytes(self.output["stderr"]),
         )
-
-
-def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
-    ends = os.pipe2(os.O_CLOEXEC)
-    for end in ends:
-        stack.callback(os.close, end)
-    return ends
-
-
-def _nowhere(stack: contextlib.ExitStack) -> int:
-    fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    stack.callback(os.close, fd)
-    return fd
 
 
 def _sealed(data: bytes, stack: contextlib.ExitStack) -> int:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import shutil
-import struct
 import subprocess
-import threading
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from surefoot.errors import SandboxError
 from surefoot.sandbox.bubblewrap import BubblewrapSandbox
@@ -23,8 +22,9 @@ from surefoot.sandbox.protocol import (
     LocalSandbox,
     Program,
     ProgramResult,
+    SandboxedProcess,
     ending_of,
-    with_peer,
+    joined_pipes,
 )
 
 _ENGINES = ("docker", "podman")
@@ -62,8 +62,8 @@ class ContainerSandbox(LocalSandbox):
                 f"Start its daemon, then: {engine} pull {image}"
             )
 
-    def command(self, name: str, limits: Limits) -> list[str]:
-        """The command that starts a container, which reads its program from standard input."""
+    def command(self, name: str, limits: Limits, program: Path) -> list[str]:
+        """The command that starts a container for a packed program."""
         flags = {
             "--network": "none",
             "--user": _NOBODY,
@@ -77,8 +77,8 @@ class ContainerSandbox(LocalSandbox):
             "--memory-swap": str(limits.memory_bytes),
             "--tmpfs": f"/tmp:rw,nosuid,nodev,exec,mode=1777,size={limits.disk_bytes}",  # noqa: S108 - in it
             "--workdir": box.WORK,
-            "--volume": f"{_INSIDE}:/box/inside:ro",
         }
+        volumes = (f"{_INSIDE}:/box/inside:ro", f"{program}:/box/program:ro")
         variables = {
             "PYTHONPATH": "/box",
             "PYTHONHASHSEED": "0",
@@ -88,142 +88,99 @@ class ContainerSandbox(LocalSandbox):
         return [
             *(self.engine, "run", "--interactive", "--name", name, "--read-only", "--pull", "never"),
             *(word for flag in flags.items() for word in flag),
+            *(word for volume in volumes for word in ("--volume", volume)),
             *(word for pair in variables.items() for word in ("--env", "=".join(pair))),
             *("--entrypoint", "python3", self.image, "-S", "-P", "-m", "inside.single"),
-            limits.model_dump_json(),
+            *(limits.model_dump_json(), "/box/program"),
         ]
 
-    def _attempt(self, program: Program) -> ProgramResult:
-        if program.peer is None:
-            with self._container(program, joined=False) as only:
-                only.feed(None)
-                return only.result(only.collect("stdout"))
-        with (
-            self._container(program, joined=True) as first,
-            self._container(program.peer, joined=True) as second,
-        ):
-            first.feed(second.process.stdout)
-            second.feed(first.process.stdout)
-            result = first.result(b"")
-            second.stop("its peer ended")
-            return with_peer(result, second.result(b""))
-
     @contextlib.contextmanager
-    def _container(self, program: Program, *, joined: bool) -> Iterator[_Container]:
-        name = f"surefoot-{uuid.uuid4().hex}"
-        container = _Container(self, name, program, joined=joined)
-        try:
-            yield container
-        finally:
-            _cli(self.engine, "rm", "--force", name)
-            container.close()
+    def _started(self, program: Program, selector: selectors.BaseSelector) -> Iterator[list[_Container]]:
+        with contextlib.ExitStack() as stack:
+            if program.peer is None:
+                yield [_Container(self, program, selector, stack, subprocess.DEVNULL, subprocess.PIPE)]
+                return
+            with contextlib.ExitStack() as pipes:
+                both = zip((program, program.peer), joined_pipes(pipes), strict=True)
+                parts = [_Container(self, part, selector, stack, *streams) for part, streams in both]
+            yield parts
 
 
-class _Container:
-    """A container that runs, and the threads that feed and read it."""
+class _Container(SandboxedProcess):
+    """A container that runs; the engine's client has its streams, and ends with it."""
 
-    def __init__(self, sandbox: ContainerSandbox, name: str, program: Program, *, joined: bool) -> None:
-        self.engine, self.name, self.program = sandbox.engine, name, program
-        self._frame = box.pack(program.argv, program.files, None if joined else program.stdin)
-        self._began = threading.Event()
-        self._stopped = ""
-        self._threads: list[threading.Thread] = []
+    def __init__(
+        self,
+        sandbox: ContainerSandbox,
+        program: Program,
+        selector: selectors.BaseSelector,
+        stack: contextlib.ExitStack,
+        stdin: int,
+        stdout: int,
+    ) -> None:
+        super().__init__(program, selector, deadline=time.monotonic() + _START_S)
+        self.engine, self.name = sandbox.engine, f"surefoot-{uuid.uuid4().hex}"
+        self._room["stderr"] += len(single.BEGUN)
+        self._began: float | None = None
+        file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="surefoot-")), "program")
+        joined = stdin != subprocess.DEVNULL
+        file.write_bytes(box.pack(program.argv, program.files, None if joined else program.stdin))
+        file.chmod(0o644)  # the container's user is another one; the folder keeps others out
+        stack.callback(_cli, self.engine, "rm", "--force", self.name)
         self.process = subprocess.Popen(  # noqa: S603
-            sandbox.command(name, program.limits),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+            sandbox.command(self.name, program.limits, file),
+            stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, bufsize=0,
         )  # fmt: skip
-        self._stderr = self.collect("stderr")
-
-    def feed(self, source: IO[bytes] | None) -> None:
-        """Send the program, then what ``source`` brings."""
-        self._in_thread(self._feed, source)
-
-    def _feed(self, source: IO[bytes] | None) -> None:
-        assert self.process.stdin is not None  # noqa: S101
-        with contextlib.suppress(OSError, ValueError), self.process.stdin as target:
-            target.write(struct.pack("<I", len(self._frame)) + self._frame)
-            while source is not None and (data := os.read(source.fileno(), 1 << 16)):
-                target.write(data)
-
-    def collect(self, name: str) -> bytearray:
-        """A buffer into which a stream is read, up to the limit of output."""
-        buffer = bytearray()
-        self._in_thread(self._collect, getattr(self.process, name), buffer, name == "stderr")
-        return buffer
-
-    def _collect(self, source: IO[bytes], buffer: bytearray, marked: bool) -> None:
-        room = self.program.limits.output_bytes + (len(single.BEGUN) if marked else 0)
-        while data := source.read(1 << 16):
-            buffer += data[: room - len(buffer)]
-            if marked and single.BEGUN in buffer[:4096]:
-                self._began.set()
-            if len(buffer) == room and len(data):
-                self.stop("output")
-
-    def _in_thread(self, work: object, *arguments: object) -> None:
-        thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]
-        thread.start()
-        self._threads.append(thread)
-
-    def stop(self, reason: str) -> None:
-        """Kill it."""
-        if not self._stopped and self.process.poll() is None:
-            self._stopped = reason
-            _cli(self.engine, "kill", self.name)
-            self.process.kill()  # the client, should the engine not answer
-
-    def close(self) -> None:
-        """End the engine's client, and the threads with it."""
-        self.process.kill()
-        self.process.wait()
-        for thread in self._threads:
-            thread.join(_CLI_S)
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+        stack.callback(self.process.wait)
+        stack.callback(self.process.kill)
+        stack.callback(self.close)
+        for name, stream in (("stdout", self.process.stdout), ("stderr", self.process.stderr)):
             if stream is not None:
-                stream.close()
+                with stream:
+                    self.read(name, os.dup(stream.fileno()))
 
-    def result(self, stdout: bytes | bytearray) -> ProgramResult:
-        """Wait for its end."""
-        started = time.monotonic()
-        while not self._began.wait(0.05) and self.process.poll() is None:
-            if time.monotonic() - started > _START_S:
-                self.stop("start")
-                break
-        began = time.monotonic()
-        try:
-            code = self.process.wait(self.program.limits.wall_s)
-        except subprocess.TimeoutExpired:
-            self.stop("wall")
-            code = self.process.wait()
-        wall_s = time.monotonic() - began
-        for thread in self._threads:
-            thread.join(_CLI_S)
-        preamble, begun, stderr = bytes(self._stderr).partition(single.BEGUN)
+    def overtime(self) -> None:
+        self.lost = "the engine did not end the container" if self.stopped else ""
+        self.deadline = time.monotonic() + _CLI_S
+        self.stop("start" if self._began is None else "wall")
+
+    def _kill(self) -> None:
+        _cli(self.engine, "kill", self.name)
+        self.process.kill()  # the client, should the engine not answer
+
+    def _read(self, name: str) -> None:
+        super()._read(name)
+        if self._began is None and single.BEGUN in self.output["stderr"][:4096]:
+            self._began = time.monotonic()
+            self.deadline = self._began + self.program.limits.wall_s
+
+    def _close(self, name: str) -> None:
+        super()._close(name)
+        self.ended = self.ended or name == "stderr"  # the client held it
+
+    def result(self) -> ProgramResult:
+        wall_s = 0.0 if self._began is None else time.monotonic() - self._began
+        code = self.process.wait(_CLI_S)
         code = 128 - code if code > 128 else code
+        preamble, begun, stderr = bytes(self.output["stderr"]).partition(single.BEGUN)
         ending, reason = self._ending(code, preamble, bool(begun), stderr)
-        ran = ending not in (Ending.SANDBOX_FAILURE, Ending.REFUSED)
-        return ProgramResult(
-            ending=ending,
-            exit_code=code if ran else None,
-            reason=reason,
-            stdout=bytes(stdout),
-            stderr=stderr,
-            wall_s=wall_s,
-        )
+        return self._result(ending, reason, code, stderr=stderr, wall_s=wall_s)
 
     def _ending(self, code: int, before: bytes, begun: bool, stderr: bytes) -> tuple[Ending, str]:
+        if self.lost:
+            return Ending.SANDBOX_FAILURE, self.lost
         for words in (before, stderr):
             if words.startswith(box.REFUSED):
                 return Ending.REFUSED, words[len(box.REFUSED) :].decode(errors="replace")
-        if not begun and self._stopped != "output":
+        if not begun and self.stopped != "output":
             reason = before.decode(errors="replace")[-500:] or "the container did not start"
             return Ending.SANDBOX_FAILURE, reason
-        killed = self._stopped
+        killed = self.stopped
         if killed not in ("output", "wall"):
             state = _cli(self.engine, "inspect", "--format", "{{.State.OOMKilled}}", self.name)
             killed = "memory" if state.stdout.strip() == "true" else ""
         return ending_of(
-            self.program.limits, code=code, stopped=self._stopped, killed=killed, cpu_s=0.0, stderr=stderr
+            self.program.limits, code=code, stopped=self.stopped, killed=killed, cpu_s=0.0, stderr=stderr
         )
 
 

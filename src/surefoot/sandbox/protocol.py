@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import selectors
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import copy_context
 from enum import StrEnum
+from itertools import chain
 from pathlib import PurePosixPath
-from typing import Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from pydantic import Field, model_validator
 
@@ -113,6 +117,76 @@ class Sandbox(Protocol):
     def run(self, programs: Sequence[Program]) -> list[ProgramResult]: ...
 
 
+class SandboxedProcess:
+    """One of the processes of a run: its output while it comes, and then how it ended."""
+
+    def __init__(self, program: Program, selector: selectors.BaseSelector, *, deadline: float) -> None:
+        self.program, self.selector, self.deadline = program, selector, deadline
+        self.stopped = ""
+        """Why this side ended it."""
+        self.lost = ""
+        """How the sandbox failed at it."""
+        self.ended = False
+        self.output = {"stdout": bytearray(), "stderr": bytearray()}
+        self._room = dict.fromkeys(self.output, program.limits.output_bytes)
+        self._open: dict[str, int] = {}
+
+    @property
+    def done(self) -> bool:
+        """Whether all is known of it."""
+        return bool(self.lost) or (self.ended and not self._open)
+
+    def stop(self, reason: str) -> None:
+        """Have it killed; its end is still reported."""
+        if not (self.stopped or self.ended):
+            self.stopped = reason
+            self._kill()
+
+    def overtime(self) -> None:
+        """It has not ended by its ``deadline``."""
+        raise NotImplementedError
+
+    def result(self) -> ProgramResult:
+        """How it ended."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close what is open."""
+        for name in list(self._open):
+            self._close(name)
+
+    def read(self, name: str, fd: int) -> None:
+        """Read a descriptor, which is closed at its end, into an output."""
+        self._open[name] = fd
+        self.selector.register(fd, selectors.EVENT_READ, lambda: self._read(name))
+
+    def _kill(self) -> None:
+        raise NotImplementedError
+
+    def _read(self, name: str) -> None:
+        data = os.read(self._open[name], 1 << 16)
+        if not data:
+            self._close(name)
+            return
+        buffer = self.output[name]
+        room = self._room[name] - len(buffer)
+        buffer += data[:room]
+        if len(data) > room:
+            self.stop("output")
+
+    def _close(self, name: str) -> None:
+        fd = self._open.pop(name)
+        self.selector.unregister(fd)
+        os.close(fd)
+
+    def _result(self, ending: Ending, reason: str, exit_code: int | None, **measured: Any) -> ProgramResult:
+        ran = ending not in (Ending.SANDBOX_FAILURE, Ending.REFUSED)
+        output = {name: bytes(data) for name, data in self.output.items()}
+        return ProgramResult(
+            ending=ending, reason=reason, exit_code=exit_code if ran else None, **{**output, **measured}
+        )
+
+
 class LocalSandbox:
     """Base of the sandboxes: ``concurrency`` programs at once (default: one for each core)."""
 
@@ -132,6 +206,25 @@ class LocalSandbox:
         return self._attempt(program) if result.ending is Ending.SANDBOX_FAILURE else result
 
     def _attempt(self, program: Program) -> ProgramResult:
+        with selectors.DefaultSelector() as selector, self._started(program, selector) as parts:
+            first, *peers = parts
+            while not (all(part.done for part in parts) or any(part.lost for part in parts)):
+                first_deadline = min(part.deadline for part in parts if not part.done)
+                for key, _ in selector.select(max(0.0, first_deadline - time.monotonic())):
+                    if key.fd in selector.get_map():  # what came before may have closed it
+                        key.data()
+                for part in parts:
+                    if not part.done and time.monotonic() > part.deadline:
+                        part.overtime()
+                for peer in peers if first.ended else ():
+                    peer.stop("its peer ended")  # without the first program, it has nothing to do
+            result = first.result()
+            return _with_peer(result, peers[0].result()) if peers else result
+
+    def _started(
+        self, program: Program, selector: selectors.BaseSelector
+    ) -> AbstractContextManager[Sequence[SandboxedProcess]]:
+        """The program and its peer, which run, with streams joined."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -144,7 +237,16 @@ class LocalSandbox:
         self.close()
 
 
-def with_peer(result: ProgramResult, peer: ProgramResult) -> ProgramResult:
+def joined_pipes(stack: ExitStack) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Standard input and output of a program and of its peer, joined crosswise."""
+    ends = (os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC))
+    for end in chain.from_iterable(ends):
+        stack.callback(os.close, end)
+    (read_1, write_1), (read_2, write_2) = ends
+    return (read_1, write_2), (read_2, write_1)
+
+
+def _with_peer(result: ProgramResult, peer: ProgramResult) -> ProgramResult:
     """The result of a program and its peer; if the sandbox failed at the peer, it failed at both."""
     if peer.ending is Ending.SANDBOX_FAILURE and result.ending is not Ending.SANDBOX_FAILURE:
         failure = {"ending": peer.ending, "reason": peer.reason, "exit_code": None}

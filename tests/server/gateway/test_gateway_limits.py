@@ -106,7 +106,7 @@ def test_pages_beside_the_gateway_keep_their_own_limits(tmp_path):
     sent = {"problems": ("problems.jsonl", problems.encode())}
     answer = admin.client.post(page, data={"csrf": csrf, "make": "nothing"}, files=sent)
     assert answer.status_code == 200
-    assert len(list(room.db.export.problems(room.project))) >= 300
+    assert len(list(room.db.export.records(room.project, "problems"))) >= 300
     large = admin.client.post("/v1/chat/completions", content=b'"' + b"x" * 6000 + b'"')
     assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
     room.db.close()

@@ -54,9 +54,9 @@ FORMS = {
     f"{PROJECT}/run": "step value note after",
     f"{PROJECT}/selection": "id to",
     f"{PROJECT}/settings": "version name instructions show_answer annotators value-1 value0 value1 "
-    "screening_pass lease_minutes retention_days archived",
+    "known_first known_pass lease_minutes retention_days archived",
     f"{PROJECT}/members": "name role inactive",
-    f"{PROJECT}/queue": "version policy scorer random_share control_share",
+    f"{PROJECT}/queue": "version policy scorer random_share known_share",
     f"{PROJECT}/files": "make",
     f"{PROJECT}/flags/{{comment_id}}": "state kind",
     f"{ITEM}/label": "step value milliseconds comment key after",

@@ -80,7 +80,7 @@ def labelled(room: Room, name: str) -> list[tuple[int | None, int, float | None]
     return [
         (label.item_id, label.record.step, label.record.value)
         for label in room.db.export.stored(room.project)
-        if label.user_id == room.ids[name] and not label.retracted
+        if label.user_id == room.ids[name] and label.is_current
     ]
 
 

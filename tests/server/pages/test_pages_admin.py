@@ -76,13 +76,14 @@ def test_agreement_is_that_of_the_package(room: Room) -> None:
     assert all(name in home.get("/projects/1").text for name in ("Annotators", "Median time"))
 
 
-def test_quality_control_counts_known_answers_apart(room: Room) -> None:
+def test_quality_control_counts_known_labels_apart(tmp_path: Path) -> None:
+    room = open_room(tmp_path, protocol=Protocol(annotators=2, show_answer=True, known_first=1))
     admin = room.browser("admin")
     problem = Problem(text="Is 1 + 1 = 3?")
     trace = text_trace(problem, "Yes.", "So it is.")
     known = StepLabel(trace_id=trace.id, step=0, kind="correctness", value=-1, source="expert")
     answer = upload(
-        admin, 1, "screening", problems=lines([problem]), traces=lines([trace]), labels=lines([known])
+        admin, 1, "known", problems=lines([problem]), traces=lines([trace]), labels=lines([known])
     )
     assert answer.json()["items"] == 1
     work(room, "ann", {1: (1, 1, 1), 2: (1, 1, 1), 3: (1, 1), 4: (-1,)})
@@ -94,16 +95,16 @@ def test_quality_control_counts_known_answers_apart(room: Room) -> None:
     assert data["overall"]["units"] == 8
     exported = admin.get("/projects/1/export/labels.jsonl").text
     assert trace.id not in exported
-    assert trace.id in admin.get("/projects/1/export/labels.jsonl?controls=1").text
+    assert trace.id in admin.get("/projects/1/export/labels.jsonl?known=1").text
 
 
 def test_failing_the_screening_ends_the_work(tmp_path: Path) -> None:
-    room = open_room(tmp_path, protocol=Protocol(screening_pass=1.0))
+    room = open_room(tmp_path, protocol=Protocol(known_first=10, known_pass=1.0))
     problem = Problem(text="Is 1 + 1 = 3?")
     trace = text_trace(problem, "Yes.")
     known = StepLabel(trace_id=trace.id, step=0, kind="correctness", value=-1, source="expert")
     files = {"problems": lines([problem]), "traces": lines([trace]), "labels": lines([known])}
-    upload(room.browser("admin"), 1, "screening", **files)
+    upload(room.browser("admin"), 1, "known", **files)
     work(room, "ben", {4: (1,)})
     assert "differ too much" in room.browser("ben").get("/projects/1/annotate").text
     assert room.browser("ben").json("/projects/1/annotate")["why"] == "screening"

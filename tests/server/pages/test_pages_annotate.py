@@ -28,7 +28,7 @@ def standing(room: Room, name: str) -> list[tuple[int, float | None]]:
     return [
         (label.record.step, label.record.value)
         for label in room.db.export.stored(room.project)
-        if label.user_id == room.ids[name] and not label.retracted
+        if label.user_id == room.ids[name] and label.is_current
     ]
 
 
@@ -135,7 +135,7 @@ def test_undo_takes_back_one_submission_and_opens_the_item(room: Room) -> None:
     assert ann.send(item, f"{item}/undo").status_code == 303
     assert standing(room, "ann") == [(0, 1.0)]
     assert ann.json(item)["current"] == 1
-    assert [label.retracted for label in room.db.export.stored(1)] == [False, True]
+    assert [label.is_current for label in room.db.export.stored(1)] == [True, False]
     ann.send(item, f"{item}/label", value="0")
     assert standing(room, "ann") == [(0, 1.0), (1, 0.0)]
 

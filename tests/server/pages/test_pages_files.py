@@ -45,13 +45,13 @@ def send(
 
 
 def problems_with(found: Inspection, text: str = "") -> list[Problem]:
-    problems = found.db.export.problems(found.room.project)
+    problems = found.db.export.records(found.room.project, "problems")
     return [problem for problem in problems if text in problem.text]
 
 
 def test_label_studio_comes_into_another_project(found: Inspection, admin: Browser, tmp_path: Path) -> None:
     export, project = found.db.export, found.room.project
-    problems = {problem.id: problem for problem in export.problems(project)}
+    problems = {problem.id: problem for problem in export.records(project, "problems")}
     labels = list(export.labels(project))
     labelled = [
         LabelledTrace(
@@ -59,7 +59,7 @@ def test_label_studio_comes_into_another_project(found: Inspection, admin: Brows
             trace=trace,
             labels=tuple(label for label in labels if label.trace_id == trace.id),
         )
-        for trace in export.traces(project)
+        for trace in export.records(project, "traces")
     ]
     write_labelled("label-studio", labelled, tmp_path / "tasks.json", neutral="drop")
     tasks = (tmp_path / "tasks.json").read_bytes()

@@ -463,7 +463,7 @@ def test_reports_on_uploads_name_the_files_as_the_user_does(room: Room) -> None:
         send("nothing", ("problems", ("one.jsonl", good)), ("problems", ("two.jsonl", b"{}\n"))),
         send("nothing", ("problems", ("two.jsonl", b"{}\n"))),
         send("nothing", ("traces", ("two.jsonl.gz", b"not packed"))),
-        send("control", ("labels", ("two.jsonl", wrong))),
+        send("known", ("labels", ("two.jsonl", wrong))),
     ]
     for page in pages:
         assert "two.jsonl" in page

@@ -41,7 +41,7 @@ def test_other_versions_are_refused(url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("UPDATE database_version SET version = 9999"))
     engine.dispose()
-    with pytest.raises(StoreError, match="version 9999, and this surefoot uses version 3; open it with"):
+    with pytest.raises(StoreError, match="version 9999, and this surefoot uses version 4; open it with"):
         open_database(url)
 
 
@@ -205,7 +205,7 @@ def test_a_key_ends_with_its_user(db: Database) -> None:
 
 
 def test_a_project_is_changed_by_one_at_a_time(db: Database) -> None:
-    protocol = Protocol(show_answer=True, annotators=3, control_share=0.1, queue="uncertainty")
+    protocol = Protocol(show_answer=True, annotators=3, known_share=0.1, queue="uncertainty")
     made = db.projects.create(HOSTILE, instructions=HOSTILE, protocol=protocol)
     assert db.projects.get(made.id) == db.projects.by_name(HOSTILE) == made
     assert (made.instructions, made.protocol, made.version) == (HOSTILE, protocol, 1)
@@ -224,7 +224,7 @@ def test_a_project_is_changed_by_one_at_a_time(db: Database) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"phase": 1}, {"annotators": 0}, {"control_share": 1.5}, {"values": (2,)}, {"quue": "order"}]
+    "bad", [{"phase": 1}, {"annotators": 0}, {"known_share": 1.5}, {"values": (2,)}, {"quue": "order"}]
 )
 def test_a_protocol_refuses_nonsense(bad) -> None:
     with pytest.raises(ValidationError):

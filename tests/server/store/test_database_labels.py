@@ -67,18 +67,28 @@ def test_a_repeated_submission_adds_nothing(lab: Lab) -> None:
 def test_undo_appends_and_opens_the_item_again(lab: Lab) -> None:
     item, user = lab.next(), lab.people[0].user_id
     rate(lab, 0, item, [1], "a", finish=False)
-    rate(lab, 0, item, [-1], "b")
+    lab.db.labels.submit(lab.id, item, user, [LabelInput(step=1, value=-1)], "b", finish=True)
     undone = lab.db.labels.undo(lab.id, item, user, "u1")
     assert lab.db.labels.undo(lab.id, item, user, "u1").repeated
     assert [label.value for label in lab.db.export.labels(lab.id)] == [1]
     kept = lab.db.export.stored(lab.id)
-    assert [(label.record.value, label.retracted) for label in kept] == [(1, False), (-1, True)]
+    assert [(label.record.value, label.is_current) for label in kept] == [(1, True), (-1, False)]
     assert undone.label_ids == (kept[1].id,)
     assert lab.next() == item
     lab.db.labels.undo(lab.id, item, user, "u2")
     assert list(lab.db.export.labels(lab.id)) == []
     with pytest.raises(ConflictError, match="nothing to undo"):
         lab.db.labels.undo(lab.id, item, user, "u3")
+
+
+def test_a_step_has_one_label_of_an_annotator_until_it_is_undone(lab: Lab) -> None:
+    item, user = lab.next(), lab.people[0].user_id
+    rate(lab, 0, item, [1, 1], "a", finish=False)
+    with pytest.raises(ConflictError, match="undo it first"):
+        lab.db.labels.submit(lab.id, item, user, [LabelInput(step=1, value=-1)], "b")
+    lab.db.labels.undo(lab.id, item, user, "u")
+    lab.db.labels.submit(lab.id, item, user, [LabelInput(step=1, value=-1)], "c")
+    assert [label.value for label in lab.db.export.labels(lab.id)] == [-1]
 
 
 def test_a_second_tab_is_noticed(lab: Lab) -> None:
@@ -120,8 +130,8 @@ def test_only_allowed_values_and_one_label_a_step(lab: Lab) -> None:
 
 def test_an_annotator_sees_nothing_that_gives_the_answer_away(lab: Lab) -> None:
     known = (KnownAnswer(step=2, value=-1),)
-    control = lab.db.items.add(lab.id, [NewItem(trace_id=lab.traces[1].id, role="control", known=known)])[0]
-    lab.set(control_share=1.0)
+    control = lab.db.items.add(lab.id, [NewItem(trace_id=lab.traces[1].id, known=known)])[0]
+    lab.set(known_share=1.0)
     assert lab.next(0) == lab.next(1) == control
     lab.items[1] = control
     rate(lab, 1, control, [0], "other")
@@ -129,10 +139,10 @@ def test_an_annotator_sees_nothing_that_gives_the_answer_away(lab: Lab) -> None:
     assert (seen.problem.answer, seen.problem.meta, seen.labels) == (None, {}, ())
     assert (seen.trace.outcome, seen.trace.meta, seen.trace.policy) == (None, {}, None)
     assert seen.trace.text == lab.traces[1].text
-    assert "control" not in repr(seen)
+    assert "known" not in repr(seen)
     rate(lab, 0, control, [1], "mine", finish=False)
     (own,) = lab.db.labels.item(lab.id, control, lab.people[0].user_id).labels
-    assert (own.record.value, own.chosen_by, own.role) == (1, None, None)
+    assert (own.record.value, own.chosen_by) == (1, None)
     lab.set(show_answer=True)
     shown = lab.db.labels.item(lab.id, control, lab.people[0].user_id)
     assert (shown.problem.answer, shown.trace.outcome) == ("2", False)
@@ -170,18 +180,18 @@ def test_matrix_disagreement_and_decision(lab: Lab) -> None:
     assert lab.db.reviews.adjudications(lab.id) == [later]
 
 
-def test_controls_stay_out_of_the_export(lab: Lab) -> None:
+def test_items_with_known_labels_stay_out_of_the_export(lab: Lab) -> None:
     known = (KnownAnswer(step=0, value=-1),)
-    control = lab.db.items.add(lab.id, [NewItem(trace_id=lab.traces[0].id, role="control", known=known)])[0]
-    lab.set(control_share=1.0)
+    control = lab.db.items.add(lab.id, [NewItem(trace_id=lab.traces[0].id, known=known)])[0]
+    lab.set(known_share=1.0)
     assert lab.next() == control
     lab.items[0] = control
     rate(lab, 0, control, [1], "k")
     (label,) = lab.db.reviews.known_labels(lab.id)
-    assert (label.role, label.known, label.value) == ("control", -1, 1)
+    assert (label.known, label.value) == (-1, 1)
     assert lab.db.reviews.ratings(lab.id).matrix.shape == (0, 0)
     assert list(lab.db.export.labels(lab.id)) == []
-    assert len(list(lab.db.export.labels(lab.id, controls=True))) == 1
+    assert len(list(lab.db.export.labels(lab.id, known=True))) == 1
 
 
 def test_nothing_crosses_from_project_to_project(db: Database) -> None:
@@ -215,7 +225,7 @@ def test_nothing_crosses_from_project_to_project(db: Database) -> None:
     assert len(db.labels.of_trace(ours.id, trace)) == 2
     assert db.assignments.progress(wrong).done == 0
     with pytest.raises(NotFoundError):
-        db.export.traces(99)
+        db.export.records(99, "traces")
     stranger = db.users.create("stranger").id
     for ask in (
         lambda: db.assignments.next(ours.id, stranger, Random(0)),
@@ -266,15 +276,15 @@ def test_every_field_of_a_record_comes_back(lab: Lab) -> None:
     hostile = RunFilter(text="DROP TABLE users; --", facets={"model": HOSTILE})
     assert [row.id for row in add.find(lab.id, hostile)] == [trace.id]
     assert add.find(lab.id, RunFilter(text="DROPTABLE")) == []
-    assert problem in list(lab.db.export.problems(lab.id))
-    assert trace in list(lab.db.export.traces(lab.id))
-    assert list(lab.db.export.scores(lab.id)) == [scores]
+    assert problem in list(lab.db.export.records(lab.id, "problems"))
+    assert trace in list(lab.db.export.records(lab.id, "traces"))
+    assert list(lab.db.export.records(lab.id, "scores")) == [scores]
 
 
 def test_export_in_pages_leaves_nothing_out(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     more = [Problem(text=f"q{n}") for n in range(1203)]
     assert lab.db.traces.add_problems(lab.id, more).new == 1203
-    ids = [problem.id for problem in lab.db.export.problems(lab.id)]
+    ids = [problem.id for problem in lab.db.export.records(lab.id, "problems")]
     assert len(ids) == len(set(ids)) == 1206
 
 

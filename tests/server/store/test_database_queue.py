@@ -13,12 +13,12 @@ from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, StoreE
 from surefoot.server import Database, KnownAnswer, LabelInput, NewItem
 
 
-def add_known(lab: Lab, role: str, number: int) -> list[int]:
+def add_known(lab: Lab, number: int) -> list[int]:
     """Items with a known answer: the last step is wrong."""
     new = []
     for trace in lab.traces[:number]:
         known = (KnownAnswer(step=2, value=-1),)
-        new.append(NewItem(trace_id=trace.id, role=role, known=known))
+        new.append(NewItem(trace_id=trace.id, known=known))
     return lab.db.items.add(lab.id, new)
 
 
@@ -165,10 +165,10 @@ def test_the_random_share_is_drawn_at_random_and_marked(db: Database) -> None:
     assert in_order == sorted(in_order)
 
 
-def test_control_items_are_mixed_in_for_everybody(db: Database) -> None:
+def test_items_with_known_labels_are_mixed_in_for_everybody(db: Database) -> None:
     lab = make_lab(db, items=6, annotators=1)
-    controls = add_known(lab, "control", 3)
-    lab.set(control_share=0.5)
+    controls = add_known(lab, 3)
+    lab.set(known_share=0.5)
     seen: list[list[int]] = [[], []]
     for person in (0, 1):
         while (item := lab.next(person)) is not None:
@@ -186,8 +186,8 @@ def test_control_items_are_mixed_in_for_everybody(db: Database) -> None:
 
 def test_screening_comes_first_and_bars_those_who_fail(db: Database) -> None:
     lab = make_lab(db, items=2, annotators=2)
-    screening = add_known(lab, "screening", 2)
-    lab.set(screening_pass=0.75)
+    screening = add_known(lab, 2)
+    lab.set(known_first=2, known_pass=0.75)
     normal, lab.items = lab.items, screening
     for person, last in ((0, -1), (1, 1)):
         for _ in screening:
@@ -216,8 +216,6 @@ def test_an_equal_item_is_not_added_twice(lab: Lab) -> None:
     known = (KnownAnswer(step=9, value=1),)
     for bad in (
         NewItem(trace_id=""),
-        NewItem(trace_id=first, role="control"),
-        NewItem(trace_id=first, role="control", known=known),
         NewItem(trace_id=first, known=known),
     ):
         with pytest.raises(StoreError):

@@ -1,16 +1,13 @@
-"""One program in a container that was started for it: ``python -m inside.single LIMITS``.
+"""One program in a container that was started for it: ``python -m inside.single LIMITS PROGRAM``.
 
-Standard input brings four bytes, the length, then the program (``box.pack``), then the program's own
-input. The container has taken network, files and rights; this adds limits for a process and the filter of
-system calls.
+PROGRAM is a file with the packed program (``box.pack``); the streams are the program's own. The container has
+taken network, files and rights; this adds limits for a process and the filter of system calls.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import struct
 import sys
 
 from . import box, callee, judge, seccomp, wire  # noqa: F401 - run by name
@@ -21,10 +18,10 @@ BEGUN = b"\0begun\0"
 
 def main() -> None:
     """Confine this process and run the program."""
-    (length,) = struct.unpack("<I", exactly(4))
     os.chdir(box.WORK)
     try:
-        argv, stdin = box.unpack(io.BytesIO(exactly(length)))
+        with open(sys.argv[2], "rb") as program:
+            argv, stdin = box.unpack(program)
         if stdin is not None:
             box.replace_stdin(stdin)
     except OSError as problem:
@@ -33,17 +30,6 @@ def main() -> None:
     seccomp.install(box.libc, seccomp.filter_program())
     os.write(2, BEGUN)
     box.start(argv, 2)
-
-
-def exactly(size: int) -> bytes:
-    """Bytes of standard input, unbuffered: what follows is for the program."""
-    data = b""
-    while len(data) < size:
-        part = os.read(0, size - len(data))
-        if not part:
-            raise EOFError("standard input ended within the program")
-        data += part
-    return data
 
 
 if __name__ == "__main__":

@@ -36,9 +36,8 @@ from surefoot.server.gateway.upstream import FairBatcher, StaysConnected, Upstre
 from surefoot.server.records import GatewayRecord, HeldCall
 
 if TYPE_CHECKING:
-    from surefoot.server.store.gateway_log import RequestLog
     from surefoot.server.store.gold import GoldSamples
-    from surefoot.server.store.held_calls import HeldCalls
+    from surefoot.server.store.requests import HeldCalls, RequestLog
 
 T = TypeVar("T")
 SMALL_BYTES = 32_000

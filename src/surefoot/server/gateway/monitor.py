@@ -28,8 +28,8 @@ from surefoot.server.records import GatewayRecord
 from surefoot.stats.intervals import Interval, wilson_interval
 
 if TYPE_CHECKING:
-    from surefoot.server.store.gateway_log import RequestLog
     from surefoot.server.store.gold import GoldSamples
+    from surefoot.server.store.requests import RequestLog
 
 Share = Literal["accepted", "abstained", "unparsed", "unscored"]
 """accepted: accepted steps, or accepted solutions of clients; abstained: answers withheld or missing;

@@ -29,7 +29,7 @@ from surefoot.server.records import GatewayCandidate, GatewayRecord
 
 if TYPE_CHECKING:
     from surefoot.server.store.accounts import ApiKey
-    from surefoot.server.store.gateway_log import RequestLog
+    from surefoot.server.store.requests import RequestLog
 
 
 @dataclass(frozen=True, kw_only=True)

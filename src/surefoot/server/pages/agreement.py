@@ -37,9 +37,9 @@ def agreement_page(page: Page) -> Response:
 
 
 def agreement_view(ratings: Ratings, known: Sequence[KnownLabel]) -> dict[str, Any]:
-    """Figures of labels: of normal items among annotators, of ``known`` items against their answers.
+    """Figures of labels: among annotators, and of ``known`` steps against their known labels.
 
-    Intervals are 95 %: the bootstrap's over solutions, and Wilson's for shares of known answers.
+    Intervals are 95 %: the bootstrap's over solutions, and Wilson's for shares of known labels.
     """
     return {
         "overall": _overall(ratings),
@@ -101,12 +101,12 @@ def _by_annotator(ratings: Ratings) -> list[dict[str, Any]]:
 
 def _quality(labels: Sequence[KnownLabel]) -> list[dict[str, Any]]:
     """Share of known labels that each annotator labelled correctly."""
-    correct: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    correct: dict[str, list[bool]] = defaultdict(list)
     for label in labels:
-        correct[label.annotator, label.role].append(label.value == label.known)
+        correct[label.annotator].append(label.value == label.known)
     table = []
-    for (name, role), answers in sorted(correct.items()):
+    for name, answers in sorted(correct.items()):
         share = wilson_interval(sum(answers), len(answers))
-        row = {"annotator": name, "role": role, "known": len(answers), "correct": sum(answers)}
+        row = {"annotator": name, "known": len(answers), "correct": sum(answers)}
         table.append({**row, "accuracy": share.value, "low": share.low, "high": share.high})
     return table

@@ -34,7 +34,7 @@ _LINES: Final = 100
 """Records sent at once."""
 _ENDINGS: Final = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".csv", ".parquet", ".eval", ".traj")
 _LONGEST_NAME: Final = 200
-_Make = Literal["nothing", "solutions", "control", "screening"]
+_Make = Literal["nothing", "solutions", "known"]
 _MAKES: tuple[_Make, ...] = get_args(_Make)
 
 
@@ -51,8 +51,8 @@ def upload(page: Page) -> Response:
         if not kinds:
             raise StoreError("choose at least one file")
         answers = []
-        if make in ("control", "screening"):
-            # their labels are the known answers, not an annotator's work
+        if make == "known":
+            # their labels are known, not an annotator's work
             answers = _read_labels([path for path, kind in kinds.items() if kind == "labels"])
             kinds = {path: kind for path, kind in kinds.items() if kind != "labels"}
         imported = import_files(db, page.id, kinds)
@@ -71,7 +71,7 @@ def upload(page: Page) -> Response:
 
 def export(page: Page, name: str) -> Response:
     """One kind of record as JSON Lines, ``labels.jsonl``. For labels: ``?settled=1`` (one label per step,
-    decisions applied), ``?controls=1`` (include control and screening items), ``?imported=0`` (only
+    decisions applied), ``?known=1`` (include items with known labels), ``?imported=0`` (only
     annotators' labels). ``?id=`` (several): only for some runs."""
     db, query, kind = page.db, page.request.query_params, name.removesuffix(".jsonl")
     if kind == name or kind not in RECORDS:
@@ -89,7 +89,7 @@ def export(page: Page, name: str) -> Response:
     elif kind == "labels":
         records = db.export.labels(
             page.id,
-            controls=query.get("controls") == "1",
+            known=query.get("known") == "1",
             imported=query.get("imported") != "0",
             settled=query.get("settled") == "1",
         )
@@ -110,9 +110,9 @@ def _read_labels(paths: list[Path]) -> list[StepLabel]:
     for path in paths:
         labels += list(read_records(path, StepLabel, report=report))
     if report.bad_count:
-        raise RecordError(f"the known answers cannot all be read: {report.summary()}")
+        raise RecordError(f"the known labels cannot all be read: {report.summary()}")
     if not labels:
-        raise StoreError("control and screening items need a file of labels: their known answers")
+        raise StoreError("items with known labels need a file of labels")
     return labels
 
 
@@ -122,18 +122,18 @@ def _make_items(db: Database, project_id: int, make: _Make, known: list[StepLabe
     if make == "solutions":
         return len(db.items.add_solutions(project_id))
     answers = known_answers(known).items()
-    items = [NewItem(trace_id=trace, role=make, known=steps) for trace, steps in answers]
+    items = [NewItem(trace_id=trace, known=steps) for trace, steps in answers]
     return len(db.items.add(project_id, items))
 
 
 def known_answers(labels: Iterable[StepLabel]) -> dict[str, tuple[KnownAnswer, ...]]:
-    """Known answers by trace. Raises ``StoreError`` for labels that cannot be answers."""
+    """Known labels by trace. Raises ``StoreError`` for other labels than -1, 0 and 1."""
     by_trace: dict[str, list[KnownAnswer]] = defaultdict(list)
     for label in labels:
         value = next((sign for sign in LABEL_VALUES if sign == label.value), None)
         if label.kind != "correctness" or value is None:
             where = f"step {label.step} of trace '{label.trace_id}'"
-            raise StoreError(f"the known answer of {where} must be a correctness label of -1, 0 or 1")
+            raise StoreError(f"the known label of {where} must be a correctness label of -1, 0 or 1")
         by_trace[label.trace_id].append(KnownAnswer(step=label.step, value=value))
     return {trace: tuple(answers) for trace, answers in by_trace.items()}
 

@@ -137,7 +137,8 @@ def change(page: Page) -> Response:
             show_answer=page.form.ticked("show_answer"),
             annotators=page.form.whole("annotators"),
             values=[value for value in (-1, 0, 1) if page.form.ticked(f"value{value}")],
-            screening_pass=page.form.number("screening_pass") or 0.0,
+            known_first=page.form.natural("known_first"),
+            known_pass=page.form.number("known_pass") or 0.0,
             lease_seconds=page.form.whole("lease_minutes") * 60,
             retention_days=int(page.form.number("retention_days") or 0) or None,
         ),
@@ -211,7 +212,7 @@ def choose_policy(page: Page) -> Response:
         page.project.protocol,
         queue=policy,
         random_share=page.form.number("random_share") or 0.0,
-        control_share=page.form.number("control_share") or 0.0,
+        known_share=page.form.number("known_share") or 0.0,
     )
     counts: dict[str, Any] | None = None
     if policy == "order" or policy == "random":
@@ -228,7 +229,7 @@ def choose_policy(page: Page) -> Response:
 
 
 def _candidates(db: Database, project_id: int) -> Iterator[QueueCandidate]:
-    items = iter(db.items.list(project_id, role="normal"))
+    items = iter(db.items.list(project_id, has_known=False))
     while part := list(islice(items, _BATCH)):
         names = [item.trace_id for item in part]
         outcomes, scores = db.traces.outcomes_of(project_id, names), db.traces.scores_of(project_id, names)

@@ -14,7 +14,7 @@ from surefoot.search.saved_tree import SavedTree
 from surefoot.server.pages.page import Page, next_page
 from surefoot.server.pages.run import strip
 from surefoot.server.records import GatewayCandidate, HeldCall
-from surefoot.server.store.held_calls import HeldRow, HeldState
+from surefoot.server.store.requests import HeldRow, HeldState
 from surefoot.server.store.traces import whole_text
 
 _NAMES = ("model", "strategy", "policy", "scorer", "session")

@@ -100,12 +100,14 @@ class Protocol(FrozenModel):
     queue: QueuePolicy = "order"
     random_share: float = Field(default=0.0, ge=0, le=1)
     """Chance that an item is chosen at random instead: the control group of the queue."""
-    control_share: float = Field(default=0.0, ge=0, le=1)
-    """Chance of an item with known answers instead."""
+    known_share: float = Field(default=0.0, ge=0, le=1)
+    """Chance that an item with known labels comes instead."""
+    known_first: int = Field(default=0, ge=0, le=1000)
+    """How many items with known labels come before all others, as a screening."""
+    known_pass: float = Field(default=0.0, ge=0, le=1)
+    """Share of the known labels of these that an annotator must label correctly to get other items."""
     retention_days: int | None = Field(default=None, ge=1, le=36500)
     """Days for which the gateway's requests of this project are stored; ``None`` = until they are pruned."""
-    screening_pass: float = Field(default=0.0, ge=0, le=1)
-    """Share of known screening labels that an annotator must label correctly to get other items."""
     lease_seconds: int = Field(default=1800, ge=1)
     """How long an item stays reserved for an annotator who does not finish it."""
 

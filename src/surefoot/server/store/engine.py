@@ -5,15 +5,24 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
-from functools import lru_cache
-from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from sqlalchemy import URL, Connection, Dialect, Engine, Table, create_engine, event, make_url
+from sqlalchemy import (
+    URL,
+    Connection,
+    CursorResult,
+    Engine,
+    Executable,
+    Table,
+    create_engine,
+    event,
+    make_url,
+)
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -26,6 +35,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from surefoot.errors import ConflictError, MissingExtraError, NotFoundError, StoreError, UnavailableError
 from surefoot.extras import sentence
+from surefoot.server.store.schema import one_of, rows_of
 
 _WRITES = "surefoot_writes"
 """Execution option of a connection whose transaction is going to write."""
@@ -33,7 +43,7 @@ _WRITES = "surefoot_writes"
 _BUSY_SECONDS = 30
 """How long a writer waits for another process's transaction before the write fails."""
 
-R = TypeVar("R")
+T = TypeVar("T")
 Clock = Callable[[], datetime]
 
 
@@ -54,8 +64,8 @@ class Connections:
         self.clock = clock
         self.sqlite = engine.dialect.name == "sqlite"
         self._one_writer = threading.Lock() if self.sqlite else nullcontext()
-        self._peeking: sqlite3.Connection | None = None
-        self._peek_lock = threading.Lock()
+        self.keys: dict[str, tuple[datetime, Any]] = {}
+        """By hash: when a key was found valid, and its row; emptied by each change of keys and users."""
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -76,31 +86,8 @@ class Connections:
             with connection.begin():
                 yield connection
 
-    def peek(self, query: str, value: str) -> tuple[Any, ...] | None:
-        """The first row of a query as SQLite stores it, read on a separate connection within microseconds.
-
-        ``None`` without a row, if another process holds a lock, and for PostgreSQL.
-        """
-        if not self.sqlite:
-            return None
-        with self._peek_lock:
-            try:
-                if self._peeking is None:
-                    file = str(self.engine.url.database)
-                    self._peeking = sqlite3.connect(
-                        file, timeout=0, isolation_level=None, check_same_thread=False
-                    )
-                row: tuple[Any, ...] | None = self._peeking.execute(query, (value,)).fetchone()
-            except sqlite3.Error:
-                return None
-        return row
-
     def close(self) -> None:
         """Close all connections that are not in use."""
-        with self._peek_lock:
-            if self._peeking is not None:
-                self._peeking.close()
-                self._peeking = None
         self.engine.dispose()
 
 
@@ -110,41 +97,37 @@ class Repository:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
+    @property
+    def _now(self) -> datetime:
+        return self._connections.clock()
 
-def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Add the rows, which have the same columns, that no unique constraint forbids; how many were added.
+    def _rows(self, kind: type[T], query: Executable) -> list[T]:
+        with self._connections.read() as connection:
+            return rows_of(connection, kind, query)
 
-    For the rows of each request: a statement of SQLAlchemy takes ten times as long as the driver's.
-    """
-    if not rows:
-        return 0
-    statement, processors = _insertion(connection.dialect, table, tuple(rows[0]), len(rows[:_ROWS]))
-    values = [list(row.values()) for row in rows[:_ROWS]]
-    for column, process in processors:
-        for row in values:
-            row[column] = process(row[column])
-    # one statement for all rows: the driver asks for the interpreter's lock after each execution
-    new = connection.exec_driver_sql(statement, tuple(chain.from_iterable(values))).rowcount
-    return new + insert_missing(connection, table, rows[_ROWS:])
+    def _one(self, kind: type[T], query: Executable, missing: str) -> T:
+        with self._connections.read() as connection:
+            return one_of(connection, kind, query, missing)
 
+    def _all(self, query: Executable) -> Sequence[Any]:
+        with self._connections.read() as connection:
+            return connection.execute(query).all()
 
-_ROWS = 64
-"""Rows of one statement."""
+    def _change(self, query: Executable) -> int:
+        """Run one statement in a transaction of its own; the number of rows that it changed."""
+        with self._connections.write() as connection:
+            return changed_by(connection, query)
 
 
-@lru_cache(4 * _ROWS)
-def _insertion(
-    dialect: Dialect, table: Table, names: tuple[str, ...], rows: int
-) -> tuple[str, list[tuple[int, Callable[[Any], Any]]]]:
-    """The driver's statement for so many rows, and what turns values into the database's, by position."""
-    mark = "?" if dialect.paramstyle == "qmark" else "%s"
-    by_column = (table.c[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names)
-    processors: list[tuple[int, Callable[[Any], Any]]] = [
-        (at, process) for at, process in enumerate(by_column) if process is not None
-    ]
-    marks = ", ".join([f"({', '.join([mark] * len(names))})"] * rows)
-    sql = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES {marks} ON CONFLICT DO NOTHING"  # noqa: S608
-    return sql, processors
+def changed_by(connection: Connection, query: Executable) -> int:
+    """Run a statement that changes rows; their number."""
+    return cast("CursorResult[Any]", connection.execute(query)).rowcount
+
+
+def insert_missing(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
+    """Statement that adds rows unless a unique constraint forbids them."""
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    return insert(table).on_conflict_do_nothing()
 
 
 def connect(url: str | Path) -> Engine:

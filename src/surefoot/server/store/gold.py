@@ -11,10 +11,10 @@ from sqlalchemy import Index, func, insert, select
 
 from surefoot.server.records import GatewayRecord, GoldResult
 from surefoot.server.store.engine import Repository
-from surefoot.server.store.gateway_log import gateway_requests
-from surefoot.server.store.items import Items
 from surefoot.server.store.labels import Labels
-from surefoot.server.store.schema import Mark, ProjectId, rows_of, table
+from surefoot.server.store.queue import Items
+from surefoot.server.store.requests import gateway_requests
+from surefoot.server.store.schema import Mark, ProjectId, table
 from surefoot.server.store.traces import Traces
 from surefoot.stats.prediction_powered import CorrectedMean, prediction_powered_mean
 
@@ -68,25 +68,15 @@ class GoldSamples(Repository):
         if scores is not None:
             traces.add_scores(project_id, [scores])
         Items(self._connections).add_solutions(project_id, [trace.id])
-        row = {
-            "project_id": project_id,
-            "request_id": record.request_id,
-            "trace_id": trace.id,
-            "steps": len(trace.steps),
-            "proxy": proxy,
-            "chance": chance,
-            "created": record.created,
-        }
-        with self._connections.write() as connection:
-            connection.execute(insert(gold_samples).values(row))
-        return True
+        row = {"project_id": project_id, "request_id": record.request_id, "trace_id": trace.id}
+        row |= {"steps": len(trace.steps), "proxy": proxy, "chance": chance, "created": record.created}
+        return bool(self._change(insert(gold_samples).values(row)))
 
     def results(self, project_id: int, limit: int = 10_000) -> list[GoldResult]:
         """The latest samples whose first error people found, or all of whose steps they labelled."""
         s = gold_samples.c
         query = select(gold_samples).where(s.project_id == project_id).order_by(s.id.desc()).limit(limit)
-        with self._connections.read() as connection:
-            samples = rows_of(connection, GoldSample, query)[::-1]
+        samples = self._rows(GoldSample, query)[::-1]
         labels = Labels(self._connections).of_traces(project_id, {sample.trace_id for sample in samples})
         results = []
         for sample in samples:
@@ -94,26 +84,24 @@ class GoldSamples(Repository):
             values = {row.step: row.value for row in rows if row.value is not None}
             wrong = any(value < 0 for value in values.values())
             if wrong or len(values) >= sample.steps:
-                results.append(
-                    GoldResult(
-                        sample=sample.id,
-                        request_id=sample.request_id,
-                        proxy=sample.proxy,
-                        right=not wrong,
-                        weight=1 / sample.chance,
-                        labelled=max(row.created for row in rows),
-                    )
+                result = GoldResult(
+                    sample=sample.id,
+                    request_id=sample.request_id,
+                    proxy=sample.proxy,
+                    right=not wrong,
+                    weight=1 / sample.chance,
+                    labelled=max(row.created for row in rows),
                 )
+                results.append(result)
         return results
 
     def state(self, project_id: int) -> GoldState:
         """Numbers of samples, and the time of the last label."""
         results = self.results(project_id)
         query = select(func.count()).where(gold_samples.c.project_id == project_id)
-        with self._connections.read() as connection:
-            count = connection.scalar(query) or 0
         last = max((result.labelled for result in results), default=None)
-        return GoldState(waiting=count - len(results), labelled=len(results), last_label=last)
+        waiting = self._all(query)[0][0] - len(results)
+        return GoldState(waiting=waiting, labelled=len(results), last_label=last)
 
     def estimate(self, project_id: int) -> CorrectedMean:
         """Share of right answers since the first sample, from the scores of all and people's labels of some.
@@ -124,13 +112,12 @@ class GoldSamples(Repository):
         g = gateway_requests.c
         start = select(func.min(gold_samples.c.created)).where(gold_samples.c.project_id == project_id)
         query = (
-            select(g.id, g.score)
+            select(g.request_id, g.score)
             .where(g.score.is_not(None), g.created >= start.scalar_subquery())
             .order_by(g.created.desc())
             .limit(_MOST_PREDICTED)
         )
-        with self._connections.read() as connection:
-            scores: dict[str, float] = {row.id: row.score for row in connection.execute(query)}
+        scores: dict[str, float] = {row.request_id: row.score for row in self._all(query)}
         scores |= {name: result.proxy for name, result in results.items()}
         gold = [float(results[name].right) if name in results else math.nan for name in scores]
         weights = [results[name].weight if name in results else 1.0 for name in scores]

@@ -24,7 +24,6 @@ from sqlalchemy import (
     UniqueConstraint,
     and_,
     column,
-    true,
 )
 from sqlalchemy import table as light_table
 
@@ -43,7 +42,7 @@ from surefoot.server.store.schema import (
 )
 
 ChosenBy = Annotated[str, String(32)]
-"""A ``QueuePolicy``, or ``control`` or ``screening``. Never shown to an annotator."""
+"""A ``QueuePolicy``, or ``known`` for an item with known labels. Never shown to an annotator."""
 
 problems = Table(
     "problems",
@@ -92,16 +91,13 @@ step_scores = Table(
     Index(None, "project_id", "scorer", "lowest", "trace_id"),
 )
 
-ItemRole = Literal["normal", "control", "screening"]
-"""control and screening items have known answers; every annotator gets each of them once."""
-
 AssignmentState = Literal["leased", "done", "skipped"]
 CommentKind = Literal["comment", "flag"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownAnswer:
-    """The correct label of one step of a control or screening item."""
+    """The correct label of one step."""
 
     step: int
     value: Literal[-1, 0, 1]
@@ -112,8 +108,8 @@ class NewItem:
     """An item to be added: a trace to be labelled step by step."""
 
     trace_id: str
-    role: ItemRole = "normal"
     known: tuple[KnownAnswer, ...] = ()
+    """Known labels of some steps: the item then checks its annotators, and each of them gets it once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +120,6 @@ class Item:
     project_id: ProjectId
     problem_id: str
     trace_id: str
-    role: ItemRole
     known: tuple[KnownAnswer, ...]
     created: datetime
 
@@ -133,12 +128,13 @@ items = table(
     "items",
     Item,
     Column("digest", String(32), nullable=False),
+    Column("has_known", Boolean, nullable=False),
     Column("priority", Float),
     of_project("problem_id", "problems"),
     of_project("trace_id", "traces"),
     UniqueConstraint("project_id", "id"),
     UniqueConstraint("project_id", "digest"),
-    Index(None, "project_id", "role", "id"),
+    Index(None, "project_id", "has_known", "id"),
     Index(None, "project_id", "trace_id"),
 )
 
@@ -181,7 +177,7 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotatorItem:
-    """An item as its annotator sees it, without role, known answers and labels of others.
+    """An item as its annotator sees it, without known answers and labels of others.
 
     ``problem.answer`` and ``trace.outcome`` are ``None`` unless the protocol shows the answer; ``meta`` is
     always empty, since data sets keep labels there.
@@ -221,8 +217,8 @@ class StoredLabel:
     record: Annotated[StepLabel, Mark.COMPUTED]
     milliseconds: int | None
     chosen_by: ChosenBy | None
-    role: Annotated[ItemRole | None, Mark.COMPUTED]
-    retracted: Annotated[bool, Mark.COMPUTED]
+    is_current: bool
+    """Whether it counts: the submission that it came with is not undone."""
 
 
 # One row for each thing an annotator sent. The key makes a repeated POST harmless.
@@ -244,8 +240,7 @@ submissions = Table(
     sqlite_autoincrement=True,
 )
 
-# Only ever added to: a label is retracted by a submission that undoes the one it came with. Whether it
-# counts follows from the rows; `refresh_current` stores that in `is_current`.
+# Only ever added to: a submission that undoes another ends what its labels count for, and they stay.
 labels = table(
     "labels",
     StoredLabel,
@@ -258,7 +253,6 @@ labels = table(
     Column("value", Float),
     Column("payload", Text, nullable=False),
     Column("digest", String(32)),
-    Column("is_current", Boolean, nullable=False, server_default=true()),
     Column("created", Moment, nullable=False),
     of_project("item_id", "items"),
     of_project("trace_id", "traces"),
@@ -309,10 +303,9 @@ comments = table(
 
 @dataclass(frozen=True, kw_only=True)
 class KnownLabel:
-    """A label of a step of a control or screening item, and the correct one."""
+    """An annotator's label of a step whose label is known, and that label."""
 
     annotator: str
-    role: ItemRole
     value: float | None
     known: int
 
@@ -355,7 +348,7 @@ adjudications = table(
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotatorProgress:
-    """Work of one annotator; ``done`` includes control and screening items."""
+    """Work of one annotator; ``done`` includes items with known labels."""
 
     user_id: int
     annotator: str
@@ -369,14 +362,15 @@ class AnnotatorProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Progress of a project. ``needed`` = normal items times annotators per item."""
+    """Progress of a project; but for ``annotators`` without items of known labels. ``needed`` = items times
+    annotators per item."""
 
     items: int
     complete: int
-    """Normal items finished by as many annotators as required."""
+    """Items finished by as many annotators as required."""
     needed: int
     done: int
-    """Finished assignments of normal items."""
+    """Finished assignments."""
     leased: int
     """Leased right now."""
     annotators: tuple[AnnotatorProgress, ...]

@@ -1,6 +1,6 @@
-"""Labels: appended, never overwritten. Undo appends a retraction; a repeated key adds nothing.
+"""Labels: appended, never overwritten. Undo appends a submission of its own; a repeated key adds nothing.
 
-Of an annotator's labels of a step the latest counts that is not undone.
+A step that has a label of the annotator gets another one only after an undo.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, false, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.records import Evidence, Problem, StepLabel, Trace
 from surefoot.server.store import labelling as t
 from surefoot.server.store.accounts import Project
-from surefoot.server.store.assignments import assignment_of, change, lease, renewed
 from surefoot.server.store.engine import Repository, insert_missing
-from surefoot.server.store.items import check_step, item_in
 from surefoot.server.store.labelling import AnnotatorItem, Item, LabelInput, StoredLabel, Submission
 from surefoot.server.store.projects import locked_project, project_in, pseudonym_in
+from surefoot.server.store.queue import assignment_of, change, check_step, item_in, lease, renewed
 from surefoot.server.store.schema import (
     as_data,
     checked_name,
@@ -31,10 +30,9 @@ from surefoot.server.store.schema import (
 )
 from surefoot.server.store.traces import Added, add_chunks, record_in, refused
 
-_UNDO = t.submissions.alias("undo")
-
 HUMAN: Final = "human"
 """``StepLabel.source`` of an annotator's label."""
+_L, _S = t.labels.c, t.submissions.c
 
 
 class Labels(Repository):
@@ -59,9 +57,9 @@ class Labels(Repository):
         ``AnnotatorItem.last`` as the sender read it, to notice a second tab. ``milliseconds`` is the time
         spent on the whole item.
 
-        Raises ``ConflictError`` if the item is finished or went to others, the key was used for something
-        else, or something was submitted since ``after``; ``ForbiddenError`` if the item is not theirs;
-        ``StoreError`` naming the field that is wrong.
+        Raises ``ConflictError`` if the item is finished or went to others, a step has a label, the key was
+        used for something else, or something was submitted since ``after``; ``ForbiddenError`` if the item is
+        not theirs; ``StoreError`` naming the field that is wrong.
         """
         digest = digest_of(item_id, [asdict(label) for label in labels], finish, milliseconds)
         if not labels:
@@ -69,12 +67,11 @@ class Labels(Repository):
         if milliseconds is not None and milliseconds < 0:
             raise StoreError(f"'milliseconds' is {milliseconds}; it cannot be negative")
         with self._connections.write() as connection:
-            project = locked_project(connection, project_id)
+            project, at = locked_project(connection, project_id), self._now
             pseudonym = pseudonym_in(connection, project_id, user_id)
-            earlier = _repeated(connection, project_id, user_id, key, digest)
-            if earlier is not None:
+            if earlier := _repeated(connection, project_id, user_id, key, digest):
                 return earlier
-            item, at = item_in(connection, project_id, item_id), self._connections.clock()
+            item = item_in(connection, project_id, item_id)
             assignment = renewed(connection, project, item, user_id, at)
             last = last_submission(connection, item_id, user_id)
             if after is not None and last != after:
@@ -82,18 +79,21 @@ class Labels(Repository):
                     f"something was submitted for item {item_id} since ({last}, not {after}); reload it"
                 )
             _check_labels(connection, project, item, labels)
+            steps = [label.step for label in labels]
+            labelled = select(_L.step).where(
+                _L.item_id == item_id, _L.user_id == user_id, _L.is_current, _L.step.in_(steps)
+            )
+            if (step := connection.scalar(labelled.limit(1))) is not None:
+                raise ConflictError(f"step {step} of item {item_id} has a label of yours; undo it first")
             sender = {"project_id": project_id, "item_id": item_id, "user_id": user_id, "created": at}
-            sent = {**sender, "key": key, "digest": digest, "finished": finish}
-            query = insert(t.submissions).values(sent).returning(t.submissions.c.id)
-            submission: int = connection.execute(query).scalar_one()
+            submission = _submission(connection, **sender, key=key, digest=digest, finished=finish)
             fixed = {**sender, "submission_id": submission, "chosen_by": assignment.chosen_by}
             rows = [_label_row(fixed, item.trace_id, pseudonym, label) for label in labels]
             connection.execute(insert(t.labels), rows)
-            refresh_current(connection, item_id, user_id)
             if finish:
                 done = {"state": "done", "finished": at, "milliseconds": milliseconds}
                 change(connection, assignment.id, **done)
-            return _response(connection, submission, finished=finish, repeated=False)
+            return _response(connection, submission, finished=finish)
 
     def undo(self, project_id: int, item_id: int, user_id: int, key: str) -> Submission:
         """Retract the user's latest submission for the item by appending an undo; reopens the item.
@@ -103,10 +103,9 @@ class Labels(Repository):
         """
         digest = digest_of("undo", item_id)
         with self._connections.write() as connection:
-            project, at = locked_project(connection, project_id), self._connections.clock()
+            project, at = locked_project(connection, project_id), self._now
             pseudonym_in(connection, project_id, user_id)
-            earlier = _repeated(connection, project_id, user_id, key, digest)
-            if earlier is not None:
+            if earlier := _repeated(connection, project_id, user_id, key, digest):
                 return earlier
             item = item_in(connection, project_id, item_id)
             assignment = assignment_of(connection, item_id, user_id)
@@ -116,12 +115,15 @@ class Labels(Repository):
                 lease(connection, project, item_id, user_id, assignment.chosen_by, at)
             else:
                 renewed(connection, project, item, user_id, at)
-            retracted = _latest(connection, item_id, user_id)
-            undo = {"key": key, "digest": digest, "finished": False, "undoes": retracted, "created": at}
-            ids = {"project_id": project_id, "item_id": item_id, "user_id": user_id}
-            connection.execute(insert(t.submissions).values(**ids, **undo))
-            refresh_current(connection, item_id, user_id)
-            return _response(connection, retracted, finished=False, repeated=False)
+            of_user = (_L.item_id == item_id) & (_L.user_id == user_id)
+            retracted = connection.scalar(select(func.max(_L.submission_id)).where(of_user, _L.is_current))
+            if retracted is None:
+                raise ConflictError(f"there is nothing to undo on item {item_id}")
+            of_it = update(t.labels).where(of_user, _L.submission_id == retracted)
+            connection.execute(of_it.values(is_current=False))
+            sender = {"project_id": project_id, "item_id": item_id, "user_id": user_id, "created": at}
+            _submission(connection, **sender, key=key, digest=digest, finished=False, undoes=retracted)
+            return _response(connection, retracted, finished=False)
 
     def item(self, project_id: int, item_id: int, user_id: int) -> AnnotatorItem:
         """The item as its annotator may see it.
@@ -135,8 +137,7 @@ class Labels(Repository):
             assignment = assignment_of(connection, item_id, user_id)
             problem = record_in(connection, t.problems, Problem, project_id, item.problem_id)
             trace = record_in(connection, t.traces, Trace, project_id, item.trace_id)
-            own_labels = (t.labels.c.item_id == item_id) & (t.labels.c.user_id == user_id)
-            labels = labels_in(connection, project_id, own_labels)
+            labels = labels_in(connection, project_id, _L.item_id == item_id, _L.user_id == user_id)
             last = last_submission(connection, item_id, user_id)
         hidden: dict[str, object] = {"meta": {}, "policy": None, "seed": None, "error": None}
         return AnnotatorItem(
@@ -147,7 +148,7 @@ class Labels(Repository):
             trace=trace.model_copy(update=hidden if show else {**hidden, "outcome": None}),
             state=assignment.state,
             leased_until=assignment.leased_until,
-            labels=tuple(replace(label, chosen_by=None, role=None) for label in labels),
+            labels=tuple(replace(label, chosen_by=None) for label in labels),
             last=last,
         )
 
@@ -158,21 +159,20 @@ class Labels(Repository):
         """
         return add_chunks(self._connections, project_id, labels, self._import)
 
-    def of_trace(self, project_id: int, trace_id: str, *, retracted: bool = False) -> list[StoredLabel]:
-        """Labels of a trace from every source: those that count, or all ever submitted.
+    def of_trace(self, project_id: int, trace_id: str) -> list[StoredLabel]:
+        """Labels of a trace from every source that count.
 
         Not for annotators, who must not see each other's labels. Raises ``NotFoundError``.
         """
-        where = t.labels.c.trace_id == trace_id
         with self._connections.read() as connection:
             record_in(connection, t.traces, Trace, project_id, trace_id)
-            return labels_in(connection, project_id, where, retracted=retracted)
+            return labels_in(connection, project_id, _L.trace_id == trace_id)
 
     def of_traces(self, project_id: int, ids: Iterable[str]) -> dict[str, list[StoredLabel]]:
         """Labels that count, by trace. Not for annotators."""
         labels: dict[str, list[StoredLabel]] = {trace_id: [] for trace_id in ids}
         with self._connections.read() as connection:
-            for label in labels_in(connection, project_id, t.labels.c.trace_id.in_(labels)):
+            for label in labels_in(connection, project_id, _L.trace_id.in_(labels)):
                 labels[label.record.trace_id].append(label)
         return labels
 
@@ -195,10 +195,15 @@ class Labels(Repository):
             except StoreError as error:
                 refusals += refused(label, error)
                 continue
-            digest, created = digest_of(label.model_dump(mode="json")), self._connections.clock()
-            rows.append({"project_id": project_id, **columns, "digest": digest, "created": created})
-        new = insert_missing(connection, t.labels, rows)
+            digest = digest_of(label.model_dump(mode="json"))
+            rows.append({"project_id": project_id, **columns, "digest": digest, "created": self._now})
+        added = insert_missing(connection, t.labels).returning(_L.id)
+        new = len(connection.execute(added, rows).all()) if rows else 0
         return refusals + Added(new=new, same=len(rows) - new)
+
+
+def _submission(connection: Connection, **row: Any) -> int:
+    return int(connection.execute(insert(t.submissions).values(row).returning(_S.id)).scalar_one())
 
 
 def _repeated(
@@ -209,37 +214,21 @@ def _repeated(
     Raises ``ConflictError`` if the key came with other content.
     """
     checked_name("key", key)
-    s = t.submissions.c
-    query = select(s.id, s.digest, s.finished, s.undoes).where(
-        s.project_id == project_id, s.user_id == user_id, s.key == key
+    query = select(_S.id, _S.digest, _S.finished, _S.undoes).where(
+        _S.project_id == project_id, _S.user_id == user_id, _S.key == key
     )
     row = connection.execute(query).one_or_none()
     if row is None:
         return None
     if row.digest != digest:
         raise ConflictError(f"the key '{key}' was used for another submission; generate a new one for each")
-    return _response(connection, row.undoes or row.id, finished=row.finished, repeated=True)
+    return replace(_response(connection, row.undoes or row.id, finished=row.finished), repeated=True)
 
 
-def _response(connection: Connection, submission: int, *, finished: bool, repeated: bool) -> Submission:
+def _response(connection: Connection, submission: int, *, finished: bool) -> Submission:
     """The labels of a submission, or those that its undo retracted."""
-    label = t.labels.c
-    ids = connection.scalars(select(label.id).where(label.submission_id == submission).order_by(label.id))
-    return Submission(label_ids=tuple(ids), finished=finished, repeated=repeated)
-
-
-def _latest(connection: Connection, item_id: int, user_id: int) -> int:
-    """The user's latest submission for the item that is not undone. Raises ``ConflictError`` if none."""
-    retracted = select(t.submissions.c.undoes).where(t.submissions.c.undoes.is_not(None))
-    s = t.submissions.c
-    submission: int | None = connection.scalar(
-        select(func.max(s.id)).where(
-            s.item_id == item_id, s.user_id == user_id, s.undoes.is_(None), s.id.not_in(retracted)
-        )
-    )
-    if submission is None:
-        raise ConflictError(f"there is nothing to undo on item {item_id}")
-    return submission
+    ids = connection.scalars(select(_L.id).where(_L.submission_id == submission).order_by(_L.id))
+    return Submission(label_ids=tuple(ids), finished=finished, repeated=False)
 
 
 def _label_row(fixed: Mapping[str, Any], trace_id: str, pseudonym: str, label: LabelInput) -> dict[str, Any]:
@@ -265,6 +254,7 @@ def _columns(label: StepLabel) -> dict[str, Any]:
         "kind": label.kind,
         "value": label.value,
         "payload": payload_of(label),
+        "is_current": True,
     }
 
 
@@ -288,53 +278,15 @@ def labels_in(
     connection: Connection, project_id: int, *conditions: ColumnElement[bool], retracted: bool = False
 ) -> list[StoredLabel]:
     """Labels of the project that count, in the order they were submitted; on request all ever submitted."""
-    retraction = _UNDO.c.id.is_not(None) if retracted else false()
-    query = (
-        select(
-            *columns_of(StoredLabel, t.labels),
-            t.labels.c.payload,
-            t.items.c.role,
-            retraction.label("retracted"),
-        )
-        .join(t.items, t.items.c.id == t.labels.c.item_id, isouter=True)
-        .where(t.labels.c.project_id == project_id, *conditions)
-        .order_by(t.labels.c.id)
-    )
-    if retracted:
-        query = query.join(_UNDO, _UNDO.c.undoes == t.labels.c.submission_id, isouter=True)
-    else:
-        query = query.where(t.labels.c.is_current)
+    query = select(*columns_of(StoredLabel, t.labels), _L.payload).where(_L.project_id == project_id)
+    query = query.where(*conditions, *([] if retracted else [_L.is_current])).order_by(_L.id)
     return [
-        as_data(
-            StoredLabel,
-            row,
-            record=StepLabel.model_validate_json(row["payload"]),
-            retracted=bool(row["retracted"]),
-        )
+        as_data(StoredLabel, row, record=StepLabel.model_validate_json(row["payload"]))
         for row in connection.execute(query).mappings()
     ]
 
 
-def refresh_current(connection: Connection, item_id: int, user_id: int) -> None:
-    """Mark the user's labels of the item that count: of each step the latest that is not undone.
-
-    To be called in the transaction that adds a submission or an undo. Imported labels always count.
-    """
-    label = t.labels.c
-    own_labels = (label.item_id == item_id) & (label.user_id == user_id)
-    latest = (
-        select(func.max(label.id))
-        .join(_UNDO, _UNDO.c.undoes == label.submission_id, isouter=True)
-        .where(own_labels, _UNDO.c.id.is_(None))
-        .group_by(label.trace_id, label.step)
-    )
-    counts = label.id.in_(list(connection.scalars(latest)))
-    connection.execute(
-        update(t.labels).where(own_labels, label.is_current != counts).values(is_current=counts)
-    )
-
-
 def last_submission(connection: Connection, item_id: int, user_id: int) -> int:
     """Id of the user's latest submission or undo for the item; 0 if there is none."""
-    where = (t.submissions.c.item_id == item_id) & (t.submissions.c.user_id == user_id)
-    return connection.scalar(select(func.max(t.submissions.c.id)).where(where)) or 0
+    where = (_S.item_id == item_id) & (_S.user_id == user_id)
+    return connection.scalar(select(func.max(_S.id)).where(where)) or 0

@@ -21,8 +21,8 @@ from surefoot.errors import ConflictError, ExpiredKeyError, NotFoundError, Store
 from surefoot.server.permissions import ROLE_SCOPES, SCOPES, KeyScope, Role
 from surefoot.server.store import accounts as t
 from surefoot.server.store.accounts import ApiKey, Session, User
-from surefoot.server.store.engine import Connections, Repository
-from surefoot.server.store.schema import as_data, checked_name, inserted, one_of, rows_of
+from surefoot.server.store.engine import Repository, changed_by
+from surefoot.server.store.schema import as_data, checked_name, inserted, one_of
 
 _KEY_MARK: Final = "sf"
 _PREFIX_BYTES: Final = 4
@@ -30,10 +30,9 @@ _LAST_USED_EVERY: Final = timedelta(minutes=1)
 _SKEW: Final = timedelta(minutes=5)
 """Between the clocks of servers on one database."""
 _NO_HASH: Final = "0" * 64
+_RECALLED: Final = timedelta(seconds=1)
+"""How long a valid key is not looked up again; changes by this process show at once."""
 _MOST_RECALLED: Final = 10_000
-_STORED: Final = (
-    "SELECT api_keys.*, users.active FROM api_keys LEFT JOIN users ON users.id = user_id WHERE prefix = ?"
-)
 
 
 class Users(Repository):
@@ -52,7 +51,7 @@ class Users(Repository):
             if owner is not None:
                 raise ConflictError(f"the name '{owner}' is taken; choose another")
             row = {"name": name, "folded": folded, "role": checked_role(role), "active": True}
-            return inserted(connection, User, t.users, **row, created=self._connections.clock())
+            return inserted(connection, User, t.users, **row, created=self._now)
 
     def get(self, user_id: int) -> User:
         """Raises ``NotFoundError``."""
@@ -66,33 +65,31 @@ class Users(Repository):
 
     def list(self) -> list[User]:
         """All users by name, inactive ones too."""
-        with self._connections.read() as connection:
-            return rows_of(connection, User, select(t.users).order_by(t.users.c.name))
+        return self._rows(User, select(t.users).order_by(t.users.c.name))
 
     def new_link(self, user_id: int) -> str:
         """The token of a new personal link, which is stored nowhere; the link before and sessions end."""
         token = new_token()
-        self._change(user_id, link_hash=token_hash(token))
+        self._set(user_id, link_hash=token_hash(token))
         return token
 
     def by_link(self, token: str) -> User | None:
         """The owner of a personal link; ``None`` if it is unknown or ended, or its user inactive."""
         query = select(t.users).where(t.users.c.link_hash == token_hash(token), t.users.c.active)
-        with self._connections.read() as connection:
-            return next(iter(rows_of(connection, User, query)), None)
+        return next(iter(self._rows(User, query)), None)
 
     def set_active(self, user_id: int, active: bool) -> None:
         """Open or close an account; its link and its sessions end, and its labels stay."""
-        self._change(user_id, active=active, link_hash=None)
+        self._set(user_id, active=active, link_hash=None)
 
     def set_role(self, user_id: int, role: Role) -> User:
         """Change the role, and end the user's sessions."""
-        self._change(user_id, role=checked_role(role))
+        self._set(user_id, role=checked_role(role))
         return self.get(user_id)
 
     def open_session(self, user_id: int, *, lifetime: timedelta = timedelta(hours=12)) -> tuple[str, Session]:
         """A new session and its token, which is stored nowhere; expired sessions are deleted."""
-        token, moment = new_token(), self._connections.clock()
+        token, moment = new_token(), self._now
         with self._connections.write() as connection:
             if not _user(connection, t.users.c.id == user_id).active:
                 raise StoreError("the user is not active; activate them first")
@@ -115,7 +112,7 @@ class Users(Repository):
         with self._connections.read() as connection:
             query = select(t.sessions).where(t.sessions.c.token_hash == hashed)
             row = connection.execute(query).mappings().one_or_none()
-            moment = self._connections.clock()
+            moment = self._now
             # one from the future was opened before the clock was set back, and would last too long
             if row is None or not row["created"] - _SKEW <= moment < row["expires"]:
                 return None
@@ -124,15 +121,14 @@ class Users(Repository):
 
     def end_session(self, token: str) -> None:
         """Sign out. An unknown token is ignored."""
-        hashed = token_hash(token)
-        with self._connections.write() as connection:
-            connection.execute(delete(t.sessions).where(t.sessions.c.token_hash == hashed))
+        self._change(delete(t.sessions).where(t.sessions.c.token_hash == token_hash(token)))
 
-    def _change(self, user_id: int, **values: Any) -> None:
+    def _set(self, user_id: int, **values: Any) -> None:
         with self._connections.write() as connection:
-            if not connection.execute(update(t.users).where(t.users.c.id == user_id).values(values)).rowcount:
+            if not changed_by(connection, update(t.users).where(t.users.c.id == user_id).values(values)):
                 raise NotFoundError(f"user {user_id} does not exist")
             connection.execute(delete(t.sessions).where(t.sessions.c.user_id == user_id))
+        self._connections.keys.clear()
 
 
 def folded_name(name: str) -> str:
@@ -190,11 +186,6 @@ class KeyLimits(TypedDict, total=False):
 class Keys(Repository):
     """Repository of API keys."""
 
-    def __init__(self, connections: Connections) -> None:
-        super().__init__(connections)
-        self._recalled: dict[str, tuple[tuple[Any, ...], ApiKey]] = {}
-        """By hash: the row of a valid key and its user as the database stores it, and the key."""
-
     def create(
         self,
         name: str,
@@ -210,31 +201,16 @@ class Keys(Repository):
         ``NotFoundError`` for an unknown user or project; ``StoreError`` for an unknown role, a limit below 1,
         an expiry that is past, and scopes that are none or beyond the role.
         """
-        checked_name("name", name)
-        checked_role(role)
-        moment = self._connections.clock()
-        checked = _checked_limits(limits, role, moment)
-        prefix = secrets.token_hex(_PREFIX_BYTES)
-        key = f"{_KEY_MARK}-{prefix}-{new_token()}"
+        row = {"name": checked_name("name", name), "role": checked_role(role), "created": self._now}
+        row |= {"user_id": user_id, "project_id": project_id, "prefix": secrets.token_hex(_PREFIX_BYTES)}
+        row |= _checked_limits(limits, role, self._now)
+        key = f"{_KEY_MARK}-{row['prefix']}-{new_token()}"
         with self._connections.write() as connection:
             for number, table in ((user_id, t.users), (project_id, t.projects)):
                 exists = select(table.c.id).where(table.c.id == number)
                 if number is not None and connection.scalar(exists) is None:
                     raise NotFoundError(f"row {number} of {table.name} does not exist")
-            row = inserted(
-                connection,
-                ApiKey,
-                t.api_keys,
-                prefix=prefix,
-                key_hash=token_hash(key),
-                name=name,
-                role=role,
-                user_id=user_id,
-                project_id=project_id,
-                created=moment,
-                **checked,
-            )
-            return key, row
+            return key, inserted(connection, ApiKey, t.api_keys, key_hash=token_hash(key), **row)
 
     def authenticate(self, key: str) -> ApiKey | None:
         """The row of ``key``; ``None`` if it is unknown or revoked, or its user is not active.
@@ -244,7 +220,6 @@ class Keys(Repository):
         nothing; see ``note_use``.
         """
         prefix, digest = _prefix_of(key), token_hash(key)
-        stored = self._connections.peek(_STORED, prefix)
         query = (
             select(t.api_keys, t.users.c.active)
             .join(t.users, t.users.c.id == t.api_keys.c.user_id, isouter=True)
@@ -255,63 +230,62 @@ class Keys(Repository):
         matches = hmac.compare_digest(digest, row["key_hash"] if row else _NO_HASH)
         if not matches or row is None or row["revoked"] is not None or row["active"] is False:
             return None
-        if row["expires"] is not None and row["expires"] <= self._connections.clock():
+        if row["expires"] is not None and row["expires"] <= self._now:
             when = row["expires"].isoformat(timespec="minutes")
             raise ExpiredKeyError(f"key {row['name']!r} expired at {when}; ask for a new one")
         api_key = as_data(ApiKey, row)
-        if stored is not None:
-            if len(self._recalled) >= _MOST_RECALLED:
-                self._recalled.clear()
-            self._recalled[digest] = stored, api_key
+        recalled = self._connections.keys
+        if len(recalled) >= _MOST_RECALLED:
+            recalled.clear()
+        recalled[digest] = self._now, api_key
         return api_key
 
     def recall(self, key: str) -> ApiKey | None:
-        """The row of a key that ``authenticate`` found, if neither it nor its user has changed since and it
-        has not expired; ``None`` if only ``authenticate`` can tell. Does not wait."""
-        stored, api_key = self._recalled.get(token_hash(key), (None, None))
-        if api_key is None or self._connections.peek(_STORED, api_key.prefix) != stored:
+        """A key that ``authenticate`` found within the last second and that has not expired; ``None`` if only
+        ``authenticate`` can tell. Does not wait."""
+        api_key: ApiKey | None
+        at, api_key = self._connections.keys.get(token_hash(key), (self._now, None))
+        fresh = timedelta(0) <= self._now - at < _RECALLED
+        if not fresh or api_key is None or (api_key.expires is not None and api_key.expires <= self._now):
             return None
-        return api_key if api_key.expires is None or api_key.expires > self._connections.clock() else None
+        return api_key
 
     def note_use(self, key: ApiKey) -> None:
         """Write that ``key`` was used now, at most once a minute: a busy key does not write each time.
 
         Apart from ``authenticate``, so that who may pass does not depend on whether this can be written.
         """
-        moment = self._connections.clock()
+        moment = self._now
         if key.last_used is not None and moment - key.last_used < _LAST_USED_EVERY:
             return
         last_used = t.api_keys.c.last_used
         stale = or_(last_used.is_(None), last_used <= moment - _LAST_USED_EVERY)
-        with self._connections.write() as connection:
-            unused = (t.api_keys.c.id == key.id) & stale
-            connection.execute(update(t.api_keys).where(unused).values(last_used=moment))
+        self._change(update(t.api_keys).where(t.api_keys.c.id == key.id, stale).values(last_used=moment))
 
     def list(self) -> list[ApiKey]:
         """All keys, oldest first, revoked ones too."""
-        with self._connections.read() as connection:
-            return rows_of(connection, ApiKey, select(t.api_keys).order_by(t.api_keys.c.id))
+        return self._rows(ApiKey, select(t.api_keys).order_by(t.api_keys.c.id))
 
     def get(self, key_id: int) -> ApiKey:
         """Raises ``NotFoundError``."""
-        with self._connections.read() as connection:
-            query = select(t.api_keys).where(t.api_keys.c.id == key_id)
-            return one_of(connection, ApiKey, query, f"key {key_id} does not exist")
+        query = select(t.api_keys).where(t.api_keys.c.id == key_id)
+        return self._one(ApiKey, query, f"key {key_id} does not exist")
 
     def change(self, key_id: int, **limits: Unpack[KeyLimits]) -> ApiKey:
         """Set the limits that are named; ``None`` takes one away. Raises as ``create`` does."""
-        checked = _checked_limits(limits, self.get(key_id).role, self._connections.clock())
+        checked = _checked_limits(limits, self.get(key_id).role, self._now)
         if checked:
-            with self._connections.write() as connection:
-                connection.execute(update(t.api_keys).where(t.api_keys.c.id == key_id).values(checked))
+            self._set(t.api_keys.c.id == key_id, **checked)
         return self.get(key_id)
 
     def revoke(self, key_id: int) -> ApiKey:
         """End a key for good; a second time changes nothing. Raises ``NotFoundError``."""
-        live_key = (t.api_keys.c.id == key_id) & t.api_keys.c.revoked.is_(None)
-        with self._connections.write() as connection:
-            connection.execute(update(t.api_keys).where(live_key).values(revoked=self._connections.clock()))
+        self._set((t.api_keys.c.id == key_id) & t.api_keys.c.revoked.is_(None), revoked=self._now)
         return self.get(key_id)
+
+    def _set(self, where: ColumnElement[bool], **values: Any) -> None:
+        self._change(update(t.api_keys).where(where).values(values))
+        self._connections.keys.clear()
 
 
 def _prefix_of(key: str) -> str:

@@ -11,10 +11,10 @@ from surefoot.errors import ConflictError, ForbiddenError, NotFoundError
 from surefoot.server.permissions import Role
 from surefoot.server.store import accounts as t
 from surefoot.server.store.accounts import AuditEntry, Member, Project, Protocol
-from surefoot.server.store.engine import Repository
+from surefoot.server.store.engine import Repository, changed_by
 from surefoot.server.store.labelling import assignments
 from surefoot.server.store.people import checked_role
-from surefoot.server.store.schema import checked_name, checked_text, inserted, one_of, rows_of
+from surefoot.server.store.schema import checked_name, checked_text, inserted, matching, one_of, rows_of
 
 
 class Projects(Repository):
@@ -25,17 +25,9 @@ class Projects(Repository):
         checked_name("name", name)
         with self._connections.write() as connection:
             _refuse_taken(connection, name, None)
-            return inserted(
-                connection,
-                Project,
-                t.projects,
-                name=name,
-                instructions=checked_text("instructions", instructions),
-                protocol=protocol or Protocol(),
-                version=1,
-                archived=False,
-                created=self._connections.clock(),
-            )
+            row: dict[str, Any] = {"name": name, "instructions": checked_text("instructions", instructions)}
+            row |= {"protocol": protocol or Protocol(), "version": 1, "archived": False}
+            return inserted(connection, Project, t.projects, **row, created=self._now)
 
     def get(self, project_id: int) -> Project:
         """Raises ``NotFoundError``."""
@@ -44,9 +36,8 @@ class Projects(Repository):
 
     def by_name(self, name: str) -> Project:
         """Raises ``NotFoundError``."""
-        with self._connections.read() as connection:
-            query = select(t.projects).where(t.projects.c.name == name)
-            return one_of(connection, Project, query, f"project '{name}' does not exist")
+        query = select(t.projects).where(t.projects.c.name == name)
+        return self._one(Project, query, f"project '{name}' does not exist")
 
     def update(
         self,
@@ -95,24 +86,20 @@ class Projects(Repository):
             locked_project(connection, project_id)
             if connection.scalar(select(t.users.c.id).where(t.users.c.id == user_id)) is None:
                 raise NotFoundError(f"user {user_id} does not exist")
-            values = {"role": checked_role(role), "active": active}
-            if not connection.execute(update(t.members).where(where).values(values)).rowcount:
-                new = {"project_id": project_id, "user_id": user_id, "pseudonym": _new_pseudonym()}
-                connection.execute(insert(t.members).values(**new, **values))
+            values: dict[str, Any] = {"role": checked_role(role), "active": active}
+            if not changed_by(connection, update(t.members).where(where).values(values)):
+                values |= {"project_id": project_id, "user_id": user_id}
+                values["pseudonym"] = f"rater-{secrets.token_hex(4)}"
+                connection.execute(insert(t.members).values(values))
             if not active:
-                self._release(connection, project_id, user_id)
+                a = assignments.c
+                leased = (a.project_id == project_id) & (a.user_id == user_id) & (a.state == "leased")
+                connection.execute(update(assignments).where(leased).values(leased_until=self._now))
             return _members(connection, where)[0]
-
-    def _release(self, connection: Connection, project_id: int, user_id: int) -> None:
-        """Make the user's leased items available to others now, not when the leases expire."""
-        a = assignments.c
-        leased = (a.project_id == project_id) & (a.user_id == user_id) & (a.state == "leased")
-        connection.execute(update(assignments).where(leased).values(leased_until=self._connections.clock()))
 
     def members(self, project_id: int) -> list[Member]:
         """All members by name, inactive ones too."""
         with self._connections.read() as connection:
-            project_in(connection, project_id)
             return _members(connection, t.members.c.project_id == project_id)
 
     def member(self, project_id: int, user_id: int) -> Member | None:
@@ -124,23 +111,13 @@ class Projects(Repository):
 
     def audit(self, action: str, user_id: int | None, project_id: int | None = None, **detail: Any) -> None:
         """Log an action; ``detail`` is JSON and must hold no secret."""
-        row = {
-            "created": self._connections.clock(),
-            "user_id": user_id,
-            "action": checked_name("action", action),
-            "project_id": project_id,
-            "detail": detail,
-        }
-        with self._connections.write() as connection:
-            connection.execute(insert(t.audit_log).values(row))
+        row = {"action": checked_name("action", action), "user_id": user_id, "project_id": project_id}
+        self._change(insert(t.audit_log).values(**row, detail=detail, created=self._now))
 
     def audit_log(self, project_id: int | None = None, limit: int = 100) -> list[AuditEntry]:
         """The latest entries first, of one project or all."""
-        query = select(t.audit_log).order_by(t.audit_log.c.id.desc()).limit(limit)
-        if project_id is not None:
-            query = query.where(t.audit_log.c.project_id == project_id)
-        with self._connections.read() as connection:
-            return rows_of(connection, AuditEntry, query)
+        query = select(t.audit_log).where(*matching(t.audit_log, project_id=project_id))
+        return self._rows(AuditEntry, query.order_by(t.audit_log.c.id.desc()).limit(limit))
 
     def list(self, user_id: int | None = None, *, archived: bool = False) -> list[Project]:
         """Projects by name: all, or those in which the user is an active member."""
@@ -150,8 +127,7 @@ class Projects(Repository):
             query = query.where(t.projects.c.id.in_(select(t.members.c.project_id).where(membership)))
         if not archived:
             query = query.where(t.projects.c.archived.is_(False))
-        with self._connections.read() as connection:
-            return rows_of(connection, Project, query)
+        return self._rows(Project, query)
 
 
 def project_in(connection: Connection, project_id: int, *, lock: bool = False) -> Project:
@@ -195,7 +171,3 @@ def _members(connection: Connection, where: Any) -> list[Member]:
         .order_by(t.users.c.name)
     )
     return rows_of(connection, Member, query)
-
-
-def _new_pseudonym() -> str:
-    return f"rater-{secrets.token_hex(4)}"

@@ -10,26 +10,27 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Select, and_, func, select, tuple_, update
+from sqlalchemy import Connection, Select, and_, func, literal, select, tuple_, update
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.server.store import labelling as t
 from surefoot.server.store.accounts import members
 from surefoot.server.store.engine import Repository
-from surefoot.server.store.items import check_step, item_in
 from surefoot.server.store.labelling import Adjudication, Comment, CommentKind, Disagreement, KnownLabel
 from surefoot.server.store.projects import locked_project, project_in, pseudonym_in
+from surefoot.server.store.queue import check_step, item_in
 from surefoot.server.store.schema import checked_text, inserted, matching, rows_of
 
 Place = tuple[int, int]
 """(item, step)."""
 _NO_VALUE = 9
 """Stands for a label without a value, which SQL would not count."""
+_L, _R = t.labels.c, t.comments.c
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratings:
-    """Ratings of normal items as an array [raters, units]; a unit is a step of an item."""
+    """Ratings as an array [raters, units]; a unit is a step of an item without known labels."""
 
     matrix: NDArray[np.float64]
     """NaN where a rater gave a unit no value."""
@@ -43,12 +44,9 @@ class Reviews(Repository):
     """Repository of disagreements and adjudications. Not for annotators."""
 
     def ratings(self, project_id: int) -> Ratings:
-        """The ratings that count, of items without known answers, by annotators who finished them."""
-        label = t.labels.c
-        query = _rated(project_id, label.item_id, label.step, members.c.pseudonym, label.value)
-        with self._connections.read() as connection:
-            project_in(connection, project_id)
-            rows = connection.execute(query.order_by(label.item_id, label.step)).all()
+        """The ratings that count, by annotators who finished the item."""
+        query = _finished(project_id, False, _L.item_id, _L.step, members.c.pseudonym, _L.value)
+        rows = self._all(query.order_by(_L.item_id, _L.step))
         units = {unit: column for column, unit in enumerate(dict.fromkeys((row[0], row[1]) for row in rows))}
         raters = {name: row for row, name in enumerate(sorted({row[2] for row in rows}))}
         matrix = np.full((len(raters), len(units)), math.nan)
@@ -59,21 +57,10 @@ class Reviews(Repository):
 
     def known_labels(self, project_id: int) -> list[KnownLabel]:
         """Labels of known steps, of annotators who finished the item, in the order they were submitted."""
-        label, item, assignment, member = t.labels.c, t.items.c, t.assignments.c, members.c
-        query = (
-            select(label.step, label.value, member.pseudonym, item.role, item.known)
-            .join_from(t.items, t.labels, label.item_id == item.id)
-            .join(t.assignments, and_(assignment.item_id == item.id, assignment.user_id == label.user_id))
-            .join(members, and_(member.user_id == label.user_id, member.project_id == label.project_id))
-            .where(item.project_id == project_id, item.role.in_(("control", "screening")))
-            .where(label.is_current, assignment.state == "done")
-        )
-        with self._connections.read() as connection:
-            project_in(connection, project_id)
-            rows = connection.execute(query.order_by(label.id)).all()
+        query = _finished(project_id, True, _L.step, _L.value, members.c.pseudonym, t.items.c.known)
         return [
-            KnownLabel(annotator=row.pseudonym, role=row.role, value=row.value, known=answer.value)
-            for row in rows
+            KnownLabel(annotator=row.pseudonym, value=row.value, known=answer.value)
+            for row in self._all(query.order_by(_L.id))
             for answer in row.known
             if answer.step == row.step
         ]
@@ -81,40 +68,32 @@ class Reviews(Repository):
     def disagreements(
         self, project_id: int, *, item_ids: Collection[int] | None = None, decided: bool | None = False
     ) -> list[Disagreement]:
-        """Steps of normal items that annotators who finished labelled differently: open ones by default,
-        decided ones, or both (``None``).
+        """Steps that annotators who finished labelled differently: open ones by default, decided ones, or
+        both (``None``).
 
         A step that only one of them labelled (the others stopped at an earlier error) does not count.
         """
-        label = t.labels.c
-        step_key = (label.item_id, label.step)
-        values = func.count(func.coalesce(label.value, _NO_VALUE).distinct())
-        disputed = _rated(project_id, *step_key).group_by(*step_key).having(values > 1)
+        step_key = (_L.item_id, _L.step)
+        values = func.count(func.coalesce(_L.value, _NO_VALUE).distinct())
+        disputed = _finished(project_id, False, *step_key).group_by(*step_key).having(values > 1)
         if item_ids is not None:
-            disputed = disputed.where(label.item_id.in_(item_ids))
-        query = _rated(project_id, *step_key, label.trace_id, members.c.pseudonym, label.value)
+            disputed = disputed.where(_L.item_id.in_(item_ids))
+        query = _finished(project_id, False, *step_key, _L.trace_id, members.c.pseudonym, _L.value)
         query = query.where(tuple_(*step_key).in_(disputed)).order_by(*step_key, members.c.pseudonym)
         with self._connections.read() as connection:
-            project_in(connection, project_id)
             rows = connection.execute(query).all()
             settled = decisions(connection, project_id)
-        disputes = []
-        for (item_id, step, trace_id), group in groupby(rows, key=lambda row: tuple(row[:3])):
-            decision = settled.get((item_id, step))
-            if decided in (None, decision is not None):
-                values_by_name = tuple(
-                    (row.pseudonym, None if row.value is None else int(row.value)) for row in group
-                )
-                disputes.append(
-                    Disagreement(
-                        item_id=item_id,
-                        trace_id=trace_id,
-                        step=step,
-                        values=values_by_name,
-                        adjudication=decision,
-                    )
-                )
-        return disputes
+        disputes = [
+            Disagreement(
+                item_id=item_id,
+                trace_id=trace_id,
+                step=step,
+                values=tuple((row.pseudonym, None if row.value is None else int(row.value)) for row in group),
+                adjudication=settled.get((item_id, step)),
+            )
+            for (item_id, step, trace_id), group in groupby(rows, key=lambda row: tuple(row[:3]))
+        ]
+        return [step for step in disputes if decided in (None, step.adjudication is not None)]
 
     def adjudicate(
         self,
@@ -149,44 +128,34 @@ class Reviews(Repository):
             last = connection.scalar(select(func.max(a.id)).where(where)) or 0
             if after is not None and after != last:
                 raise ConflictError(f"step {step} was decided since (number {last}); reload it")
-            return inserted(
-                connection,
-                Adjudication,
-                t.adjudications,
-                project_id=project_id,
-                item_id=item_id,
-                trace_id=item.trace_id,
-                step=step,
-                value=value,
-                user_id=user_id,
-                note=note,
-                created=self._connections.clock(),
-            )
+            target = {"project_id": project_id, "item_id": item_id, "trace_id": item.trace_id, "step": step}
+            decision = {"value": value, "user_id": user_id, "note": note, "created": self._now}
+            return inserted(connection, Adjudication, t.adjudications, **target, **decision)
 
     def adjudications(self, project_id: int) -> list[Adjudication]:
         """The decisions that count, by item and step."""
         with self._connections.read() as connection:
-            project_in(connection, project_id)
             return [decision for _, decision in sorted(decisions(connection, project_id).items())]
 
 
-def _rated(project_id: int, *columns: Any) -> Select[Any]:
-    """Columns of the labels that count, with their members, of normal items that these finished."""
-    label, item, assignment = t.labels.c, t.items.c, t.assignments.c
-    finished = and_(assignment.item_id == label.item_id, assignment.user_id == label.user_id)
+def _finished(project_id: int, has_known: bool, *columns: Any) -> Select[Any]:
+    """Columns of the labels that count, with their members and items, by annotators who finished these."""
+    item, assignment = t.items.c, t.assignments.c
+    finished = and_(assignment.item_id == _L.item_id, assignment.user_id == _L.user_id)
     return (
         select(*columns)
         .select_from(t.labels)
-        .join(t.items, item.id == label.item_id)
+        .join(t.items, item.id == _L.item_id)
         .join(t.assignments, finished)
-        .join(members, and_(members.c.user_id == label.user_id, members.c.project_id == label.project_id))
-        .where(label.project_id == project_id, label.is_current)
-        .where(item.role == "normal", assignment.state == "done")
+        .join(members, and_(members.c.user_id == _L.user_id, members.c.project_id == _L.project_id))
+        .where(_L.project_id == project_id, _L.is_current)
+        .where(item.has_known.is_(has_known), assignment.state == "done")
     )
 
 
 def decisions(connection: Connection, project_id: int) -> dict[Place, Adjudication]:
-    """The latest decision of each step."""
+    """The latest decision of each step. Raises ``NotFoundError`` for an unknown project."""
+    project_in(connection, project_id)
     a = t.adjudications.c
     query = select(t.adjudications).where(a.project_id == project_id).order_by(a.id)
     return {(row.item_id, row.step): row for row in rows_of(connection, Adjudication, query)}
@@ -211,25 +180,15 @@ class Comments(Repository):
         """
         if kind not in ("comment", "flag") or not text.strip():
             raise StoreError("a comment needs a 'kind' (comment or flag) and a 'text'")
-        checked_text("text", text)
+        row = {"step": step, "user_id": user_id, "kind": kind, "text": checked_text("text", text)}
         with self._connections.write() as connection:
             locked_project(connection, project_id)
             pseudonym_in(connection, project_id, user_id)
             item = item_in(connection, project_id, item_id)
             if step is not None:
                 check_step(connection, item, step)
-            return inserted(
-                connection,
-                Comment,
-                t.comments,
-                project_id=project_id,
-                item_id=item_id,
-                step=step,
-                user_id=user_id,
-                kind=kind,
-                text=text,
-                created=self._connections.clock(),
-            )
+            target = {"project_id": project_id, "item_id": item_id, "created": self._now}
+            return inserted(connection, Comment, t.comments, **target, **row)
 
     def list(
         self,
@@ -246,29 +205,21 @@ class Comments(Repository):
 
         For an annotator, pass their ``user_id``.
         """
-        r = t.comments.c
         conditions = matching(t.comments, item_id=item_id, user_id=user_id, kind=kind)
-        query = select(t.comments).where(r.project_id == project_id, r.id > after, *conditions)
+        query = select(t.comments).where(_R.project_id == project_id, _R.id > after, *conditions)
         if resolved is not None:
-            query = query.where(r.resolved.is_not(None) if resolved else r.resolved.is_(None))
-        with self._connections.read() as connection:
-            project_in(connection, project_id)
-            return rows_of(connection, Comment, query.order_by(r.id).limit(limit))
+            query = query.where(_R.resolved.is_not(None) if resolved else _R.resolved.is_(None))
+        return self._rows(Comment, query.order_by(_R.id).limit(limit))
 
     def open_flags(self, project_id: int) -> int:
         """Number of unresolved flags. Comments are not counted: they do not require action."""
-        r = t.comments.c
-        query = select(func.count()).where(r.project_id == project_id, r.kind == "flag", r.resolved.is_(None))
-        with self._connections.read() as connection:
-            return connection.scalar(query) or 0
+        unresolved = (_R.kind == "flag") & _R.resolved.is_(None)
+        query = select(func.count()).where(_R.project_id == project_id, unresolved)
+        return int(self._all(query)[0][0])
 
     def resolve(self, project_id: int, comment_id: int) -> None:
         """Mark a flag or comment as resolved; a second time changes nothing. Raises ``NotFoundError``."""
-        r = t.comments.c
-        with self._connections.write() as connection:
-            locked_project(connection, project_id)
-            where = (r.project_id == project_id) & (r.id == comment_id)
-            if connection.scalar(select(r.id).where(where)) is None:
-                raise NotFoundError(f"project {project_id} does not have the comment or flag {comment_id}")
-            at = self._connections.clock()
-            connection.execute(update(t.comments).where(where, r.resolved.is_(None)).values(resolved=at))
+        where = (_R.project_id == project_id) & (_R.id == comment_id)
+        at = func.coalesce(_R.resolved, literal(self._now, _R.resolved.type))
+        if not self._change(update(t.comments).where(where).values(resolved=at)):
+            raise NotFoundError(f"project {project_id} does not have the comment or flag {comment_id}")

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from textwrap import shorten
@@ -31,7 +31,7 @@ from surefoot.segment import trace_blocks
 from surefoot.server.store import labelling as t
 from surefoot.server.store.engine import Connections, Repository
 from surefoot.server.store.projects import locked_project, project_in
-from surefoot.server.store.schema import checked_name, checked_text, matching, payload_of, rows_of
+from surefoot.server.store.schema import checked_name, checked_text, columns_of, matching, payload_of, rows_of
 
 R = TypeVar("R", bound=Record)
 
@@ -144,8 +144,8 @@ class Traces(Repository):
     ) -> list[TraceRow]:
         """Traces of a list. Raises ``StoreError`` for a bound or an order that lacks its scorer."""
         where, trace = where or RunFilter(), t.traces.c
-        query = select(trace.id)
-        columns: dict[RunOrder, Any] = {
+        query = select(trace.id).where(*self._conditions(project_id, where), *_of_facets(where.facets))
+        orders: dict[RunOrder, Any] = {
             "newest": trace.created.desc(), "oldest": trace.created,
             "longest": trace.steps.desc(), "shortest": trace.steps,
         }  # fmt: skip
@@ -155,16 +155,14 @@ class Traces(Repository):
                 score.project_id == trace.project_id, score.trace_id == trace.id, score.scorer == where.scorer
             )
             query = query.outerjoin(t.step_scores, scored)
-            columns[order] = score.lowest.nulls_last()
-        query = query.where(*self._conditions(project_id, where), *_of_facets(where.facets))
+            orders[order] = score.lowest.nulls_last()
         # ids are sorted in the index, and only the rows of the page are read
-        query = query.order_by(columns[order], trace.id).offset(offset).limit(limit)
+        page = query.order_by(orders[order], trace.id).offset(offset).limit(limit)
         with self._connections.read() as connection:
-            project_in(connection, project_id)
-            ids = list(connection.scalars(query))
-            page = select(*(trace[name.name] for name in fields(TraceRow)))
-            page = page.where(trace.project_id == project_id, trace.id.in_(ids))
-            rows = {row.id: row for row in rows_of(connection, TraceRow, page)}
+            ids = list(connection.scalars(page))
+            listed = select(*columns_of(TraceRow, t.traces))
+            listed = listed.where(trace.project_id == project_id, trace.id.in_(ids))
+            rows = {row.id: row for row in rows_of(connection, TraceRow, listed)}
             return [rows[trace_id] for trace_id in ids]
 
     def facets(self, project_id: int, where: RunFilter) -> tuple[int, dict[Facet, dict[str, int]]]:
@@ -178,18 +176,14 @@ class Traces(Repository):
         )
         counts: dict[Facet, Counter[str]] = {name: Counter() for name in get_args(Facet)}
         total = 0
-        with self._connections.read() as connection:
-            for row in connection.execute(query):
-                values: dict[Facet, str] = {
-                    "outcome": _OUTCOMES[row.outcome],
-                    "kind": row.kind,
-                    "model": row.policy or _NO_MODEL,
-                }
-                misses = [name for name, value in where.facets.items() if values[name] != value]
-                total += 0 if misses else row.number
-                for name, value in values.items():
-                    if misses in ([], [name]):
-                        counts[name][value] += row.number
+        for row in self._all(query):
+            outcome, model = _OUTCOMES[row.outcome], row.policy or _NO_MODEL
+            values: dict[Facet, str] = {"outcome": outcome, "kind": row.kind, "model": model}
+            misses = [name for name, value in where.facets.items() if values[name] != value]
+            total += 0 if misses else row.number
+            for name, value in values.items():
+                if misses in ([], [name]):
+                    counts[name][value] += row.number
         return total, {name: dict(of.most_common()) for name, of in counts.items()}
 
     def _conditions(self, project_id: int, where: RunFilter) -> list[ColumnElement[bool]]:
@@ -218,39 +212,36 @@ class Traces(Repository):
 
     def wrong_steps(self, project_id: int, ids: Collection[str]) -> dict[str, int]:
         """The first step that a label calls wrong, by trace; decisions are not applied."""
-        label = t.labels.c
-        query = select(label.trace_id, func.min(label.step)).where(
-            label.project_id == project_id, label.trace_id.in_(ids), t.IS_WRONG
-        )
-        with self._connections.read() as connection:
-            return {row[0]: row[1] for row in connection.execute(query.group_by(label.trace_id))}
+        return self._by_trace(project_id, ids, func.min(t.labels.c.step), t.IS_WRONG)
 
     def label_counts(self, project_id: int, ids: Collection[str]) -> dict[str, int]:
         """How many labels count on each trace that has any."""
+        return self._by_trace(project_id, ids, func.count(), t.labels.c.is_current)
+
+    def _by_trace(self, project_id: int, ids: Collection[str], value: Any, where: Any) -> dict[str, int]:
         label = t.labels.c
-        query = select(label.trace_id, func.count()).where(
-            label.project_id == project_id, label.trace_id.in_(ids), label.is_current
-        )
-        with self._connections.read() as connection:
-            return {row[0]: row[1] for row in connection.execute(query.group_by(label.trace_id))}
+        query = select(label.trace_id, value).where(label.project_id == project_id, where)
+        rows = self._all(query.where(label.trace_id.in_(ids)).group_by(label.trace_id))
+        return {row[0]: row[1] for row in rows}
 
     def problems_of(self, project_id: int, ids: Collection[str]) -> dict[str, Problem]:
         """Problems by id, without those that the project lacks."""
-        with self._connections.read() as connection:
-            return records_in(connection, t.problems, Problem, project_id, ids)
+        return self._records(t.problems, Problem, project_id, ids)
 
     def traces_of(self, project_id: int, ids: Collection[str]) -> dict[str, Trace]:
         """Traces by id, without those that the project lacks."""
-        with self._connections.read() as connection:
-            return records_in(connection, t.traces, Trace, project_id, ids)
+        return self._records(t.traces, Trace, project_id, ids)
+
+    def _records(self, table: Table, kind: type[R], project_id: int, ids: Collection[str]) -> dict[str, R]:
+        where = (table.c.project_id == project_id) & table.c.id.in_(ids)
+        rows = self._all(select(table.c.id, table.c.payload).where(where))
+        return {row.id: kind.model_validate_json(row.payload) for row in rows}
 
     def outcomes_of(self, project_id: int, ids: Collection[str]) -> dict[str, bool | None]:
         """Whether the final answers of traces are right, by id; ``None`` = not judged."""
         trace = t.traces.c
         where = (trace.project_id == project_id) & trace.id.in_(ids)
-        with self._connections.read() as connection:
-            rows = connection.execute(select(trace.id, trace.outcome).where(where))
-            return {row.id: row.outcome for row in rows}
+        return {row.id: row.outcome for row in self._all(select(trace.id, trace.outcome).where(where))}
 
     def scores_of(
         self, project_id: int, ids: Collection[str], *, scorer: str | None = None
@@ -258,12 +249,10 @@ class Traces(Repository):
         """Scores by trace, each by name of the scorer; of one ``scorer`` on request."""
         s = t.step_scores.c
         scores: dict[str, list[StepScores]] = {trace_id: [] for trace_id in ids}
-        query = select(s.payload).where(s.project_id == project_id, s.trace_id.in_(ids))
-        query = query.where(*matching(t.step_scores, scorer=scorer)).order_by(s.scorer)
-        with self._connections.read() as connection:
-            for payload in connection.scalars(query):
-                record = StepScores.model_validate_json(payload)
-                scores[record.trace_id].append(record)
+        where = matching(t.step_scores, project_id=project_id, scorer=scorer)
+        for row in self._all(select(s.payload).where(*where, s.trace_id.in_(ids)).order_by(s.scorer)):
+            record = StepScores.model_validate_json(row.payload)
+            scores[record.trace_id].append(record)
         return scores
 
     def scores(self, project_id: int, trace_id: str) -> list[StepScores]:
@@ -275,28 +264,23 @@ class Traces(Repository):
         """Names of all scorers of the project."""
         s = t.step_scores.c
         query = select(s.scorer).where(s.project_id == project_id).distinct().order_by(s.scorer)
-        with self._connections.read() as connection:
-            project_in(connection, project_id)
-            return list(connection.scalars(query))
+        return [row.scorer for row in self._all(query)]
 
     def _add_problem(self, connection: Connection, project_id: int, problem: Problem) -> Added:
-        return self._put(connection, t.problems, project_id, problem)
+        return self._put(connection, t.problems, problem, project_id=project_id, id=problem.id)
 
     def _add_trace(self, connection: Connection, project_id: int, trace: Trace) -> Added:
         name = checked_name("problem_id", trace.problem_id)
         problem = record_in(connection, t.problems, Problem, project_id, name)
-        added = self._put(
-            connection,
-            t.traces,
-            project_id,
-            trace,
-            problem_id=trace.problem_id,
-            title=title_of(problem, trace),
-            kind="agent" if trace.messages else "program" if "code" in problem.meta else "solution",
-            policy=None if trace.policy is None else checked_text("policy", trace.policy),
-            outcome=trace.outcome,
-            steps=len(trace.steps),
-        )
+        columns = {
+            "problem_id": trace.problem_id,
+            "title": title_of(problem, trace),
+            "kind": "agent" if trace.messages else "program" if "code" in problem.meta else "solution",
+            "policy": None if trace.policy is None else checked_text("policy", trace.policy),
+            "outcome": trace.outcome,
+            "steps": len(trace.steps),
+        }
+        added = self._put(connection, t.traces, trace, columns, project_id=project_id, id=trace.id)
         if added.new:
             words: Any = _words(f"{trace.id}\n{problem.text}\n{whole_text(trace)}"[:_SEARCHED])
             if not self._connections.sqlite:
@@ -310,40 +294,36 @@ class Traces(Repository):
         trace = record_in(connection, t.traces, Trace, project_id, scores.trace_id)
         if len(trace.steps) != len(scores.scores):
             raise StoreError(f"{len(scores.scores)} scores for a trace of {len(trace.steps)} steps")
-        key = {
-            "project_id": project_id,
-            "trace_id": trace.id,
-            "scorer": checked_name("scorer", scores.scorer),
-        }
-        payload, where = payload_of(scores), matching(t.step_scores, **key)
-        stored = connection.scalar(select(t.step_scores.c.payload).where(*where))
-        if stored == payload:
-            return Added(same=1)
-        connection.execute(delete(t.step_scores).where(*where))
+        key = {"project_id": project_id, "trace_id": trace.id, "scorer": scores.scorer}
         finite = [score for score in scores.scores if score is not None and math.isfinite(score)]
-        row = {"lowest": min(finite, default=None), "payload": payload, "created": self._connections.clock()}
-        connection.execute(insert(t.step_scores).values(**key, **row))
-        return Added(new=1) if stored is None else Added(replaced=1)
+        lowest = {"lowest": min(finite, default=None)}
+        return self._put(connection, t.step_scores, scores, lowest, replace=True, **key)
 
     def _put(
         self,
         connection: Connection,
         table: Table,
-        project_id: int,
-        record: Problem | Trace,
-        **columns: Any,
+        record: Record,
+        columns: Mapping[str, Any] | None = None,
+        *,
+        replace: bool = False,
+        **key: Any,
     ) -> Added:
-        """Add a row with an id and a payload, unless it exists. Raises ``StoreError`` if it differs."""
-        key = {"project_id": project_id, "id": checked_name("id", record.id)}
-        payload = payload_of(record)
-        stored = connection.scalar(select(table.c.payload).where(*matching(table, **key)))
+        """Add the row of a record, or ``replace`` it. Raises ``StoreError`` if it exists and differs."""
+        for name, value in key.items():
+            if name != "project_id":
+                checked_name(name, value)
+        payload, where = payload_of(record), matching(table, **key)
+        stored = connection.scalar(select(table.c.payload).where(*where))
         if stored == payload:
             return Added(same=1)
         if stored is not None:
-            raise StoreError("the project has a record with this id and other content; use another id")
-        created = self._connections.clock()
-        connection.execute(insert(table).values(**key, payload=payload, created=created, **columns))
-        return Added(new=1)
+            if not replace:
+                raise StoreError("the project has a record with this id and other content; use another id")
+            connection.execute(delete(table).where(*where))
+        row = {**key, **(columns or {}), "payload": payload, "created": self._now}
+        connection.execute(insert(table).values(row))
+        return Added(new=1) if stored is None else Added(replaced=1)
 
     def _add_each(
         self, project_id: int, records: Iterable[R], add: Callable[[Connection, int, R], Added]
@@ -448,15 +428,6 @@ def record_in(connection: Connection, table: Table, kind: type[R], project_id: i
     if payload is None:
         raise NotFoundError(f"project {project_id} has no {kind.__name__.lower()} '{record_id}'")
     return kind.model_validate_json(payload)
-
-
-def records_in(
-    connection: Connection, table: Table, kind: type[R], project_id: int, ids: Collection[str]
-) -> dict[str, R]:
-    """Records of a ``payload`` column by id, without those that the project lacks."""
-    where = (table.c.project_id == project_id) & table.c.id.in_(ids)
-    records = connection.execute(select(table.c.id, table.c.payload).where(where))
-    return {row.id: kind.model_validate_json(row.payload) for row in records}
 
 
 def refused(record: Record, error: StoreError) -> Added:

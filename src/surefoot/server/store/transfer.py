@@ -13,9 +13,9 @@ from heapq import merge
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, Select, select, tuple_
 
 from surefoot import formats
 from surefoot.errors import RecordError
@@ -27,7 +27,7 @@ from surefoot.segment import cut_trace
 from surefoot.server.store import labelling as t
 from surefoot.server.store.accounts import members
 from surefoot.server.store.engine import Repository
-from surefoot.server.store.labelling import Adjudication, StoredLabel
+from surefoot.server.store.labelling import StoredLabel
 from surefoot.server.store.labels import HUMAN, labels_in
 from surefoot.server.store.projects import project_in
 from surefoot.server.store.reviews import Place, decisions
@@ -35,8 +35,6 @@ from surefoot.server.store.traces import Added
 
 if TYPE_CHECKING:
     from surefoot.server.store.database import Database
-
-R = TypeVar("R", bound=Record)
 
 ADJUDICATED = f"{HUMAN}:adjudicated"
 """``StepLabel.source`` of a decision."""
@@ -48,25 +46,13 @@ _ROWS = 200
 class ExportRepository(Repository):
     """Everything of one project as records, including what annotators must not see."""
 
-    def problems(self, project_id: int) -> Iterator[Problem]:
-        """All problems, by id. Raises ``NotFoundError``, like the others."""
-        return self._all(project_id, t.problems, Problem)
-
-    def traces(self, project_id: int) -> Iterator[Trace]:
-        """All traces, by id."""
-        return self._all(project_id, t.traces, Trace)
-
-    def scores(self, project_id: int) -> Iterator[StepScores]:
-        """All step scores, by trace and scorer."""
-        return self._all(project_id, t.step_scores, StepScores)
-
     def labels(
-        self, project_id: int, *, controls: bool = False, imported: bool = True, settled: bool = False
+        self, project_id: int, *, known: bool = False, imported: bool = True, settled: bool = False
     ) -> Iterator[StepLabel]:
         """Labels that count, by trace and step: the latest of each annotator's labels of a step.
 
-        ``evidence.rater`` is the pseudonym and ``evidence.message`` the comment. ``controls``: include
-        items with known answers; ``imported``: include labels of other sources. ``settled``: a decided step
+        ``evidence.rater`` is the pseudonym and ``evidence.message`` the comment. ``known``: include
+        items with known labels; ``imported``: include labels of other sources. ``settled``: a decided step
         has the decision (source ``human:adjudicated``) instead of the annotators' labels.
         """
         label, item = t.labels.c, t.items.c
@@ -76,32 +62,33 @@ class ExportRepository(Repository):
             t.items, item.id == label.item_id, isouter=True
         )
         query = query.where(label.project_id == project_id, label.is_current)
-        if not controls:
-            query = query.where(~by_people | (item.role == "normal"))
+        if not known:
+            query = query.where(~by_people | ~item.has_known)
         if not imported:
             query = query.where(by_people)
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            decided = _decision_labels(connection, project_id) if settled else {}
-        return merge(
-            sorted(decided.values(), key=_place),
-            (
-                StepLabel.model_validate_json(row.payload)
-                for row in self._pages(query, *keys)
-                if (row.item_id, row.step) not in decided
-            ),
-            key=_place,
+            decided = _decided(connection, project_id) if settled else {}
+        labels = (
+            StepLabel.model_validate_json(row.payload)
+            for row in self._pages(query, *keys)
+            if (row.item_id, row.step) not in decided
         )
+        return merge(sorted(decided.values(), key=_place), labels, key=_place)
 
-    def records(self, project_id: int, kind: str) -> Iterable[Record]:
-        """``problems``, ``traces``, ``labels`` or ``scores``."""
-        read: dict[str, Callable[[int], Iterable[Record]]] = {
-            "problems": self.problems,
-            "traces": self.traces,
-            "labels": self.labels,
-            "scores": self.scores,
-        }
-        return read[kind](project_id)
+    def records(self, project_id: int, kind: str) -> Iterator[Any]:
+        """All ``problems`` or ``traces`` by id, ``scores`` by trace and scorer, or :meth:`labels`.
+
+        Raises ``NotFoundError``, like the others.
+        """
+        if kind == "labels":
+            return self.labels(project_id)
+        with self._connections.read() as connection:
+            project_in(connection, project_id)
+        table, record = _TABLES[kind], RECORDS[kind]
+        keys = [column for column in table.primary_key.columns if column.name != "project_id"]
+        query = select(*keys, table.c.payload).where(table.c.project_id == project_id)
+        return (record.model_validate_json(row.payload) for row in self._pages(query, *keys))
 
     def stored(self, project_id: int) -> list[StoredLabel]:
         """All labels ever submitted, retracted ones too, with time taken and queue policy."""
@@ -109,54 +96,43 @@ class ExportRepository(Repository):
             project_in(connection, project_id)
             return labels_in(connection, project_id, retracted=True)
 
-    def _all(self, project_id: int, table: Table, kind: type[R]) -> Iterator[R]:
-        with self._connections.read() as connection:
-            project_in(connection, project_id)
-        keys = [column for column in table.primary_key.columns if column.name != "project_id"]
-        query = select(*keys, table.c.payload).where(table.c.project_id == project_id)
-        return (kind.model_validate_json(row.payload) for row in self._pages(query, *keys))
-
     def _pages(self, query: Select[Any], *keys: ColumnElement[Any]) -> Iterator[Row[Any]]:
         """Rows in the order of ``keys``, their first columns.
 
         Page by page: a slow reader holds neither the rows nor a transaction open.
         """
         query = query.order_by(*keys).limit(_ROWS)
-        page = query
-        while True:
-            with self._connections.read() as connection:
-                rows = connection.execute(page).all()
+        rows = self._all(query)
+        while rows:
             yield from rows
-            if len(rows) < _ROWS:
-                return
-            page = query.where(tuple_(*keys) > tuple(rows[-1][: len(keys)]))
+            more = query.where(tuple_(*keys) > tuple(rows[-1][: len(keys)]))
+            rows = self._all(more) if len(rows) == _ROWS else ()
+
+
+_TABLES: Final = {"problems": t.problems, "traces": t.traces, "scores": t.step_scores}
 
 
 def _place(label: StepLabel) -> tuple[str, int]:
     return label.trace_id, label.step
 
 
-def _decision_labels(connection: Connection, project_id: int) -> dict[Place, StepLabel]:
+def _decided(connection: Connection, project_id: int) -> dict[Place, StepLabel]:
+    """Decisions as labels; ``rater`` is who decided, if they are a member of the project."""
     names = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
     pseudonyms = {row.user_id: row.pseudonym for row in connection.execute(names)}
     return {
-        step_key: _decision_label(decision, pseudonyms.get(decision.user_id))
-        for step_key, decision in decisions(connection, project_id).items()
+        step: StepLabel(
+            trace_id=decision.trace_id,
+            step=decision.step,
+            kind="correctness",
+            value=decision.value,
+            reason=None if decision.value is not None else decision.note,
+            source=ADJUDICATED,
+            evidence=Evidence(rater=pseudonyms.get(decision.user_id), message=decision.note or None),
+            created=decision.created,
+        )
+        for step, decision in decisions(connection, project_id).items()
     }
-
-
-def _decision_label(decision: Adjudication, pseudonym: str | None) -> StepLabel:
-    """A decision as a label; ``rater`` is who decided, if they are a member of the project."""
-    return StepLabel(
-        trace_id=decision.trace_id,
-        step=decision.step,
-        kind="correctness",
-        value=decision.value,
-        reason=None if decision.value is not None else decision.note,
-        source=ADJUDICATED,
-        evidence=Evidence(rater=pseudonym, message=decision.note or None),
-        created=decision.created,
-    )
 
 
 RECORDS: Final[Mapping[str, type[Record]]] = MappingProxyType(

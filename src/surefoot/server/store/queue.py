@@ -1,0 +1,393 @@
+"""Items to be labelled, and which annotator has which: the queue, leases that expire, skipping, progress.
+
+An item with known labels checks its annotators. Everybody gets it once, and it counts for no label of the
+project.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, StoreError
+from surefoot.records import Trace
+from surefoot.server.store import labelling as t
+from surefoot.server.store.accounts import Project, members
+from surefoot.server.store.engine import Repository
+from surefoot.server.store.labelling import (
+    AnnotatorProgress,
+    Assignment,
+    ChosenBy,
+    Item,
+    NewItem,
+    Offer,
+    Progress,
+)
+from surefoot.server.store.projects import locked_project, project_in, pseudonym_in
+from surefoot.server.store.schema import (
+    checked_name,
+    checked_text,
+    digest_of,
+    inserted,
+    matching,
+    one_of,
+    rows_of,
+)
+from surefoot.server.store.traces import CHUNK, record_in
+
+_A, _I = t.assignments.c, t.items.c
+
+
+class Items(Repository):
+    """Repository of items: the solutions that annotators label."""
+
+    def add(self, project_id: int, items: Sequence[NewItem]) -> list[int]:
+        """Add items, all or none; for one equal to an existing item, that item's id is returned.
+
+        Raises ``NotFoundError`` for an unknown trace; ``StoreError`` for a trace without steps, or known
+        labels that it cannot have.
+        """
+        with self._connections.write() as connection:
+            locked_project(connection, project_id)
+            return [self._put(connection, project_id, item) for item in items]
+
+    def add_solutions(self, project_id: int, trace_ids: Sequence[str] | None = None) -> list[int]:
+        """An item for each trace; by default for every trace with steps but without an item.
+
+        Many items take several transactions, so that others get their turn; repeated after a failure, it adds
+        the missing items.
+        """
+        if trace_ids is None:
+            trace = t.traces.c
+            in_item = exists().where(_I.project_id == trace.project_id, _I.trace_id == trace.id)
+            query = select(trace.id).where(trace.project_id == project_id, ~in_item, trace.steps > 0)
+            trace_ids = [row.id for row in self._all(query.order_by(trace.created, trace.id))]
+        new = [NewItem(trace_id=trace_id) for trace_id in trace_ids]
+        return [
+            item_id
+            for start in range(0, len(new), CHUNK)
+            for item_id in self.add(project_id, new[start : start + CHUNK])
+        ]
+
+    def get(self, project_id: int, item_id: int) -> Item:
+        """The whole item with its known labels: not for annotators. Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            return item_in(connection, project_id, item_id)
+
+    def of_ids(self, project_id: int, ids: Collection[int]) -> dict[int, Item]:
+        """Items by number, without those that the project lacks. Not for annotators."""
+        query = select(t.items).where(_I.project_id == project_id, _I.id.in_(ids))
+        return {item.id: item for item in self._rows(Item, query)}
+
+    def list(self, project_id: int, *, has_known: bool | None = None) -> list[Item]:
+        """Items in the order they were added, with or without known labels. Not for annotators."""
+        where = matching(t.items, project_id=project_id, has_known=has_known)
+        return self._rows(Item, select(t.items).where(*where).order_by(_I.id))
+
+    def set_priorities(self, project_id: int, values: Mapping[int, float]) -> None:
+        """Replace the priorities: the highest comes first, items without one last.
+
+        Raises ``NotFoundError`` for an item of another project, ``StoreError`` for an infinite value or NaN.
+        """
+        bad = next((item for item, value in values.items() if not math.isfinite(value)), None)
+        if bad is not None:
+            raise StoreError(f"the priority of item {bad} is {values[bad]}; leave it out instead")
+        of_project = _I.project_id == project_id
+        with self._connections.write() as connection:
+            locked_project(connection, project_id)
+            foreign = sorted(set(values) - set(connection.scalars(select(_I.id).where(of_project))))
+            if foreign:
+                raise NotFoundError(f"project {project_id} does not have item {foreign[0]}")
+            connection.execute(update(t.items).where(of_project).values(priority=None))
+            if rows := [{"number": item_id, "value": value} for item_id, value in values.items()]:
+                ranked = update(t.items).where(_I.id == bindparam("number"))
+                connection.execute(ranked.values(priority=bindparam("value")), rows)
+
+    def priorities(self, project_id: int) -> dict[int, float]:
+        """The priorities that ``set_priorities`` stored last."""
+        where = (_I.project_id == project_id) & _I.priority.is_not(None)
+        return {row.id: row.priority for row in self._all(select(_I.id, _I.priority).where(where))}
+
+    def _put(self, connection: Connection, project_id: int, item: NewItem) -> int:
+        trace = record_in(connection, t.traces, Trace, project_id, checked_name("trace_id", item.trace_id))
+        if not trace.steps:
+            raise StoreError(f"trace {trace.id} lacks steps to label; cut it first")
+        for answer in item.known:
+            if not 0 <= answer.step < len(trace.steps):
+                raise StoreError(f"a known label is of step {answer.step}; the trace does not have it")
+            if answer.value not in (-1, 0, 1):
+                raise StoreError(f"a known label is -1, 0 or 1, not {answer.value}")
+        digest = digest_of(item.trace_id, [asdict(answer) for answer in item.known])
+        where = (_I.project_id == project_id) & (_I.digest == digest)
+        existing: int | None = connection.scalar(select(_I.id).where(where))
+        if existing is not None:
+            return existing
+        row = {
+            "project_id": project_id,
+            "problem_id": trace.problem_id,
+            "trace_id": trace.id,
+            "known": item.known,
+            "has_known": bool(item.known),
+            "digest": digest,
+            "created": self._now,
+        }
+        return int(connection.execute(insert(t.items).values(row).returning(_I.id)).scalar_one())
+
+
+def item_in(connection: Connection, project_id: int, item_id: int) -> Item:
+    """The item, in the caller's transaction. Raises ``NotFoundError``."""
+    query = select(t.items).where(_I.project_id == project_id, _I.id == item_id)
+    return one_of(connection, Item, query, f"project {project_id} does not have item {item_id}")
+
+
+def check_step(connection: Connection, item: Item, step: int) -> None:
+    """Raise ``StoreError`` unless the item's trace has the step."""
+    trace = t.traces.c
+    where = (trace.project_id == item.project_id) & (trace.id == item.trace_id)
+    steps = connection.scalar(select(trace.steps).where(where)) or 0
+    if not 0 <= step < steps:
+        raise StoreError(f"'step' {step}: the trace has steps 0 to {steps - 1}")
+
+
+class Assignments(Repository):
+    """Repository of assignments. An item is never with more annotators than the protocol asks for."""
+
+    def next(self, project_id: int, user_id: int, rng: random.Random) -> Offer:
+        """The next item for the user: the one leased to them, then the first of known labels, then the queue.
+
+        Raises ``ForbiddenError`` if the user is not a member of the project.
+        """
+        with self._connections.write() as connection:
+            project, at = locked_project(connection, project_id), self._now
+            pseudonym_in(connection, project_id, user_id)
+            if project.archived:
+                return Offer(assignment=None, why="empty")
+            live = (_A.user_id == user_id) & (_A.state == "leased") & (_A.leased_until > at)
+            query = select(t.assignments).where(_A.project_id == project_id, live).order_by(_A.id).limit(1)
+            for held in rows_of(connection, Assignment, query):
+                renewal = lease(connection, project, held.item_id, user_id, held.chosen_by, at)
+                return Offer(assignment=renewal, why="resumed")
+            screening = _screening(connection, project)
+            first = _open_to(project, user_id, at, has_known=True).where(_I.id.in_(screening))
+            chosen: tuple[int, ChosenBy] | None = None
+            if (item_id := connection.scalar(first.order_by(_I.id).limit(1))) is not None:
+                chosen = item_id, "known"
+            elif not _passed(connection, project, user_id, screening):
+                return Offer(assignment=None, why="screening")
+            chosen = chosen or _choose(connection, project, user_id, rng, at)
+            if chosen is None:
+                return Offer(assignment=None, why="empty")
+            return Offer(
+                assignment=lease(connection, project, chosen[0], user_id, chosen[1], at), why="leased"
+            )
+
+    def skip(self, project_id: int, item_id: int, user_id: int, reason: str) -> Assignment:
+        """Leave the item to another annotator; the user never gets it again.
+
+        Raises ``ForbiddenError`` if it was never assigned to them, ``ConflictError`` if it no longer is.
+        """
+        checked_text("reason", reason)
+        with self._connections.write() as connection:
+            project, at = locked_project(connection, project_id), self._now
+            pseudonym_in(connection, project_id, user_id)
+            assignment = renewed(connection, project, item_in(connection, project_id, item_id), user_id, at)
+            return change(connection, assignment.id, state="skipped", reason=reason, finished=at)
+
+    def of_user(self, project_id: int, user_id: int, limit: int = 100) -> list[Assignment]:
+        """The user's assignments, newest first."""
+        where = (_A.project_id == project_id) & (_A.user_id == user_id)
+        query = select(t.assignments).where(where).order_by(_A.id.desc()).limit(limit)
+        return self._rows(Assignment, query)
+
+    def progress(self, project_id: int, users: Collection[int] | None = None) -> Progress:
+        """Progress of the project and of ``users`` (default: all). Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            project = project_in(connection, project_id)
+            normal = (_I.project_id == project_id) & ~_I.has_known
+            finished = (
+                select(func.count().label("done"))
+                .join_from(t.assignments, t.items, _I.id == _A.item_id)
+                .where(_A.project_id == project_id, _A.state == "done", normal)
+                .group_by(_A.item_id)
+                .subquery()
+            )
+            full = func.count().filter(finished.c.done >= project.protocol.annotators)
+            counts = select(func.coalesce(func.sum(finished.c.done), 0), full)
+            done, complete = connection.execute(counts.select_from(finished)).one()
+            items = connection.scalar(select(func.count()).where(normal)) or 0
+            live = (_A.project_id == project_id) & (_A.state == "leased") & (_A.leased_until > self._now)
+            return Progress(
+                items=items,
+                done=int(done),
+                complete=complete,
+                needed=items * project.protocol.annotators,
+                leased=connection.scalar(select(func.count()).where(live)) or 0,
+                annotators=tuple(_annotators(connection, project_id, users)),
+            )
+
+
+def _choose(
+    connection: Connection, project: Project, user_id: int, rng: random.Random, at: datetime
+) -> tuple[int, ChosenBy] | None:
+    """The item for the user after screening, and what selected it; ``None`` if none is left.
+
+    The number of draws from ``rng`` does not depend on the items left, so that a seed gives one order.
+    """
+    protocol = project.protocol
+    is_check, at_random = rng.random() < protocol.known_share, rng.random() < protocol.random_share
+    fraction = rng.random()
+    item_id: int | None
+    if is_check:
+        item_id = _at(connection, _open_to(project, user_id, at, has_known=True), fraction)
+        if item_id is not None:
+            return item_id, "known"
+    query = _open_to(project, user_id, at, has_known=False)
+    policy = "random" if at_random else protocol.queue
+    if policy == "random":
+        item_id = _at(connection, query, fraction)
+    else:
+        if policy != "order":
+            query = query.order_by(_I.priority.desc().nulls_last())
+        item_id = connection.scalar(query.order_by(_I.id).limit(1))
+    return None if item_id is None else (item_id, policy)
+
+
+def _open_to(project: Project, user_id: int, at: datetime, *, has_known: bool) -> Select[int]:
+    """Query for the items that the user may get: not finished or skipped, and not full."""
+    over = exists().where(_A.item_id == _I.id, _A.user_id == user_id, _A.state.in_(["done", "skipped"]))
+    query = select(_I.id).where(_I.project_id == project.id, _I.has_known.is_(has_known), ~over)
+    if has_known:
+        return query  # they go to everybody
+    occupied = select(func.count()).where(_A.item_id == _I.id, _occupies(at)).scalar_subquery()
+    return query.where(occupied < project.protocol.annotators)
+
+
+def _at(connection: Connection, query: Select[int], fraction: float) -> int | None:
+    count = connection.scalar(select(func.count()).select_from(query.subquery())) or 0
+    return connection.scalar(query.order_by(_I.id).offset(int(fraction * count)).limit(1))
+
+
+def _occupies(at: datetime) -> ColumnElement[bool]:
+    """Whether an assignment occupies one of the item's places: done, or leased right now."""
+    return or_(_A.state == "done", and_(_A.state == "leased", _A.leased_until > at))
+
+
+def lease(
+    connection: Connection, project: Project, item_id: int, user_id: int, by: ChosenBy, at: datetime
+) -> Assignment:
+    """Lease the item to the user, who had it before at most on a lease that expired."""
+    until = at + timedelta(seconds=project.protocol.lease_seconds)
+    users_lease = (_A.item_id == item_id) & (_A.user_id == user_id)
+    # chosen_by stays as it was: labels of the earlier lease carry it
+    renewal = update(t.assignments).where(users_lease).values(leased_until=until, state="leased")
+    for assignment in rows_of(connection, Assignment, renewal.returning(t.assignments)):
+        return assignment
+    row = {"project_id": project.id, "item_id": item_id, "user_id": user_id, "chosen_by": by}
+    return inserted(
+        connection, Assignment, t.assignments, **row, state="leased", leased_until=until, created=at
+    )
+
+
+def renewed(connection: Connection, project: Project, item: Item, user_id: int, at: datetime) -> Assignment:
+    """The user's lease of the item, renewed; an expired one is renewed while there is room.
+
+    Raises ``ForbiddenError`` if the item was never assigned to them, ``ConflictError`` if it is finished or
+    skipped, or went to others meanwhile.
+    """
+    if project.archived:
+        raise ConflictError("the project is archived and does not accept labels")
+    assignment = assignment_of(connection, item.id, user_id)
+    if assignment.state != "leased":
+        raise ConflictError(f"item {item.id} is {assignment.state} for this user; undo to reopen it")
+    if assignment.leased_until <= at and not item.known:
+        other_holders = (_A.item_id == item.id) & (_A.user_id != user_id) & _occupies(at)
+        count = connection.scalar(select(func.count()).where(other_holders)) or 0
+        if count >= project.protocol.annotators:
+            raise ConflictError(f"item {item.id} is with {count} others, as many as the protocol asks for")
+    return lease(connection, project, item.id, user_id, assignment.chosen_by, at)
+
+
+def assignment_of(connection: Connection, item_id: int, user_id: int) -> Assignment:
+    """The user's assignment of the item. Raises ``ForbiddenError`` if there is none."""
+    query = select(t.assignments).where(_A.item_id == item_id, _A.user_id == user_id)
+    for assignment in rows_of(connection, Assignment, query):
+        return assignment
+    raise ForbiddenError(f"item {item_id} was not assigned to user {user_id}; ask for the next one")
+
+
+def change(connection: Connection, assignment_id: int, **values: Any) -> Assignment:
+    """Update an assignment and return it."""
+    query = update(t.assignments).where(_A.id == assignment_id).values(values).returning(t.assignments)
+    return rows_of(connection, Assignment, query)[0]
+
+
+def _screening(connection: Connection, project: Project) -> dict[int, Any]:
+    """Known labels of the items that come before all others, by item."""
+    query = select(_I.id, _I.known).where(_I.project_id == project.id, _I.has_known).order_by(_I.id)
+    if not project.protocol.known_first:
+        return {}
+    return {row.id: row.known for row in connection.execute(query.limit(project.protocol.known_first))}
+
+
+def _passed(
+    connection: Connection, project: Project, user_id: int, screening: Mapping[int, Collection[t.KnownAnswer]]
+) -> bool:
+    """Whether the user labelled enough known steps correctly; a step without a label is not correct."""
+    label = t.labels.c
+    answers = ((item_id, answer) for item_id, labels in screening.items() for answer in labels)
+    expected = {(item_id, answer.step): answer.value for item_id, answer in answers}
+    query = select(label.item_id, label.step, label.value).where(
+        label.item_id.in_(screening), label.user_id == user_id, label.is_current
+    )
+    values = {(row.item_id, row.step): row.value for row in connection.execute(query)}
+    correct = sum(values.get(step) == value for step, value in expected.items())
+    return bool(correct >= project.protocol.known_pass * len(expected))
+
+
+def _annotators(
+    connection: Connection, project_id: int, users: Collection[int] | None
+) -> Iterator[AnnotatorProgress]:
+    """By pseudonym, without those to whom nothing was assigned."""
+    label = t.labels.c
+    work = select(_A.user_id, _A.state, _A.milliseconds, _A.finished).where(_A.project_id == project_id)
+    counts = select(label.user_id, func.count()).where(label.project_id == project_id, label.is_current)
+    if users is not None:
+        work, counts = work.where(_A.user_id.in_(users)), counts.where(label.user_id.in_(users))
+    assigned = defaultdict[int, list[Any]](list)
+    for row in connection.execute(work):
+        assigned[row.user_id].append(row)
+    labels = {row[0]: row[1] for row in connection.execute(counts.group_by(label.user_id))}
+    names = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
+    for user_id, annotator in connection.execute(names.order_by(members.c.pseudonym)):
+        if assignments := assigned.get(user_id):
+            done = [row for row in assignments if row.state == "done"]
+            times = [row.milliseconds for row in done if row.milliseconds is not None]
+            yield AnnotatorProgress(
+                user_id=user_id,
+                annotator=annotator,
+                done=len(done),
+                skipped=sum(row.state == "skipped" for row in assignments),
+                labels=labels.get(user_id, 0),
+                milliseconds=int(median(times)) if times else None,
+                last=max((row.finished for row in assignments if row.finished), default=None),
+            )

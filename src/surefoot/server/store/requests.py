@@ -1,0 +1,325 @@
+"""The gateway's rows: requests with all their candidates, and tool calls held until a person decides.
+
+Ids of keys and projects lack foreign keys: a row outlives the key that it names.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, Literal, get_args
+
+from sqlalchemy import Column, Float, Index, Select, Text, Update, delete, func, insert, select, update
+
+from surefoot.concurrency import in_share
+from surefoot.errors import ConflictError, NotFoundError, StoreError
+from surefoot.guard import Review
+from surefoot.records import Trace
+from surefoot.server.records import GatewayCandidate, GatewayRecord, HeldCall
+from surefoot.server.store.engine import Repository, insert_missing
+from surefoot.server.store.schema import (
+    Count,
+    Mark,
+    UserId,
+    as_data,
+    checked_name,
+    checked_text,
+    columns_of,
+    matching,
+    payload_of,
+    table,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayRow:
+    """A request in a list; ``RequestLog.get`` returns all of it."""
+
+    request_id: Annotated[str, Mark.KEY]
+    created: datetime
+    endpoint: str
+    model: str
+    strategy: str
+    policy: str | None
+    scorer: str | None
+    status: Count
+    failed: bool
+    latency_ms: float
+    candidates: Count
+    tokens: int
+    trees: bool
+    """Whether the search tree of an answer is stored."""
+    key_id: int | None
+    project_id: int | None
+    session: str | None
+    turn: int | None
+
+
+gateway_requests = table(
+    "gateway_requests",
+    GatewayRow,
+    Column("score", Float),
+    Column("payload", Text, nullable=False),
+    Index(None, "created"),
+    Index(None, "strategy", "created"),
+    Index(None, "project_id", "created"),
+    Index(None, "session", "key_id", "created"),
+)
+
+_PING_BYTES: Final = 10_000
+_AT_ONCE: Final = 50
+_G = gateway_requests.c
+
+
+class RequestLog(Repository):
+    """Repository of the gateway's requests."""
+
+    def write_all(self, records: Sequence[GatewayRecord]) -> None:
+        """Store requests with their candidates in one transaction: on disk when this returns.
+
+        Existing ids are left unchanged, and the first of an id counts. Several requests in one call cost one
+        flush to disk. Raises ``StoreError`` for text that cannot be stored; then none of the requests is
+        stored.
+        """
+        if not (rows := [_row(record) for record in records]):
+            return
+        with self._connections.write() as connection:
+            connection.execute(insert_missing(connection, gateway_requests), rows)
+
+    def prune(self, before: datetime, *, project_id: int | None = None, most: int = 1000) -> int:
+        """Delete the oldest requests before a time, at most ``most``, with their candidates; their number.
+
+        ``project_id``: only requests of this project's keys.
+
+        Call it until it returns 0, so that others get their turn in between.
+        """
+        old = select(_G.request_id).where(_G.created < before)
+        old = old.where(*matching(gateway_requests, project_id=project_id)).order_by(_G.created).limit(most)
+        return self._change(delete(gateway_requests).where(_G.request_id.in_(old)))
+
+    def ping(self) -> None:
+        """Return if the database can store a request now. Raises ``UnavailableError``.
+
+        A request of some pages is really stored and deleted, as a full disk refuses only that.
+        """
+        padding = secrets.token_hex(_PING_BYTES // 2)
+        trial = GatewayRecord(
+            request_id=f"ping-{padding[:32]}",
+            created=datetime.fromtimestamp(0, UTC),
+            endpoint="",
+            model="",
+            strategy="",
+            status=503,
+            latency_ms=0,
+            candidates=(GatewayCandidate(trace=Trace(problem_id="", text=padding), chosen=False),),
+            request={"padding": padding},
+        )
+        self.write_all([trial])
+        self._change(delete(gateway_requests).where(_G.request_id == trial.request_id))
+
+    def get(self, request_id: str) -> GatewayRecord:
+        """The whole record. Raises ``NotFoundError``."""
+        for record in self._records(select(_G.payload).where(_G.request_id == request_id)):
+            return record
+        raise NotFoundError(f"request '{request_id}' does not exist")
+
+    def session(self, name: str, *, key_id: int | None, limit: int = 1000) -> list[GatewayRecord]:
+        """The latest turns of a session that this key (``None``: no key) had recorded, oldest first; other
+        keys' sessions of the same name are others."""
+        turns = select(_G.payload).where(_G.session == name, _G.key_id == key_id)
+        return self._records(turns.order_by(_G.created.desc(), _G.request_id.desc()).limit(limit))[::-1]
+
+    def sessions(self) -> list[tuple[str, int | None]]:
+        """Names and keys of the sessions, by their first turn."""
+        query = select(_G.session, _G.key_id).where(_G.session.is_not(None)).group_by(_G.session, _G.key_id)
+        rows = self._all(query.order_by(func.min(_G.created), _G.session, _G.key_id))
+        return [(row.session, row.key_id) for row in rows]
+
+    def find(
+        self, *, before: str | None = None, limit: int = 100, **equal: str | int | None
+    ) -> list[GatewayRow]:
+        """Requests, newest first, those that follow the request ``before``.
+
+        ``equal``: values that fields of the row must have (``model``, ``strategy``, ``failed`` …); ``None`` =
+        any.
+        """
+        query = select(gateway_requests).where(*matching(gateway_requests, **equal))
+        if before is not None:
+            created = select(_G.created).where(_G.request_id == before).scalar_subquery()
+            query = query.where((_G.created < created) | ((_G.created == created) & (_G.request_id < before)))
+        query = query.order_by(_G.created.desc(), _G.request_id.desc()).limit(limit)
+        return self._rows(GatewayRow, query.with_only_columns(*columns_of(GatewayRow, gateway_requests)))
+
+    def history(
+        self, *, policy: str, since: datetime | None = None, first: int = 1000, latest: int = 1000
+    ) -> Iterator[GatewayRecord]:
+        """The ``first`` requests since ``since``, then the ``latest`` of the others, oldest first.
+
+        A few records at a time are in memory.
+        """
+        query = select(_G.request_id).where(_G.policy == policy)
+        if since is not None:
+            query = query.where(_G.created >= since)
+        oldest = self._all(query.order_by(_G.created, _G.request_id).limit(first))
+        newest = self._all(query.order_by(_G.created.desc(), _G.request_id.desc()).limit(latest))
+        ids = list(dict.fromkeys(row.request_id for row in (*oldest, *reversed(newest))))
+        for start in range(0, len(ids), _AT_ONCE):
+            page = ids[start : start + _AT_ONCE]
+            records = self._records(select(_G.payload).where(_G.request_id.in_(page)))
+            yield from sorted(records, key=lambda record: page.index(record.request_id))
+
+    def _records(self, query: Select[str]) -> list[GatewayRecord]:
+        return [GatewayRecord.model_validate_json(row.payload) for row in self._all(query)]
+
+
+_COMPUTED = ("failed", "candidates", "tokens", "trees", "session", "turn")
+_COPIED = tuple(field.name for field in fields(GatewayRow) if field.name not in _COMPUTED)
+
+
+def _row(record: GatewayRecord) -> dict[str, Any]:
+    """The row of a request. Raises ``StoreError`` for text that cannot be stored."""
+    checked_name("request_id", record.request_id)
+    for field in ("endpoint", "model", "strategy"):
+        checked_text(field, getattr(record, field))
+    if record.created.tzinfo is None:
+        raise StoreError("'created' lacks a time zone; use datetime.now(UTC)")
+    scores = [answer.score for answer in record.candidates if answer.chosen and answer.score is not None]
+    return {
+        **{name: getattr(record, name) for name in _COPIED},
+        "failed": record.error is not None or record.status >= 400,
+        "candidates": len(record.candidates),
+        "tokens": record.usage.tokens,
+        "trees": bool(record.trees),
+        "session": checked_name("session", record.session.session) if record.session else None,
+        "turn": record.session.turn if record.session else None,
+        "score": scores[-1] if scores else None,
+        "payload": payload_of(record),
+    }
+
+
+HeldState = Literal["waiting", "approved", "delivered", "denied", "abandoned"]
+"""delivered: approved, and the client has the call, which no request gets a second time; abandoned: the
+client disconnected before a decision, or a day passed without one."""
+_LONGEST_WAIT: Final = timedelta(days=1)
+_DECIDED: tuple[HeldState, ...] = ("approved", "delivered", "denied")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldRow:
+    """A held call as the queue lists it; ``HeldCalls.held`` returns all of it."""
+
+    id: Annotated[int, Mark.KEY]
+    created: datetime
+    key_id: int | None
+    """Key of the request."""
+    state: HeldState
+    comment: str
+    """Comment of the person who decided; after a denial, the model sees it."""
+    decided: datetime | None
+    """When it was decided, or the client disconnected."""
+    user_id: UserId | None
+    """The person who decided."""
+
+    @property
+    def review(self) -> Review | None:
+        """The decision, if there is one."""
+        by = "" if self.user_id is None else f"user {self.user_id}"
+        approved = self.state in ("approved", "delivered")
+        return Review(approved=approved, comment=self.comment, by=by) if self.state in _DECIDED else None
+
+
+held_calls = table(
+    "held_calls",
+    HeldRow,
+    Column("payload", Text, nullable=False),
+    Index(None, "state", "id"),
+)
+_H = held_calls.c
+
+
+class HeldCalls(Repository):
+    """Repository of held calls."""
+
+    def hold(self, held: HeldCall, *, most: int) -> int | None:
+        """Add a call and return its number; ``None`` where ``most`` calls wait already, unless its key has
+        less than an equal share of them (:class:`surefoot.concurrency.Shares`).
+
+        A call that waits for more than a day leaves the queue first: its client has gone.
+        """
+        now = self._now
+        waiting = select(_H.key_id, func.count()).where(_H.state == "waiting").group_by(_H.key_id)
+        late = _from_waiting("abandoned", now).where(_H.created < now - _LONGEST_WAIT)
+        row = {"created": held.created, "key_id": held.key_id, "state": "waiting", "comment": ""}
+        with self._connections.write() as connection:
+            connection.execute(late)
+            by_key = {row[0]: int(row[1]) for row in connection.execute(waiting)}
+            running, owners = by_key.get(held.key_id, 0), by_key.keys() | {held.key_id}
+            if not in_share(most, 1, sum(by_key.values()), running, len(owners)):
+                return None
+            new = insert(held_calls).values(**row, payload=payload_of(held)).returning(_H.id)
+            return int(connection.execute(new).scalar_one())
+
+    def reviews(self, numbers: Sequence[int]) -> dict[int, Review]:
+        """Decisions about these calls, as far as there are any."""
+        rows = self._rows(HeldRow, select(held_calls).where(_H.id.in_(numbers), _H.state.in_(_DECIDED)))
+        return {row.id: row.review for row in rows if row.review is not None}
+
+    def held(self, number: int, *, key_id: int | None) -> HeldCall:
+        """A call that a request with this key waits for. Raises ``NotFoundError``, also for another key."""
+        call, row = self.get(number)
+        if row.key_id != key_id:
+            raise NotFoundError(f"held call {number} does not exist")
+        return call
+
+    def get(self, number: int) -> tuple[HeldCall, HeldRow]:
+        """A call with its review, and its row. Raises ``NotFoundError``."""
+        for stored in self._all(select(held_calls).where(_H.id == number)):
+            row = as_data(HeldRow, stored._mapping)
+            call = HeldCall.model_validate_json(stored.payload)
+            return call.model_copy(update={"review": row.review}), row
+        raise NotFoundError(f"held call {number} does not exist")
+
+    def abandon(self, number: int) -> None:
+        """The client of a call has disconnected: an undecided call can no longer be decided."""
+        self._change(_from_waiting("abandoned", self._now).where(_H.id == number))
+
+    def deliver(self, number: int) -> bool:
+        """Mark an approved call as delivered; ``False`` if it is not approved, or was delivered before."""
+        approved = update(held_calls).where(_H.id == number, _H.state == "approved")
+        return bool(self._change(approved.values(state="delivered")))
+
+    def find(
+        self, *, state: HeldState | None = None, past: int | None = None, limit: int = 50
+    ) -> list[HeldRow]:
+        """Calls in order, those after the number ``past``: waiting ones oldest first, others newest first."""
+        queue = state == "waiting"
+        query = select(held_calls).where(*matching(held_calls, state=state))
+        if past is not None:
+            query = query.where(_H.id > past if queue else _H.id < past)
+        return self._rows(HeldRow, query.order_by(_H.id.asc() if queue else _H.id.desc()).limit(limit))
+
+    def count(self) -> dict[HeldState, int]:
+        """Calls by state."""
+        rows = self._all(select(_H.state, func.count()).group_by(_H.state))
+        return {**dict.fromkeys(get_args(HeldState), 0), **{row[0]: row[1] for row in rows}}
+
+    def decide(self, number: int, user_id: int | None, *, approved: bool, comment: str = "") -> None:
+        """Decide about a call, once. Raises ``NotFoundError``, or ``ConflictError`` if it is decided."""
+        decision = _from_waiting("approved" if approved else "denied", self._now).where(_H.id == number)
+        if self._change(decision.values(comment=checked_text("comment", comment), user_id=user_id)):
+            return
+        _, row = self.get(number)
+        if row.state == "abandoned":
+            raise ConflictError(f"held call {number} cannot be delivered: its client has disconnected")
+        raise ConflictError(f"held call {number} has been {row.state} already")
+
+    def prune(self, before: datetime) -> int:
+        """Delete the calls that were held before a time, decided or not; their number."""
+        return self._change(delete(held_calls).where(_H.created < before))
+
+
+def _from_waiting(state: HeldState, at: datetime) -> Update:
+    """Statement that ends the wait of calls."""
+    return update(held_calls).where(_H.state == "waiting").values(state=state, decided=at)
