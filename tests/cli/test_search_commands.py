@@ -19,8 +19,8 @@ from surefoot.io import read_records, write_records
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.engine.incremental import IncrementalScorer
-from surefoot.models.kinds.calibrated import CalibratedScorer, IsotonicMap, fit_calibration, save_calibration
 from surefoot.models.kinds.classifier import RewardModel
+from surefoot.models.kinds.derived import CalibratedScorer, IsotonicMap, fit_calibration, save_calibration
 from surefoot.models.loading import load_prm
 from surefoot.policies.devices import Loading
 from surefoot.protocols import SampleRequest, Sampling

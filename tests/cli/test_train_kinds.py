@@ -18,7 +18,7 @@ from surefoot.io import read_records, write_records
 from surefoot.lab.world import ExactLabeller
 from surefoot.labelling.advantage import start_values
 from surefoot.models.engine.causal import CACHE
-from surefoot.models.kinds.calibrated import fit_calibration, save_calibration
+from surefoot.models.kinds.derived import fit_calibration, save_calibration
 from surefoot.protocols import ProblemTrace, SampleRequest
 from surefoot.records import Evidence, StepLabel, StepScores, Trace
 from surefoot.scores import best_of_k

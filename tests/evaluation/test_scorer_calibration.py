@@ -14,7 +14,7 @@ from surefoot.evaluation.report import Report, to_json
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import labelled_system, open_systems, scored_system
 from surefoot.formats import read_processbench
-from surefoot.models.kinds.calibrated import TemperatureMap
+from surefoot.models.kinds.derived import TemperatureMap
 from surefoot.records import Problem, Step, StepLabel, StepScores, Trace, content_id
 from surefoot.stats.calibration import reliability
 from surefoot.stats.reading import step_facts

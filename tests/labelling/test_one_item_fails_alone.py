@@ -17,7 +17,7 @@ from surefoot.errors import SandboxError
 from surefoot.evaluation.monitors import verifier_monitor
 from surefoot.io import read_records, write_records
 from surefoot.labelling.verifier import VerifierLabeller
-from surefoot.models.kinds.label_scorer import LabelScorer
+from surefoot.models.kinds.derived import LabelScorer
 from surefoot.protocols import ProblemTrace, Verdict, verify_each
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.segment import Line, segment_trace

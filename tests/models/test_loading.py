@@ -14,14 +14,14 @@ from benchmarks.worlds import critic
 from surefoot import load_prm
 from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
-from surefoot.models.kinds.calibrated import (
+from surefoot.models.kinds.classifier import RewardModel
+from surefoot.models.kinds.derived import (
     CALIBRATION,
     CalibratedScorer,
     fit_calibration,
     load_calibration,
     save_calibration,
 )
-from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.kinds.generative import load_verifier
 from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.models.loading import identifying_files

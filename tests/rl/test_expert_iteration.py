@@ -16,7 +16,7 @@ from surefoot.io import Run
 from surefoot.io.runs import Journal
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
-from surefoot.models.kinds.label_scorer import LabelScorer
+from surefoot.models.kinds.derived import LabelScorer
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.rl.config import ExpertIterationConfig

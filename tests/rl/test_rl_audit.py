@@ -12,13 +12,12 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import LabelError, PolicyError, ScoreError
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems, parse_problem
-from surefoot.models.kinds.label_scorer import LabelScorer
+from surefoot.models.kinds.derived import LabelScorer
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, StepLabel, Trace, Usage
-from surefoot.rl.audit import audit_policy, shape_of
 from surefoot.rl.log import Shape
-from surefoot.rl.rollouts import Task
+from surefoot.rl.rollouts import Task, audit_policy, shape_of
 from surefoot.segment import Line, segment_trace
 
 RATE = 0.12

@@ -21,7 +21,7 @@ from surefoot.lab.world import (
     worked_solution,
 )
 from surefoot.models.engine.causal import load_causal
-from surefoot.models.kinds.label_scorer import LabelScorer
+from surefoot.models.kinds.derived import LabelScorer
 from surefoot.policies import IN_PROCESS
 from surefoot.policies.prompts import encode_prompt
 from surefoot.policies.scripted import ScriptedPolicy

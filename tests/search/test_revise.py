@@ -6,7 +6,7 @@ from toy_search import HashScorer, ScriptedPolicy, Watched, problems, searched
 
 from surefoot.errors import SandboxError
 from surefoot.labelling import VerifierLabeller, open_verifier
-from surefoot.models.kinds.label_scorer import LabelScorer
+from surefoot.models.kinds.derived import LabelScorer
 from surefoot.policies import IN_PROCESS
 from surefoot.policies.prompts import PromptFormat
 from surefoot.records import Message, Problem

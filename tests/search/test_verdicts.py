@@ -14,7 +14,7 @@ from toy_search import GRADER, STEPS, chance, problems, random_solver
 
 from surefoot.io import read_records, write_records
 from surefoot.labelling import VerifierLabeller, open_verifier
-from surefoot.models.kinds.label_scorer import LabelScorer
+from surefoot.models.kinds.derived import LabelScorer
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Candidate
 from surefoot.records import Problem, StepScores, Trace

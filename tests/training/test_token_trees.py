@@ -17,7 +17,7 @@ from surefoot.errors import TrainingError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.engine import tree_attention
 from surefoot.models.engine.causal import load_causal
-from surefoot.models.engine.tree_plan import key_intervals
+from surefoot.models.engine.tree_attention import key_intervals
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.models.lora import Lora

@@ -324,7 +324,7 @@ class JudgeSettings(SettingsGroup):
     def open(self, loading: Loading) -> Iterator[StepScorer | None]:
         """The judge, if there is one. Raises ``CheckpointError``."""
         if self.verifier:
-            from surefoot.models.kinds.label_scorer import LabelScorer
+            from surefoot.models.kinds.derived import LabelScorer
 
             with open_verifiers(self.verifier, sandbox=self.sandbox) as labeller:
                 yield LabelScorer(labeller, name="+".join(self.verifier))

@@ -221,7 +221,7 @@ class RunSearch(Command):
         how = self.judge.aggregate or trace_rule(scorer)
         steps = list(read_records(rows, HeldOutStep))
         if self.judge.calibrated:
-            from surefoot.models.kinds.calibrated import load_calibration
+            from surefoot.models.kinds.derived import load_calibration
 
             scores = load_calibration(checkpoint).map.apply([step.score for step in steps]).tolist()
             steps = [

@@ -3,7 +3,7 @@
 Reliability, expected calibration error (ECE) and Brier score, overall and by the step's position, against
 labels of correctness. Temperature, Platt and isotonic maps are fitted on one half of the problems and
 evaluated on the other, before and after. Sources: ``surefoot.stats.calibration`` and
-``surefoot.models.kinds.calibrated``.
+``surefoot.models.kinds.derived``.
 
 A judge's labels against a small gold set: corrected rate, agreement, and changes between two versions.
 """
@@ -32,8 +32,8 @@ from surefoot.evaluation.step_scores import System
 from surefoot.extras import installed
 from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
-from surefoot.models.kinds.calibrated import Calibration as Fitted
-from surefoot.models.kinds.calibrated import fit_calibration
+from surefoot.models.kinds.derived import Calibration as Fitted
+from surefoot.models.kinds.derived import fit_calibration
 from surefoot.records import StepLabel, Trace
 from surefoot.stats.bootstrap import Bootstrap, group_numbers
 from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind, Reliability, reliability

@@ -21,7 +21,6 @@ from .omegaprm import TreeSettings as TreeSettings
 from .queueing import QueueCandidate as QueueCandidate
 from .queueing import priorities as priorities
 from .rollouts import RolloutRule as RolloutRule
-from .run_rollouts import RunMonteCarloLabeller as RunMonteCarloLabeller
 from .specification import Clause as Clause
 from .specification import Specification as Specification
 from .specification import read_tool_policy as read_tool_policy
@@ -33,6 +32,7 @@ from .verifiers.equations.verifier import EquationVerifier as EquationVerifier
 from .verifiers.gold_calls import GoldCallVerifier as GoldCallVerifier
 from .verifiers.programs import ProgramGrader as ProgramGrader
 from .verifiers.programs import grade_traces as grade_traces
+from .verifiers.state_replay import RunMonteCarloLabeller as RunMonteCarloLabeller
 from .verifiers.state_replay import StateReplayVerifier as StateReplayVerifier
 from .verifiers.state_replay import gold_calls as gold_calls
 from .verifiers.tool_calls import TOOL_RULES as TOOL_RULES

@@ -36,7 +36,7 @@ _WEIGHTS = (
 
 CARD = "surefoot.json"
 CALIBRATION = "calibration.json"
-"""Beside the card, where scores were calibrated (:mod:`surefoot.models.kinds.calibrated`)."""
+"""Beside the card, where scores were calibrated (:mod:`surefoot.models.kinds.derived`)."""
 
 RELEASE = "card.json"
 """Next to it, where ``surefoot card build`` wrote it."""

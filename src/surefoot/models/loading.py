@@ -26,8 +26,7 @@ from surefoot.models.card import (
     read_card,
 )
 from surefoot.models.families.registry import FAMILIES, find_family, quoted
-from surefoot.models.kinds.calibrated import CalibratedScorer, load_calibration
-from surefoot.models.kinds.ensemble import Ensemble
+from surefoot.models.kinds.derived import CalibratedScorer, Ensemble, load_calibration
 from surefoot.models.lora import base_of
 from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.policies.devices import LOADING, Loading

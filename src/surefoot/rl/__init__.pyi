@@ -6,7 +6,6 @@ from .advantage import Group as Group
 from .advantage import LeaveOneOut as LeaveOneOut
 from .advantage import Reinforce as Reinforce
 from .advantage import group_advantages as group_advantages
-from .audit import audit_policy as audit_policy
 from .config import KL as KL
 from .config import PRESETS as PRESETS
 from .config import CloningConfig as CloningConfig
@@ -36,6 +35,7 @@ from .report import write_report as write_report
 from .rollouts import Judges as Judges
 from .rollouts import Server as Server
 from .rollouts import Task as Task
+from .rollouts import audit_policy as audit_policy
 from .rollouts import roll_out as roll_out
 from .rounds import clone as clone
 from .rounds import iterate as iterate

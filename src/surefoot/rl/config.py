@@ -67,7 +67,7 @@ class KL(FrozenModel):
 
 
 class Objective(FrozenModel):
-    """The policy loss; :mod:`surefoot.rl.loss` has the formulas."""
+    """The policy loss; :mod:`surefoot.rl.actor` has the formulas."""
 
     clip_low: float = Field(
         default=0.2, gt=0, le=1, description="The probability ratio is clipped below 1 - clip_low."

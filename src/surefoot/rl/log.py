@@ -31,7 +31,7 @@ class _Row(BaseModel):
 
 
 class Shape(_Row):
-    """Lengths of traces (:func:`surefoot.rl.audit.shape_of`); ``None``: nothing to count."""
+    """Lengths of traces (:func:`surefoot.rl.rollouts.shape_of`); ``None``: nothing to count."""
 
     traces: Count = 0
     tokens: float | None = None

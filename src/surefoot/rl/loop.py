@@ -32,12 +32,11 @@ from surefoot.protocols import Sampling
 from surefoot.records import Problem, Usage
 from surefoot.rl.actor import Actor, LearnerSettings, ReferencePolicy, Updater, UpdateStatistics
 from surefoot.rl.advantage import Gae, total_return
-from surefoot.rl.audit import audit_policy, shape_of
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import with_rewards
 from surefoot.rl.judges import Critic, OnlinePRM
 from surefoot.rl.log import RLLog, SampleRow, Seconds, UpdateRow, scalars, stop_reason, watch
-from surefoot.rl.rollouts import Judges, RolloutBatch, Server, Task, judge, roll_out
+from surefoot.rl.rollouts import Judges, RolloutBatch, Server, Task, audit_policy, judge, roll_out, shape_of
 from surefoot.rl.sample import FloatArray, RewardStream, Sample
 from surefoot.scores import trace_score
 from surefoot.segment import visible_part

@@ -27,12 +27,11 @@ from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import RUN_CHANNELS, Policy, ProblemTrace, TraceChannel
 from surefoot.records import Problem, Record, StepScores, Trace, Usage
-from surefoot.rl.audit import audit_policy
 from surefoot.rl.channels import RewardChannels, require_no_leak, reward_channels, trace_canaries
 from surefoot.rl.config import CloningConfig, ExpertIterationConfig, RoundsConfig
 from surefoot.rl.credit import Need
 from surefoot.rl.log import EvaluationRow, scalars
-from surefoot.rl.rollouts import Task
+from surefoot.rl.rollouts import Task, audit_policy
 from surefoot.scores import checked_scores, require_fit
 from surefoot.segment import visible_part
 from surefoot.training.config import write_rows

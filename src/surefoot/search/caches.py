@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import cast
 
-from surefoot.models.kinds.calibrated import CalibratedScorer
+from surefoot.models.kinds.derived import CalibratedScorer
 from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.protocols import Policy, StepScorer
 

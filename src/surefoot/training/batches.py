@@ -16,8 +16,13 @@ from transformers import PreTrainedModel
 from surefoot.errors import CheckpointError, TrainingError
 from surefoot.models.engine.causal import Entropy, require_plain_head, token_statistics
 from surefoot.models.engine.packing import pad_batch, tree_limit
-from surefoot.models.engine.tree_attention import attending_to_trees, branch_tokens, tree_pass
-from surefoot.models.engine.tree_plan import Slots, TokenBranch
+from surefoot.models.engine.tree_attention import (
+    Slots,
+    TokenBranch,
+    attending_to_trees,
+    branch_tokens,
+    tree_pass,
+)
 from surefoot.training.config import Layout, LoopConfig
 from surefoot.training.examples import Example, ExampleFile
 from surefoot.tree import TokenIndex, shared_length

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surefoot.models.engine.tree_plan import TokenBranch, key_intervals, row_blocks
+from surefoot.models.engine.tree_attention import TokenBranch, key_intervals, row_blocks
 
 
 def branches_of(sequences: list[tuple[int, ...]], known: int) -> list[TokenBranch]:

@@ -10,7 +10,7 @@ from sklearn.calibration import _SigmoidCalibration
 from sklearn.linear_model import LogisticRegression
 
 from surefoot.errors import CheckpointError, ScoreError
-from surefoot.models.kinds.calibrated import (
+from surefoot.models.kinds.derived import (
     CALIBRATION,
     CalibratedScorer,
     IsotonicMap,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from surefoot.errors import ScoreError
 from surefoot.models.card import CheckpointCard
-from surefoot.models.kinds.ensemble import Ensemble
+from surefoot.models.kinds.derived import Ensemble
 from surefoot.protocols import StepScorer
 
 ITEMS = one_character_steps("ab")

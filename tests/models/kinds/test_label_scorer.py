@@ -8,7 +8,7 @@ import pytest
 
 from surefoot.errors import ScoreError
 from surefoot.lab.world import ExactLabeller
-from surefoot.models.kinds.label_scorer import LabelScorer
+from surefoot.models.kinds.derived import LabelScorer
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, Usage
 

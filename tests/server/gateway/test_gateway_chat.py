@@ -16,7 +16,7 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.labelling import VerifierLabeller, open_verifier
-from surefoot.models.kinds.label_scorer import LabelScorer
+from surefoot.models.kinds.derived import LabelScorer
 from surefoot.policies import IN_PROCESS
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, SampleResult, Sampling

@@ -15,7 +15,7 @@ from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.kinds.classifier import RewardModel
-from surefoot.models.kinds.label_scorer import LabelScorer
+from surefoot.models.kinds.derived import LabelScorer
 from surefoot.models.remote.scorer import RemoteScorer
 from surefoot.models.remote.wires import GatewayScore as GatewayWire
 from surefoot.models.scorer import Scorer

@@ -12,7 +12,7 @@ from gateway_server import LineScorer, ask, served
 from openai import AsyncOpenAI, OpenAI
 from openai_server import Reply, chat, serve
 
-from surefoot.models.kinds.ensemble import Ensemble
+from surefoot.models.kinds.derived import Ensemble
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, SampleRequest

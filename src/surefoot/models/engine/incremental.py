@@ -8,8 +8,7 @@ from transformers import PreTrainedModel
 
 from surefoot.models.encoding import EncodedTrace
 from surefoot.models.engine.packing import TrunkOutput, read_trees
-from surefoot.models.engine.tree_attention import TokenPool
-from surefoot.models.engine.tree_plan import Slots
+from surefoot.models.engine.tree_attention import Slots, TokenPool
 from surefoot.models.scorer import Scorer, StepModel, readable
 from surefoot.policies.prefix_cache import bytes_per_token
 from surefoot.tree import TokenIndex, Tokens

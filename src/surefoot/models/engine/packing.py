@@ -17,8 +17,13 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from surefoot.models.engine.tree_attention import TokenPool, attending_to_trees, read_branches
-from surefoot.models.engine.tree_plan import Slots, TokenBranch
+from surefoot.models.engine.tree_attention import (
+    Slots,
+    TokenBranch,
+    TokenPool,
+    attending_to_trees,
+    read_branches,
+)
 from surefoot.tree import Tokens, shared_length
 
 PASS_TOKENS = {"cpu": 1024}

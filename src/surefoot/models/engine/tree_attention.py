@@ -22,11 +22,92 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
-from surefoot.models.engine.tree_plan import KeyIntervals, Slots, TokenBranch, key_intervals, row_blocks
+Slots = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenBranch:
+    """New tokens of one sequence: those at depths ``start`` to ``stop`` - 1."""
+
+    ids: tuple[int, ...]
+    """The whole sequence."""
+    path: Slots
+    """Slot of each of its tokens, valid up to ``stop``."""
+    start: int
+    stop: int
+    jump: bool
+    """Whether its ancestors include tokens that are neither new nor ancestors of the branch before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyIntervals:
+    """The keys of one pass: row q sees key k if ``begin[k] <= q < end[k]``. All of shape [K]."""
+
+    slots: Slots
+    begin: NDArray[np.int64]
+    """Never falls from one key to the next."""
+    end: NDArray[np.int64]
+    rows: int
+
+    def of_rows(self, first: int, last: int) -> NDArray[np.int64]:
+        """Which keys rows ``first`` to ``last`` - 1 see."""
+        behind = int(np.searchsorted(self.begin, last))
+        return np.flatnonzero(self.end[:behind] > first)
+
+
+def key_intervals(branches: Sequence[TokenBranch]) -> KeyIntervals:
+    """The keys of a pass over ``branches``, which come depth first."""
+    slots: list[Slots] = []
+    begin: list[NDArray[np.int64]] = []
+    closed: list[tuple[NDArray[np.int64], int]] = []
+    path = numbers = np.zeros(
+        0, dtype=np.int64
+    )  # slots of the tokens that are open, and their numbers as keys
+    row = keys = 0
+    for branch in branches:
+        above = branch.path[: branch.start]
+        both = min(len(path), len(above))
+        equal = path[:both] == above[:both]
+        common = both if equal.all() else int(equal.argmin())
+        closed.append((numbers[common:], row))
+        fresh, new = above[common:], branch.stop - branch.start
+        slots += [fresh, branch.path[branch.start : branch.stop]]
+        begin += [np.full(len(fresh), row), np.arange(row, row + new)]
+        path = branch.path[: branch.stop]
+        numbers = np.concatenate([numbers[:common], np.arange(keys, keys + len(fresh) + new)])
+        row, keys = row + new, keys + len(fresh) + new
+    end = np.full(keys, row)
+    for interval, at in closed:
+        end[interval] = at
+    return KeyIntervals(slots=np.concatenate(slots), begin=np.concatenate(begin), end=end, rows=row)
+
+
+def row_blocks(branches: Sequence[TokenBranch], *, size: int, free: float) -> Iterator[tuple[int, int, bool]]:
+    """Rows that one call of attention takes: first, last + 1, and whether they are one branch from the root.
+
+    ``size``: most rows of a branch in one. ``free``: masked scores that cost as much as a further call.
+    """
+    first = rows = above = pieces = 0
+    for branch in branches:
+        for start in range(branch.start, branch.stop, size) if branch.start else [0]:
+            stop = min(branch.stop, start + size) if branch.start else branch.stop
+            jump = branch.jump and start == branch.start
+            new = stop - start
+            unseen = new * (above + rows - start) + rows * new if pieces else 0
+            if pieces and (jump or not above or not start or unseen > free):
+                yield first, first + rows, not above and pieces == 1
+                first, rows, pieces = first + rows, 0, 0
+            if not pieces:
+                above = start
+            rows, pieces = rows + new, pieces + 1
+    if pieces:
+        yield first, first + rows, not above and pieces == 1
+
 
 _NAME = "surefoot_tree"
 _BLOCK = {"cpu": 128}

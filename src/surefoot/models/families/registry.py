@@ -88,7 +88,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             engines=("vllm",),
         ),
         "pure": Family(
-            "pure:Pure",
+            "trl:Pure",
             ("jinachris/PURE-PRM-7B", "jinachris/Qwen2.5-Math-7B-PRM800K"),
             _qwen_head(marker=False),
             engines=("vllm",),

@@ -1,4 +1,6 @@
-"""Calibrated scores: a map fitted on held-out steps, stored in the checkpoint.
+"""Scorers made of others: calibrated, several combined, or a labeller's.
+
+A calibration is a map fitted on held-out steps, stored in the checkpoint.
 
 Temperature (Guo et al., arXiv 1706.04599) divides the score's log odds by one number: 1/2 stays 1/2, so it
 cannot correct scores that are too high or too low overall. Platt scaling (Platt 1999, "Probabilistic
@@ -10,8 +12,11 @@ that split say nothing.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -21,10 +26,12 @@ from pydantic import Field
 
 from surefoot.errors import ScoreError
 from surefoot.io import write_json
-from surefoot.models.card import CALIBRATION, read_json
+from surefoot.labels import as_target
+from surefoot.models.card import CALIBRATION, SERVER, CheckpointCard, read_json
 from surefoot.models.scorer import CheckpointScorer
-from surefoot.protocols import ProblemTrace, StepScorer
-from surefoot.records import FrozenModel, StepScores, content_id
+from surefoot.protocols import Labeller, ProblemTrace, StepScorer, TraceChannel
+from surefoot.records import FrozenModel, LabelKind, StepLabel, StepScores, Usage, content_id
+from surefoot.scores import TraceRule, channels_read, checked_scores, complete_scores
 from surefoot.stats.calibration import Binning, MapKind, expected_calibration_error
 from surefoot.stats.regression import isotonic_regression, logistic_regression, sigmoid
 from surefoot.stats.roc import roc_auc
@@ -238,3 +245,138 @@ _FITS: Mapping[MapKind, Callable[[FloatArray, FloatArray], TemperatureMap | Plat
 def _auc(score: FloatArray, fact: FloatArray) -> str:
     """AUC against whether a step is more likely good than not."""
     return f"{roc_auc(score, np.where(fact > 0.5, 1, 0)).value:.3f}"
+
+
+Combine = Literal["mean", "min"]
+
+
+class Ensemble(CheckpointScorer):
+    """A :class:`surefoot.protocols.StepScorer` that combines others step by step.
+
+    The minimum over members is harder to exploit than any member (Coste et al., arXiv 2310.02743, for outcome
+    reward models). Agreement proves nothing: models of one base share its blind spots.
+
+    A step that any member has not scored is unscored, with the members' reasons: a mean over the others would
+    not be comparable. Raises ``ValueError`` for no members, or members whose cards say that their scores mean
+    different things (the mean of a value and a correctness is meaningless).
+    """
+
+    def __init__(
+        self,
+        scorers: Sequence[StepScorer],
+        how: Combine = "mean",
+        *,
+        name: str | None = None,
+    ) -> None:
+        if not scorers:
+            raise ValueError("'scorers' is empty: an ensemble needs a member")
+        cards = [card for scorer in scorers if (card := getattr(scorer, "card", None))]
+        # what a server's scores mean is not known here
+        meanings = {card.score_means for card in cards if card.family != SERVER}
+        if len(meanings) > 1:
+            raise ValueError(f"the members' scores mean different things: {', '.join(sorted(meanings))}")
+        if how not in ("mean", "min"):
+            raise ValueError(f"'how' is 'mean' or 'min', not {how!r}")
+        self.scorers, self.how = tuple(scorers), how
+        names = [getattr(scorer, "name", type(scorer).__name__) for scorer in scorers]
+        self.name = name or "+".join(names)
+        rules = {card.aggregation for card in cards}
+        self.card = CheckpointCard(
+            family="ensemble",
+            kind="prm",
+            aggregation=rules.pop() if len(rules) == 1 else "min",
+            score_means=meanings.pop() if meanings else "value",
+            label_source=", ".join(sorted({card.label_source for card in cards})) or "unknown",
+            reads=tuple(sorted(frozenset().union(*map(channels_read, scorers)))),
+            base=", ".join(names),
+        )
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """Combined scores, one record per trace, in order; usage sums all members.
+
+        Raises ``ScoreError`` if a member's scores do not fit the traces.
+        """
+        by_member = [checked_scores(scorer, items) for scorer in self.scorers]
+        return [self._combine(members) for members in zip(*by_member, strict=True)]
+
+    def _combine(self, members: tuple[StepScores, ...]) -> StepScores:
+        scores: list[float | None] = []
+        for step in zip(*(member.scores for member in members), strict=True):
+            values = complete_scores(step)
+            mean = None if values is None else math.fsum(values) / len(values)
+            scores.append(min(values) if values and self.how == "min" else mean)
+        reasons = [f"{m.scorer}: {m.unscored_reason}" for m in members if m.unscored_reason]
+        return StepScores.of_model(
+            trace_id=members[0].trace_id,
+            scorer=self.name,
+            scores=tuple(scores),
+            unscored_reason="; ".join(reasons) or None,
+            usage=reduce(add, (member.usage for member in members)),
+        )
+
+
+class LabelScorer:
+    """A :class:`surefoot.protocols.StepScorer` that says what ``labeller`` says.
+
+    Labels of ``kind`` count, others are passed over; several of one step are averaged. A value is the score,
+    a correctness of +1, 0, -1 is 1, ``neutral``, 0, and an advantage A is (1 + A) / 2. A step without a label
+    that is known has the score ``unknown``, by default none, with the label's reason. What a label's evidence
+    says is the score's reason. ``usage`` counts what the labels cost: the tokens of policy, judge or model
+    that the labeller used are the scorer's verifier tokens.
+
+    ``score_traces`` runs the labeller in a new event loop: call it from a thread without one, as searches do.
+    A labeller that calls a server needs a separate policy, which the search does not use. Raises
+    ``ScoreError`` for a ``neutral`` outside [0, 1]."""
+
+    @property
+    def reads(self) -> frozenset[TraceChannel]:
+        return channels_read(self.labeller)
+
+    def __init__(
+        self,
+        labeller: Labeller,
+        *,
+        name: str,
+        kind: LabelKind = "correctness",
+        neutral: float = 1.0,
+        unknown: float | None = None,
+    ) -> None:
+        if not 0 <= neutral <= 1:
+            raise ScoreError(f"'neutral' is {neutral}; scores lie in [0, 1]")
+        self.labeller, self.name, self.kind = labeller, name, kind
+        self.neutral, self.unknown = neutral, unknown
+        self.aggregation: TraceRule = "verdicts" if kind == "correctness" and unknown is None else "min"
+        """How the scores of a trace become one number, where nothing else is asked for."""
+        self.overlaps = bool(getattr(labeller, "overlaps", False))
+        """Whether several threads may call it at once."""
+
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """One record an item, one score a step."""
+        labels = asyncio.run(self.labeller.label(items))
+        return [self._record(item, row) for item, row in zip(items, labels, strict=True)]
+
+    def _record(self, item: ProblemTrace, labels: Sequence[StepLabel]) -> StepScores:
+        of_kind = [label for label in labels if label.kind == self.kind]
+        scores: list[float | None] = []
+        reasons: list[str | None] = []
+        for step in range(len(item.trace.steps)):
+            targets = [as_target(label, neutral=self.neutral) for label in of_kind if label.step == step]
+            scores_of_step = [score for score in targets if score is not None]
+            scores.append(sum(scores_of_step) / len(scores_of_step) if scores_of_step else self.unknown)
+            messages = [
+                label.evidence.message for label in of_kind if label.step == step and label.evidence.message
+            ]
+            reasons.append("; ".join(messages) or None)
+        reason = None
+        if None in scores:
+            unknown = [label.reason for label in of_kind if label.value is None and label.reason]
+            reason = unknown[0] if unknown else f"the labeller gave no label of kind '{self.kind}'"
+        usage = sum((label.evidence.usage for label in labels), Usage())
+        return StepScores.of_model(
+            trace_id=item.trace.id,
+            scorer=self.name,
+            scores=tuple(scores),
+            unscored_reason=reason,
+            reasons=reasons if any(reasons) else (),
+            usage=Usage(verifier_tokens=usage.tokens, calls=usage.calls),
+        )
