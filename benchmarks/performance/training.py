@@ -77,7 +77,7 @@ def measure(
     """Both orders for one model, without ``rival`` ours alone: figures, and what they rest on."""
     config = TrainingConfig(
         epochs=1, batch_size=options.batch_size, learning_rate=rate, weight_decay=0.0, warmup=0.0,
-        head_epochs=0, microbatch_tokens=options.microbatch_tokens,
+        head_epochs=0, microbatch_tokens=options.microbatch_tokens, layout="padded",
     )  # fmt: skip
     examples = lab_examples(path, count)
     ours_order = batch_order(examples, config)
@@ -135,9 +135,16 @@ def measure_trees(
         path, examples = TRUNK, lab_alternatives(TRUNK, 8 if options.quick else 24)
     examples = sorted(examples, key=lambda one: len(one.ids))[: len(examples) // TRL_ROWS * TRL_ROWS]
     steps, count = len(examples) // TRL_ROWS, len(examples)
-    common = {"epochs": 2, "learning_rate": 1e-5, "weight_decay": 0.0, "warmup": 0.0, "head_epochs": 0}
+    common = {
+        "epochs": 2,
+        "learning_rate": 1e-5,
+        "weight_decay": 0.0,
+        "warmup": 0.0,
+        "head_epochs": 0,
+        "layout": "padded",
+    }
     rows = TrainingConfig(**common, batch_size=count, gradient_accumulation_steps=steps)
-    tree = TrainingConfig(**common, batch_size=count, layout="tree")
+    tree = TrainingConfig(**{**common, "layout": "tree"}, batch_size=count)
     runs: dict[str, Callable[[], Timing]] = {
         "tree": lambda: run_ours(path, examples, tree, CLOCKS[options.clock]),
         "rows": lambda: run_ours(path, examples, rows, CLOCKS[options.clock]),

@@ -34,9 +34,9 @@ CONFIG = ExpertIterationConfig(
 class Worsening:
     """Worked solutions in the first round, and from then on the advice to answer 0 at once."""
 
-    async def __call__(self, policy, problems: Sequence[Problem], *, number: int, seed: int):
+    async def __call__(self, policy, problems: Sequence[Problem], seed: int):
         def learned(problem: Problem) -> Trace:
-            text = worked_solution(parse_problem(problem.text)) if number == 1 else "The answer is 0."
+            text = worked_solution(parse_problem(problem.text)) if seed == 1_000_003 else "The answer is 0."
             return segment_trace(Trace(problem_id=problem.id, text=text, finish_reason="stop"), Line())
 
         return [
@@ -93,7 +93,7 @@ def evaluations(*accuracies: float) -> list[EvaluationRow]:
 
 
 def test_rounds_take_their_problems_in_turn(tmp_path) -> None:
-    run(tmp_path, held_out=0, rounds=2, problems=9, start="last", data="last")
+    run(tmp_path, held_out=0, rounds=2, problems=9, start="last")
     assert (tmp_path / "policy" / "model.safetensors").exists()
     taken = [
         [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, Step, StepLabel, StepScores, Trace
-from surefoot.search.trust import balanced_threshold, false_accepts, score_held_out, trust_of
+from surefoot.search.trust import balanced_threshold, false_accepts, score_held_out, training_rows, trust_of
 
 
 class Reads:
@@ -120,3 +120,14 @@ def test_false_accepts_are_the_wrong_solutions_that_reach_the_threshold(solution
     accepted = [(min(scores) if how == "min" else scores[-1]) >= threshold for scores in wrong]
     assert share.value == sum(accepted) / len(wrong)
     assert share.low <= share.value <= share.high
+
+
+def test_rivals_get_a_bounded_sample_of_the_training_steps_and_all_of_few():
+    items = [item(p, 0, "98", "+-", "1") for p in range(50)]
+    everything = training_rows(iter(items))
+    assert [good for _, good in everything] == [True, False] * 50
+    some = training_rows(iter(items), most=20)
+    assert len(some) == 20
+    assert {fact.prefix for fact, _ in some} < {fact.prefix for fact, _ in everything}
+    late = sum(fact.prefix in {other.prefix for other, _ in everything[50:]} for fact, _ in some)
+    assert 4 <= late <= 16, "the first ones have no better chance"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from surefoot.errors import TrainingError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
-from surefoot.training.batches import batch_order, cut_microbatches, lay_out, require_layout, sharing_rows
+from surefoot.training.batches import batch_order, cut_microbatches, lay_out, sharing_rows, with_layout
 from surefoot.training.config import TrainingConfig
 from surefoot.training.examples import Example
 
@@ -75,7 +75,7 @@ def test_packed_traces_do_not_see_each_other(base, request):
         outputs.append(torch.cat(made))
     for found in outputs[:2]:
         torch.testing.assert_close(found, outputs[2], atol=2e-5, rtol=1e-4)
-    require_layout(model.trunk, "packed")
+    assert with_layout(TrainingConfig(), model.trunk).layout == "packed"
 
 
 def test_a_trunk_that_mixes_packed_traces_is_found_out(lab_base):
@@ -95,4 +95,4 @@ def test_a_trunk_that_mixes_packed_traces_is_found_out(lab_base):
 
     for layout in ("packed", "tree"):
         with pytest.raises(TrainingError, match=f"layout '{layout}'"):
-            require_layout(Blind(model.trunk), layout)
+            with_layout(TrainingConfig(layout=layout), Blind(model.trunk))

@@ -25,9 +25,9 @@ from surefoot.training.batches import (
     batch_order,
     cut_microbatches,
     lay_out,
-    require_layout,
     tokens_read,
     tree_branches,
+    with_layout,
 )
 from surefoot.training.classifier import train
 from surefoot.training.config import ImplicitConfig, SFTConfig, TrainingConfig
@@ -216,7 +216,7 @@ def test_flex_attention_sees_what_the_blocks_see(lab_base) -> None:
     with tree_attention.attending_to_trees(model.trunk), torch.no_grad():
         batch = lay_out(parts, "tree", torch.device("cpu"), trunk=model.trunk)
         tree = batch.shared_rows["tree"]
-        intervals = key_intervals(tree_branches(parts, merge=True)[0])
+        intervals = key_intervals(tree_branches(parts)[0])
         mask = tree_attention.flex_mask(intervals, torch.device("cpu"))
         for seen in (tree, tree_attention.TreePass(slots=tree.slots, blocks=[], block_mask=mask)):
             shared = batch.shared_rows | {"tree": seen}
@@ -256,4 +256,5 @@ def test_a_trunk_that_does_not_tell_branches_apart_is_refused(lab_base) -> None:
     trunk.config.sliding_window = 4
     for layout in ("packed", "tree"):
         with pytest.raises(TrainingError, match=f"layout '{layout}'"):
-            require_layout(trunk, layout)
+            with_layout(TrainingConfig(layout=layout), trunk)
+    assert with_layout(TrainingConfig(), trunk).layout == "padded"

@@ -25,15 +25,16 @@ def written(seconds_per_item, items):
     return lines
 
 
-def test_a_log_gets_a_line_a_minute():
+def test_a_log_gets_a_first_line_and_then_one_a_minute():
     lines = written(5, 120)  # ten minutes
     assert len(lines) == 10
-    assert lines[0] == "stage 2 of 10, train-labels: 12 of 120 after 1:00, about 9:00 left"
-    assert lines[-1] == "stage 2 of 10, train-labels: 120 of 120 after 10:00"
+    assert lines[0] == "stage 2 of 10, train-labels: 2 of 120 after 0:10, about 9:50 left"
+    assert lines[1] == "stage 2 of 10, train-labels: 14 of 120 after 1:10, about 8:50 left"
+    assert lines[-1] == "stage 2 of 10, train-labels: 110 of 120 after 9:10, about 0:50 left"
 
 
 def test_short_work_writes_nothing_and_slow_items_write_when_they_end():
-    assert written(1, 50) == []
+    assert written(1, 9) == []
     assert [re.search(r": (\d of 2)", line)[1] for line in written(150, 2)] == ["1 of 2", "2 of 2"]
 
 

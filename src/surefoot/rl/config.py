@@ -384,9 +384,6 @@ class RoundsConfig(CloningConfig):
         description="Fine-tune in each round from the policy that the run started with (first), or from the "
         "policy of the round before (last).",
     )
-    data: Literal["all", "last"] = Field(
-        default="all", description="Fine-tune on the data of all rounds so far, or of the last round alone."
-    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -399,15 +396,12 @@ class RoundsConfig(CloningConfig):
 
 
 class ExpertIterationConfig(RoundsConfig):
-    """Settings of expert iteration. The defaults are ReST-EM's: newest data, from the first policy."""
+    """Settings of expert iteration. The defaults are ReST-EM's: from the first policy on the newest data."""
 
     samples: int = Field(
         default=8,
         ge=1,
         description="Solutions per problem and round; ReST-EM samples 32 (MATH) and 64 (APPS).",
-    )
-    data: Literal["all", "last"] = Field(
-        default="last", description="Fine-tune on the data of all rounds so far, or of the last round alone."
     )
     keep_solutions: int = Field(
         default=4,

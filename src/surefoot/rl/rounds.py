@@ -66,10 +66,9 @@ class ProblemData(Record):
     """Of the policy; tokens of scorers count as verifier tokens."""
 
 
-Collector = Callable[..., Coroutine[Any, Any, list[ProblemData]]]
-"""``await collect(policy, problems, number=..., seed=...)`` lets the policy write solutions, and chooses what
-to learn from: one record per problem, in order. ``number`` counts the rounds, from 1; ``seed`` is
-the seed of the round."""
+Collector = Callable[[Policy, Sequence[Problem], int], Coroutine[Any, Any, list[ProblemData]]]
+"""Lets the policy write solutions with the seed of the round, and chooses what to learn from: one record per
+problem, in order."""
 
 
 class RoundRow(BaseModel):
@@ -83,7 +82,7 @@ class RoundRow(BaseModel):
     sampled: int = 0
     """Solutions written in this round."""
     learned: int = 0
-    """Traces that were learned from, including earlier rounds."""
+    """Traces that were learned from."""
     decisions: int = 0
     """Steps and ends that were learned."""
     dropped: dict[str, int] = Field(default_factory=dict)
@@ -116,8 +115,7 @@ def _flat(row: RoundRow) -> dict[str, JSON]:
 class Rounds:
     """Rounds from the checkpoint or hub name ``policy``, in the run directory.
 
-    Without ``collect`` the rounds learn from the ``demonstrations``. With ``distinct`` a text that several
-    rounds collected is learned once.
+    Without ``collect`` the rounds learn from the ``demonstrations``.
     """
 
     run: Run
@@ -127,7 +125,6 @@ class Rounds:
     collect: Collector | None
     progress: Progress
     demonstrations: Sequence[Demonstration] = ()
-    distinct: bool = False
     loading: Loading = LOADING
     judges: Mapping[str, Collection[TraceChannel]] = field(default_factory=dict)
     """What chooses the data, and the channels that each says it reads."""
@@ -215,8 +212,7 @@ class Rounds:
             return list(journal.read())
         policy, seed = self._policy(number - 1), self.config.seed + number * _SEED_STRIDE
         for part in missing:
-            collected = self.collect(policy, parts[part], number=number, seed=seed)
-            journal.write(part, asyncio.run(collected))
+            journal.write(part, asyncio.run(self.collect(policy, parts[part], seed)))
             self.progress(stage, part + 1, len(parts))
         return list(journal.read())
 
@@ -230,13 +226,8 @@ class Rounds:
         return [problems[order[at % len(problems)]] for at in range(first, first + count)]
 
     def _train(self, number: int) -> None:
-        rounds = range(1, number + 1) if self.config.data == "all" else (number,)
-        data = [record for n in rounds for record in self.run.journal(f"collected-{n}", ProblemData).read()]
-        learned = [
-            *self.demonstrations,
-            *(demonstration for record in data for demonstration in record.demonstrations),
-        ]
-        learned = _distinct(learned) if self.distinct else learned
+        data = list(self.run.journal(f"collected-{number}", ProblemData).read())
+        learned = [*self.demonstrations, *(one for record in data for one in record.demonstrations)]
         if not learned:
             counts = sum((Counter(record.dropped) for record in data), Counter[str]())
             reasons = (
@@ -307,17 +298,6 @@ class Rounds:
             raise RunError(f"{self.run.directory}: round {number} cannot be read: {error}") from error
 
 
-def _distinct(demonstrations: Sequence[Demonstration]) -> list[Demonstration]:
-    """Each text once, ignoring white space at its ends."""
-    unique: dict[tuple[object, ...], Demonstration] = {}
-    for demonstration in demonstrations:
-        text = (demonstration.trace.text or "").strip()
-        unique.setdefault(
-            (demonstration.trace.problem_id, text, demonstration.steps, demonstration.end), demonstration
-        )
-    return list(unique.values())
-
-
 def clone(
     run: Run,
     policy: str | Path,
@@ -368,9 +348,7 @@ def iterate(
     collect = partial(_collect, task, config)
     needs = frozenset[Need]({"outcome"} if task.scorer is None else {"outcome", "scores"})
     judges = task.reward_channels(needs).reads
-    rounds = Rounds(
-        run, policy, task, config, collect, progress, distinct=True, loading=loading, judges=judges
-    )
+    rounds = Rounds(run, policy, task, config, collect, progress, loading=loading, judges=judges)
     return rounds.run_all()
 
 
@@ -412,8 +390,6 @@ async def _collect(
     config: ExpertIterationConfig,
     policy: Policy,
     problems: Sequence[Problem],
-    *,
-    number: int,  # noqa: ARG001 (rounds are all alike)
     seed: int,
 ) -> list[ProblemData]:
     """A policy's own good solutions (a :data:`surefoot.rl.rounds.Collector`)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import numpy as np
 
@@ -18,7 +19,15 @@ from surefoot.scores import TraceRule, checked_scores, trace_rule, trace_score
 from surefoot.search.selection import SELECTORS
 from surefoot.stats.bootstrap import bootstrap_difference, bootstrap_mean
 from surefoot.stats.intervals import Interval, wilson_interval
-from surefoot.stats.reading import RIVALS, Reading, reading_gate, rival_scores, step_facts
+from surefoot.stats.reading import (
+    MOST_ROWS,
+    RIVALS,
+    Reading,
+    StepFacts,
+    reading_gate,
+    rival_scores,
+    step_facts,
+)
 from surefoot.stats.roc import auc_by_problem, roc_auc
 
 STEPS, CHOICES = "held-out-steps.jsonl", "held-out-choices.jsonl"
@@ -78,21 +87,32 @@ def score_held_out(
         for row in _steps(item, record):
             steps.append(row.model_copy(update={"prefix": facts[row.step].prefix}))
             step_inputs.append(facts[row.step])
-    fitted = [
-        (facts[step], good)
-        for item in training
-        for facts in [step_facts(item.problem, item.trace)]
-        for step, good in _good_steps(item).items()
-    ]
+    known = training_rows(training)
     if steps:
         names, good = [row.problem_id for row in steps], [row.good for row in steps]
-        training_rows = ([fact for fact, _ in fitted], [good for _, good in fitted]) if fitted else None
-        rivals = rival_scores(step_inputs, names, good, training_rows)
+        fitted = ([fact for fact, _ in known], [good for _, good in known]) if known else None
+        rivals = rival_scores(step_inputs, names, good, fitted)
         steps = [
             row.model_copy(update={"rivals": tuple(scores)})
             for row, scores in zip(steps, rivals.T.tolist(), strict=True)
         ]
     return HeldOutScores(steps=steps, choices=_choices(items, records, trace_rule(scorer)))
+
+
+def training_rows(items: Iterable[LabelledTrace], most: int = MOST_ROWS) -> list[tuple[StepFacts, bool]]:
+    """Facts and labels of at most so many labelled steps, all with the same chance: rivals are fitted on no
+    more, and memory does not grow with the data."""
+    rows: list[tuple[StepFacts, bool]] = []
+    steps, random = 0, Random(0)
+    for item in items:
+        facts: Sequence[StepFacts] = ()
+        for step, good in _good_steps(item).items():
+            steps += 1
+            at = len(rows) if len(rows) < most else random.randrange(steps)
+            if at < most:
+                facts = facts or step_facts(item.problem, item.trace)
+                rows[at : at + 1] = [(facts[step], good)]
+    return rows
 
 
 def reading_of(rows: Sequence[HeldOutStep]) -> Reading | None:

@@ -32,7 +32,7 @@ _COUNTED = "=+-*/^\\$?!,.:()"
 _WORD, _NUMBER = re.compile(r"\w+|[^\w\s]"), re.compile(r"\d+")
 _BUCKETS = 1 << 15
 """Hashed words of a bag."""
-_MOST_ROWS = 50_000
+MOST_ROWS = 50_000
 """Rows that a rival is fitted on, spread evenly over the data: more change no figure and cost minutes."""
 _SIMILAR = 1.25
 """Most times that one of two steps of similar length is as long as the other."""
@@ -182,8 +182,8 @@ def _fitted(
 ) -> FloatArray:
     if good.all() or not good.any():
         return np.zeros(rows.shape[0])
-    if len(good) > _MOST_ROWS:
-        chosen = np.linspace(0, len(good) - 1, _MOST_ROWS).astype(int)
+    if len(good) > MOST_ROWS:
+        chosen = np.linspace(0, len(good) - 1, MOST_ROWS).astype(int)
         known, good = known[chosen], good[chosen]
     return fit(known, good, rows)
 

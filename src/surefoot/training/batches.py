@@ -33,6 +33,7 @@ _TREE_ITEMS = 4096
 """Most items of a tree that are sorted together; the token ids of so many are in memory."""
 
 T = TypeVar("T")
+C = TypeVar("C", bound=LoopConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,15 +205,15 @@ def _grow(tree: TokenIndex[None], parts: Iterable[Example]) -> int:
     return new
 
 
-def tokens_read(items: Iterable[Example], layout: Layout) -> int:
-    """Tokens of a microbatch without padding; in the layout ``tree`` each distinct one counts once."""
-    if layout == "tree":
+def tokens_read(items: Iterable[Example], layout: Layout | None) -> int:
+    """Tokens of a microbatch without padding; where traces share a row each distinct one counts once."""
+    if layout in ("packed", "tree"):
         return _grow(TokenIndex(), (part for item in items for part in item.parts))
     return sum(len(part.ids) for item in items for part in item.parts)
 
 
 def cut_by_tokens(
-    ordered: Sequence[T], lengths: Callable[[T], Sequence[int]], most: int, layout: str = "padded"
+    ordered: Sequence[T], lengths: Callable[[T], Sequence[int]], most: int, layout: str | None = "padded"
 ) -> list[list[T]]:
     """Pieces of at most ``most`` tokens, padding included; an item that is longer has a piece to itself.
 
@@ -243,7 +244,11 @@ def _even(ordered: list[Example], count: int) -> list[list[Example]]:
 
 
 def lay_out(
-    parts: Sequence[Example], layout: Layout, device: torch.device, *, trunk: PreTrainedModel | None = None
+    parts: Sequence[Example],
+    layout: Layout | None,
+    device: torch.device,
+    *,
+    trunk: PreTrainedModel | None = None,
 ) -> Inputs:
     """The tensors of one microbatch; outputs come in the order of the parts and of their positions.
 
@@ -252,12 +257,12 @@ def lay_out(
     mask: torch.Tensor | None = None
     branches: list[TokenBranch] = []
     shared_rows: dict[str, Any] = {}
-    if layout == "padded" or trunk is None:
+    if layout in (None, "padded") or trunk is None:
         ids, mask = pad_batch([part.ids for part in parts])
         paths: list[Slots] = [np.arange(len(part.ids)) for part in parts]
         rows = [row for row, part in enumerate(parts) for _ in part.positions]
     else:
-        branches, paths = tree_branches(parts, merge=layout == "tree")
+        branches, paths = tree_branches(parts)
         ids, position_ids = branch_tokens(branches, device)
         shared_rows = {"position_ids": position_ids, "tree": tree_pass(trunk, branches)}
     reading = [(path, part.ids, at) for path, part in zip(paths, parts, strict=True) for at in part.positions]
@@ -272,17 +277,14 @@ def lay_out(
     )
 
 
-def tree_branches(parts: Sequence[Example], *, merge: bool) -> tuple[list[TokenBranch], list[Slots]]:
-    """The tree of ``parts``, depth first, and the row of every token of each part.
-
-    Without ``merge`` each part is a separate tree.
-    """
+def tree_branches(parts: Sequence[Example]) -> tuple[list[TokenBranch], list[Slots]]:
+    """The tree of ``parts``, depth first, and the row of every token of each part."""
     branches: list[TokenBranch] = []
     paths: list[Slots] = [np.zeros(0, dtype=np.int64)] * len(parts)
     rows, path = 0, paths[0]
     ids: tuple[int, ...] = ()
     for number in sorted(range(len(parts)), key=lambda number: parts[number].ids):
-        previous, ids = ids if merge else (), parts[number].ids
+        previous, ids = ids, parts[number].ids
         start, stop = shared_length(previous, ids), len(ids)
         path = paths[number] = np.concatenate([path[:start], np.arange(rows, rows + stop - start)])
         if stop > start:
@@ -329,23 +331,29 @@ class TokenReader(torch.nn.Module):
         return torch.stack(statistics)
 
 
-def require_layout(trunk: PreTrainedModel, layout: Layout) -> None:
-    """Raise ``TrainingError`` if ``trunk`` does not read traces that share a row as if each were alone."""
-    if layout == "padded":
-        return
+def with_layout(config: C, trunk: PreTrainedModel) -> C:
+    """``config`` with the layout that ``trunk`` can read, where none is asked for.
+
+    Raises ``TrainingError`` for one in which traces that share a row would see each other.
+    """
+    if config.layout == "padded":
+        return config
     was_training = trunk.training
     trunk.eval()
     try:
         fits = tree_limit(trunk) == sys.maxsize
     finally:
         trunk.train(was_training)
+    if config.layout is None:
+        return config.model_copy(update={"layout": "packed" if fits else "padded"})
     if not fits:
         raise TrainingError(
-            f"traces that share a row (layout '{layout}') would see each other in this trunk, or it has a "
-            "sliding window; use the layout 'padded'"
+            f"traces that share a row (layout '{config.layout}') would see each other in this trunk, or it "
+            "has a sliding window; use the layout 'padded'"
         )
+    return config
 
 
-def sharing_rows(trunk: PreTrainedModel, layout: Layout) -> AbstractContextManager[None]:
+def sharing_rows(trunk: PreTrainedModel, layout: Layout | None) -> AbstractContextManager[None]:
     """Inside, ``trunk`` reads what :func:`lay_out` makes; what reads with a mask has to be outside."""
-    return nullcontext() if layout == "padded" else attending_to_trees(trunk)
+    return nullcontext() if layout in (None, "padded") else attending_to_trees(trunk)

@@ -22,7 +22,7 @@ from surefoot.models.engine.tree_attention import product_dtype
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.stats.roc import roc_auc
-from surefoot.training.batches import lay_out, require_layout, sharing_rows
+from surefoot.training.batches import lay_out, sharing_rows, with_layout
 from surefoot.training.config import Loss, TrainingConfig, TrainingLog
 from surefoot.training.examples import Example
 from surefoot.training.loop import BETAS, CHECKPOINT, Progress, Validation, finish, run_updates
@@ -69,7 +69,7 @@ def train(
     that does not fit the loss, and for an option that the device, the trunk or the installation lacks.
     """
     check_head(config.loss, model.card.head)
-    _check_device(model, config)
+    config = _fitting(config, model)
     held_out = None
     if validation:
         held_out = HeldOut(validation, neutral_is_good=model.card.neutral == "good")
@@ -270,12 +270,11 @@ def _choose_parameters(model: RewardModel, config: TrainingConfig) -> None:
         recompute_activations(model.trunk)
 
 
-def _check_device(model: RewardModel, config: TrainingConfig) -> None:
+def _fitting(config: TrainingConfig, model: RewardModel) -> TrainingConfig:
     device = next(model.parameters()).device
     if config.bf16 and device.type == "cuda" and not torch.cuda.is_bf16_supported():
         raise TrainingError(f"'bf16' is on, but {torch.cuda.get_device_name(device)} lacks bfloat16")
-    if not config.freeze_trunk:
-        require_layout(model.trunk, config.layout)
+    return config if config.freeze_trunk else with_layout(config, model.trunk)
 
 
 _HEADS: dict[Loss, tuple[Head, ...]] = {

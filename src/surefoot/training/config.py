@@ -57,11 +57,11 @@ class LoopConfig(FrozenModel):
         description="Most tokens of one microbatch, padding included; adds microbatches where needed. In the "
         "layout tree 4,096 if not given.",
     )
-    layout: Layout = Field(
-        default="padded",
-        description="padded: one trace per row; packed: the traces of a microbatch in one row without seeing "
-        "each other, which saves padding and a mask; tree: in one row, with what several traces begin with "
-        "read once, for data whose traces share prefixes.",
+    layout: Layout | None = Field(
+        default=None,
+        description="padded: one trace per row; packed: the traces of a microbatch in one row, what they "
+        "begin with read once; tree: packed, with neighbours that begin alike in one update, for data whose "
+        "traces share prefixes. By default packed where the trunk allows it, else padded.",
     )
     gradient_checkpointing: bool = Field(
         default=False,

@@ -16,7 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from surefoot.errors import TrainingError
 from surefoot.models.kinds.implicit import ImplicitPRM, counted_tokens, response_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.training.batches import TokenReader, lay_out, require_layout, sharing_rows
+from surefoot.training.batches import TokenReader, lay_out, sharing_rows, with_layout
 from surefoot.training.config import ImplicitConfig, Layout, TrainingLog
 from surefoot.training.examples import DropCounter, Example, ExampleSet
 from surefoot.training.loop import BETAS, Progress, finish, run_updates
@@ -67,7 +67,7 @@ class OutcomeLoss(torch.nn.Module):
     Log π_ref(y) of all ``examples`` is computed here, once; with the model's cache, once for all runs.
     """
 
-    def __init__(self, model: ImplicitPRM, examples: Sequence[Example], layout: Layout = "padded") -> None:
+    def __init__(self, model: ImplicitPRM, examples: Sequence[Example], layout: Layout | None = None) -> None:
         super().__init__()
         self.reader, self._beta, self._layout = TokenReader(model.policy), model.settings.beta, layout
         distinct = list(dict.fromkeys(examples))
@@ -118,7 +118,7 @@ def train_implicit(
     processes = open_distributed(config.report_to, config, directory)
     if processes.rank > 0:
         processes.barrier()  # what the first process computes of the reference, the others find in its cache
-    require_layout(model.policy.base_model, config.layout)
+    config = with_layout(config, model.policy.base_model)
     summed = OutcomeLoss(model, examples, config.layout)  # reads the reference, without dropout
     if processes.rank == 0:
         processes.barrier()

@@ -30,7 +30,7 @@ from surefoot.policies.pretrained import context_length
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Record, Trace
-from surefoot.training.batches import TokenReader, lay_out, require_layout, sharing_rows
+from surefoot.training.batches import TokenReader, lay_out, sharing_rows, with_layout
 from surefoot.training.config import SFTConfig, TrainingLog, VerifierConfig
 from surefoot.training.examples import DropCounter, Example, ExampleSet
 from surefoot.training.loop import BETAS, Progress, finish, run_updates
@@ -102,7 +102,7 @@ def fit_tokens(
     not be found again, or a loss or gradient that is not finite, naming the traces.
     """
     _check_examples(model, examples)
-    require_layout(model.base_model, config.layout)
+    config = with_layout(config, model.base_model)
     if config.lora and not has_adapter(model):
         _check_base(model)
         add_adapter(model, config.lora, seed=config.seed)

@@ -1,4 +1,5 @@
-"""Progress of long work on standard error: one line on a terminal, a line a minute in a log file."""
+"""Progress of long work on standard error: one line on a terminal, in a log file a first line and then one a
+minute."""
 
 from __future__ import annotations
 
@@ -16,12 +17,13 @@ Progress = Callable[[str, int, int], None]
 """Called with the name of a stage, the items done and their total."""
 
 LINE_EVERY_S = 60.0
+FIRST_LINE_S = 10.0
 TERMINAL_EVERY_S = 0.2
 
 
 @contextmanager
 def show_progress() -> Iterator[Progress]:
-    """One line on a terminal, written over until the work is done; elsewhere a line a minute."""
+    """One line on a terminal, written over until the work is done; elsewhere a first line, then minutely."""
     if not sys.stderr.isatty():
         yield progress_lines(lambda line: click.echo(line, err=True), every_s=LINE_EVERY_S)
         return
@@ -42,18 +44,19 @@ def progress_lines(
 ) -> Progress:
     """Writes a line every so often with the share done and the time that is left at this pace.
 
-    Work of less than that time writes nothing. A resumed stage is timed from where it was resumed.
+    The first line comes after at most ten seconds; shorter work writes nothing. A resumed stage is timed from
+    where it was resumed.
     """
-    last_line_at = clock()
+    next_line_at = clock() + min(every_s, FIRST_LINE_S)
     starts: dict[str, tuple[float, int]] = {}
 
     def update(stage: str, done: int, total: int) -> None:
-        nonlocal last_line_at
+        nonlocal next_line_at
         now = clock()
         start, done_at_start = starts.setdefault(stage, (now, done))
-        if now - last_line_at < every_s:
+        if now < next_line_at:
             return
-        last_line_at = now
+        next_line_at = now + every_s
         pace = (now - start) / (done - done_at_start) if done > done_at_start else None
         remaining = (
             "" if pace is None or done >= total else f", about {clock_time(pace * (total - done))} left"
