@@ -1,16 +1,17 @@
-"""Every queue and limit of a server is a row of one table, which the documentation shows."""
+"""Every queue and limit of a server is a row of the table in docs/security.md."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from surefoot.concurrency import Shares
 from surefoot.guard.records import GuardSettings
-from surefoot.server.bounds import BOUNDS, bounds_table
 from surefoot.server.gateway.access import MOST_BUCKETS, Buckets
 from surefoot.server.gateway.settings import ServerLimits, ToolGuard
 
@@ -29,6 +30,27 @@ TEXTS = {
     "enabled",
 }
 """Settings of the guard that bound nothing."""
+PLACES = {
+    "access.READERS": ("_readers",),
+    "access.WRITERS": ("_writer",),
+    "openai.CONCURRENCY": ("window",),
+    "upstream.SCORING_TURNS": ("_scoring", "_threads"),
+    "gateway.TEXT_TURNS": ("_texts", "_threads"),
+    "checker.MOST_THREADS": ("_turns", "_threads"),
+    "request_log.WRITERS": ("_thread",),
+    "request_log.MOST_NOTED": ("_noted",),
+    "gateway.GUARD_TURNS": ("_turns",),
+    "guard.WORKERS": ("_threads",),
+    "conversations.MOST_BYTES": ("_bytes",),
+}
+"""By the row of their bound: attributes of such objects."""
+MODULES = {
+    **{name: f"surefoot.server.gateway.{name}" for name in ("access", "gateway", "request_log", "upstream")},
+    **{name: f"surefoot.policies.{name}" for name in ("http_client", "openai", "openai_responses")},
+    **{name: f"surefoot.guard.{name}" for name in ("conversations", "guard")},
+    "checker": "surefoot.answers.checker",
+}
+SETTINGS = {"server.limits": ServerLimits, "gateway.guard": ToolGuard}
 ALSO = {"Buckets": {"_rates", "_sign_ins"}, "Shares": {"shares"}, "FairQueue": {"turns"}}
 """Sites whose rows have the name of a setting or of the class's own constant."""
 
@@ -51,36 +73,49 @@ def _name(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
+class Row(NamedTuple):
+    """A line of the documentation's table."""
+
+    name: str
+    bounds: str
+    default: str
+    owner: str
+    share: str
+    beyond: str
+
+
+TABLE = (ROOT / "docs" / "security.md").read_text().partition("| name | bounds |")[2].splitlines()[2:]
+ROWS = [Row(*(cell.strip(" `") for cell in line.strip("|").split("|"))) for line in TABLE if line]
+
+
 def test_every_place_where_requests_wait_or_are_refused_is_a_row() -> None:
-    rows = {(row.name.split(".")[-2], place) for row in BOUNDS for place in row.attributes}
+    names = {row.name for row in ROWS}
+    assert {name for name in PLACES if "." in name} <= names
     found = {(module, name) for module, name, kind in sites() if name not in ALSO.get(kind, ())}
-    assert found == rows
+    assert found == {(row.split(".")[0], place) for row, places in PLACES.items() for place in places}
 
 
 def test_every_limit_that_can_be_set_is_a_row() -> None:
-    names = {row.name for row in BOUNDS}
+    names = {row.name for row in ROWS}
     limits = {f"server.limits.{name}" for name in ServerLimits.model_fields}
     guard = {
         f"gateway.guard.{name}" for name in {*GuardSettings.model_fields, *ToolGuard.model_fields} - TEXTS
     }
     assert limits | guard <= names
-    assert len(names) == len(BOUNDS)
+    assert len(names) == len(ROWS)
 
 
-def test_every_row_has_an_owner_and_a_share_and_the_documentation_shows_the_table() -> None:
-    for row in BOUNDS:
-        assert row.owner in {
-            "request",
-            "client",
-            "key",
-            "address",
-            "key or address",
-            "conversation",
-            "server",
-        }
-        assert row.share
-        assert row.beyond
-    assert bounds_table() in (ROOT / "docs" / "security.md").read_text()
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_row_has_its_value_an_owner_and_a_share(row: Row) -> None:
+    assert row.owner in {"request", "client", "key", "address", "key or address", "conversation", "server"}
+    assert row.share
+    assert row.beyond
+    group, field = row.name.rsplit(".", 1)
+    if group in SETTINGS:
+        value = SETTINGS[group].model_fields[field].default
+    else:
+        value = getattr(import_module(MODULES[group]), field)
+    assert row.default == ("none" if value is None else f"{value:,}".removesuffix(".0"))
 
 
 @pytest.mark.parametrize("others", [1, 3, 11])
@@ -119,4 +154,4 @@ def test_the_wall_clock_only_dates_records_and_what_is_stored() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"time.time", "datetime.now"}
     }
-    assert calls == {"monitor", "request_log", "gateway", "engine"}
+    assert calls == {"monitor", "request_log", "holds", "engine"}

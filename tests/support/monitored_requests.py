@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.segment import segment_trace
 from surefoot.server import GatewayCandidate, GatewayRecord, Monitor, MonitorSettings
-from surefoot.server.gateway.monitor import Observations
 
 
 def request_of(number: int, score: float) -> GatewayRecord:
@@ -28,8 +27,7 @@ def changed_monitor() -> Monitor:
     """A monitor whose answers' scores fell 30 requests ago."""
     monitor = Monitor(MonitorSettings(reference=100, run_length=1000, least=20))
     for number in range(180):
-        events = Observations()
-        events.count("accepted", number % 3 != 0)
-        events.count("unparsed", number % 2 == 0)
-        monitor.add(events, request_of(number, 0.8 if number < 150 else 0.2))
+        monitor.count("accepted", number % 3 != 0)
+        monitor.count("unparsed", number % 2 == 0)
+        monitor.chart.add(request_of(number, 0.8 if number < 150 else 0.2))
     return monitor

@@ -11,14 +11,13 @@ import pytest
 from gateway_server import LineScorer, ask, served
 
 from surefoot.concurrency import CALLER, FairQueue
-from surefoot.policies import IN_PROCESS
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.protocols import ProblemTrace, SampleRequest, Sampling
+from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Step, StepScores, Trace
 from surefoot.server.gateway.admission import Admission
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.settings import GatewaySettings
-from surefoot.server.gateway.upstream import FairBatcher, UpstreamPolicy, UpstreamScorer
+from surefoot.server.gateway.upstream import Upstream, UpstreamScorer
 
 
 def test_a_large_request_delays_neither_small_ones_nor_the_event_loop():
@@ -67,9 +66,9 @@ def item(caller, characters):
     return ProblemTrace(problem=problem, trace=trace)
 
 
-def batcher(scorer, policy=None):
-    policy = UpstreamPolicy(policy or ScriptedPolicy(lambda *_: "x"))
-    return FairBatcher(policy, UpstreamScorer(scorer), GatewaySettings(), on_batch=lambda _: None)
+def batcher(scorer):
+    policy = ScriptedPolicy(lambda *_: "x")
+    return Upstream(policy, UpstreamScorer(scorer), GatewaySettings(), on_batch=lambda _: None)
 
 
 def as_caller(key, work):
@@ -115,30 +114,20 @@ def test_slow_programs_of_one_client_leave_a_turn_for_another():
     asyncio.run(main())
 
 
-def test_calls_of_the_policy_take_turns_by_their_tokens():
+def test_requests_take_turns_by_what_they_may_cost():
     async def main():
-        order, gate = [], asyncio.Event()
+        order, admission = [], Admission(running=1, waiting=99)
+        gate = admission.reserve()
 
-        class Policy(ScriptedPolicy):
-            concurrency, overlaps = 1, True
+        async def run(key, cost):
+            CALLER.set(key)
+            async with admission.reserve(cost=cost):
+                order.append(key)
 
-            def capabilities(self):
-                return IN_PROCESS
-
-            async def sample(self, requests):
-                order.append(requests[0].prompt)
-                await gate.wait()
-                return await super().sample(requests)
-
-        made = batcher(None, Policy(lambda *_: "x"))
-        work = [
-            as_caller(key, made.sample([SampleRequest(prompt=key, sampling=Sampling(max_tokens=tokens))]))
-            for key, tokens in [("a", 900)] * 4 + [("b", 300)] * 4
-        ]
-        await asyncio.sleep(0.02)
-        gate.set()
+        async with gate:
+            work = [asyncio.ensure_future(run(*one)) for one in [("a", 900)] * 4 + [("b", 300)] * 4]
+            await asyncio.sleep(0.02)
         await asyncio.gather(*work)
-        made.close()
         assert order == ["a", "b", "b", "b", "a", "b", "a", "a"]
 
     asyncio.run(main())

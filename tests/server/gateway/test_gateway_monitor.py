@@ -25,13 +25,6 @@ from surefoot.server import (
     resume_monitor,
 )
 from surefoot.server.gateway.changes import ChangeChart, p_value
-from surefoot.server.gateway.monitor import Observations
-
-
-def counted(monitor, *event):
-    seen = Observations()
-    seen.count(*event)
-    monitor.add(seen, record_of(0))
 
 
 def record_of(number, *, text="a b\nc d\nAnswer: 3\n", answer="3", score=0.8, prompt="what is it", **fields):
@@ -139,13 +132,13 @@ def test_requests_that_clients_got_wrong_are_passed_over():
 def test_shares_need_enough_events():
     monitor = Monitor(MonitorSettings(window=20, least=10))
     assert monitor.share("unparsed") is None
-    counted(monitor, "unparsed", True, 9)
+    monitor.count("unparsed", True, 9)
     assert (monitor.share("unparsed"), monitor.alarm("unparsed")) == (1.0, False)
-    counted(monitor, "unparsed", True)
+    monitor.count("unparsed", True)
     assert monitor.alarm("unparsed")
-    counted(monitor, "accepted", True, 10)
+    monitor.count("accepted", True, 10)
     assert not monitor.alarm("accepted")
-    counted(monitor, "accepted", False, 100)
+    monitor.count("accepted", False, 100)
     assert (monitor.share("accepted"), monitor.alarm("accepted")) == (0.0, True)
 
 

@@ -11,15 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from surefoot.answers import AnswerChecker, Grader
 from surefoot.batching import Batcher
 from surefoot.errors import PolicyError
 from surefoot.policies import IN_PROCESS
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import SampleRequest, Sampling, StreamsText
-from surefoot.records import Usage
+from surefoot.records import Problem, Usage
 from surefoot.segment import ChannelReader
-from surefoot.server.gateway.request_session import RequestSession, _CertainText
-from surefoot.server.gateway.upstream import UpstreamPolicy
+from surefoot.server import GatewaySettings
+from surefoot.server.gateway.choice import CertainText
+from surefoot.server.gateway.plain import plain_choices
+from surefoot.server.gateway.plan import PLAIN, Plan
+from surefoot.server.gateway.search import StepSession
+from surefoot.server.gateway.upstream import Upstream
 
 
 @dataclass
@@ -28,6 +33,7 @@ class Writing:
 
     parts: list[str]
     name: str = "writing"
+    overlaps: bool = True
     fault: Exception | None = None
     asked: list[SampleRequest] = field(default_factory=list)
 
@@ -48,9 +54,21 @@ class Writing:
         return result
 
 
-def session_of(policy, stop):
-    batcher = Batcher(UpstreamPolicy(policy), overlap=True)
-    return RequestSession(batcher, separator="\n", max_tokens=99, stop=stop)
+def upstream_of(policy):
+    return Upstream(policy, None, GatewaySettings(), on_batch=lambda _: None)
+
+
+def answered(policy, stop=(), on_text=None):
+    """The choice of a plain request."""
+    sampling = Sampling(max_tokens=99, stop=tuple(stop))
+    plan = Plan(
+        problem=Problem(text="hi"), strategy=PLAIN, prompt="hi", sampling=sampling, stop=sampling.stop
+    )
+    show = (lambda number, reasoning, text: on_text(text)) if on_text else None
+    with AnswerChecker() as checker:
+        work = plain_choices(plan, upstream_of(policy), Grader(checker=checker), show, guarded=False)
+        [choice] = asyncio.run(work)
+    return choice, plan.usage
 
 
 def plainly(text, stops):
@@ -66,12 +84,9 @@ def plainly(text, stops):
     stops=st.lists(st.text("ab🙂", min_size=1, max_size=3), max_size=3),
 )
 def test_all_that_is_certain_is_shown_and_nothing_else(parts, stops):
-    session, shown = session_of(Writing(parts), tuple(stops)), []
-    request = SampleRequest(prompt="hi")
-    result = asyncio.run(session.stream(request, lambda number, text: shown.append(text)))
-    [whole] = asyncio.run(session_of(Writing(parts), tuple(stops)).sample([request]))
-    assert result == whole
-    assert session.visible(result.completions[0].text) == plainly("".join(parts), stops)
+    shown = []
+    assert answered(Writing(parts), stops, shown.append) == answered(Writing(parts), stops)
+    assert answered(Writing(parts), stops)[0].text == plainly("".join(parts), stops)
     for count in range(1, len(shown) + 1):
         so_far = "".join(parts[:count])
         may_follow = ("".join(more) for size in range(3) for more in product("ab🙂.", repeat=size))
@@ -80,7 +95,7 @@ def test_all_that_is_certain_is_shown_and_nothing_else(parts, stops):
 
 
 def test_the_state_of_a_stream_does_not_grow_with_its_text():
-    text, reader = _CertainText("", ("xyz", "<end>")), ChannelReader(inside=False)
+    text, reader = CertainText(("xyz", "<end>")), ChannelReader(inside=False)
     for number in range(2_000):
         reader.add(text.add(f"word {number} <thi "))
         kept = [
@@ -91,30 +106,28 @@ def test_the_state_of_a_stream_does_not_grow_with_its_text():
 
 def test_the_bound_and_the_stop_texts_are_asked_for():
     policy = Writing(["a b"])
-    session = session_of(policy, ("x",))
-    asyncio.run(session.stream(SampleRequest(prompt="hi"), lambda *_: None))
+    _, usage = answered(policy, ("x",), lambda _: None)
     [asked] = policy.asked
     assert (asked.sampling.stop, asked.sampling.max_tokens) == (("x",), 99)
-    assert session.policy_usage == Usage(prompt_tokens=1, completion_tokens=2, calls=1)
+    assert usage == Usage(prompt_tokens=1, completion_tokens=2, calls=1)
 
 
 def test_a_policy_that_is_asked_in_batches_writes_in_one_piece():
-    batcher, shown = Batcher(Writing(["a", "b"])), []
+    batcher, shown = Batcher(Writing(["a", "b"], overlaps=False)), []
     result = asyncio.run(batcher.stream(SampleRequest(prompt="hi"), lambda *new: shown.append(new)))
     assert (result.completions[0].text, shown) == ("ab", [])
     assert isinstance(batcher, StreamsText)
 
 
 def test_what_a_streaming_policy_raises_is_a_policys_error():
-    batcher = Batcher(UpstreamPolicy(Writing(["a"], fault=ValueError("odd"))), overlap=True)
+    batcher = upstream_of(Writing(["a"], fault=ValueError("odd")))
     with pytest.raises(PolicyError, match="it raised ValueError"):
         asyncio.run(batcher.stream(SampleRequest(prompt="hi"), lambda *_: None))
 
 
 def test_a_policy_that_shows_nothing_is_asked_as_ever():
-    session = session_of(ScriptedPolicy(lambda request, sample: "a b"), ())
-    result = asyncio.run(session.stream(SampleRequest(prompt="hi"), lambda *_: pytest.fail("shown")))
-    assert result.completions[0].text == "a b"
+    policy = ScriptedPolicy(lambda request, sample: "a b")
+    assert answered(policy, on_text=lambda _: pytest.fail("shown"))[0].text == "a b"
 
 
 def test_a_session_bounds_all_steps_together_and_ends_at_stop_texts_over_their_bounds():
@@ -125,12 +138,12 @@ def test_a_session_bounds_all_steps_together_and_ends_at_stop_texts_over_their_b
         [result] = asyncio.run(session.sample([SampleRequest(prompt="p", prefix=prefix, sampling=sampling)]))
         return result.completions[0].text, result.completions[0].finish_reason
 
-    session = RequestSession(Batcher(policy, overlap=True), separator="\n", max_tokens=3)
+    session = StepSession(Batcher(policy, overlap=True), separator="\n", max_tokens=3)
     assert step(session, "") == ("one two\n", "stop")
     assert step(session, "one two\n") == ("\n", "stop")
     assert step(session, "one two\n\n")[0] == "three\n"
     assert step(session, "one two\n\nthree\n") == ("", "length")
-    session = RequestSession(Batcher(policy, overlap=True), separator="\n", max_tokens=99, stop=("\n\n",))
+    session = StepSession(Batcher(policy, overlap=True), separator="\n", max_tokens=99, stop=("\n\n",))
     assert step(session, "") == ("one two\n", "stop")
     assert session.visible("one two\n", finished=False) == "one two"
     assert step(session, "one two\n") == ("", "stop")

@@ -18,7 +18,7 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, SampleRequest
 from surefoot.records import Problem, Step, StepScores, Trace
 from surefoot.server import GatewaySettings, open_database
-from surefoot.server.gateway.upstream import UpstreamPolicy, UpstreamScorer, policy_failure
+from surefoot.server.gateway.upstream import Upstream, UpstreamScorer, policy_failure
 
 SECRET = "bad key sk-12345 at engine-7.internal"
 MESSAGES = [{"role": "user", "content": "hello"}]
@@ -27,8 +27,9 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"ty
 
 def asked_of_policy(error):
     """The error of a policy's result behind the gateway."""
-    policy = UpstreamPolicy(ScriptedPolicy(lambda *_: "x", fail=lambda _: error))
-    [result] = asyncio.run(policy.sample([SampleRequest(prompt="p")]))
+    policy = ScriptedPolicy(lambda *_: "x", fail=lambda _: error)
+    upstream = Upstream(policy, None, GatewaySettings(), on_batch=lambda _: None)
+    [result] = asyncio.run(upstream.sample([SampleRequest(prompt="p")]))
     return result.error
 
 

@@ -12,7 +12,6 @@ from annotation_site import Room, open_room
 from monitored_requests import request_of
 
 from surefoot.server import Monitor, MonitorSettings, create_pages_app
-from surefoot.server.gateway.monitor import Observations
 from surefoot.server.pages.render import FOLDER
 
 
@@ -36,9 +35,8 @@ def test_drift_with_intervals_and_alarms(room: Room) -> None:
     admin = room.browser("admin")
     assert "become the reference" in admin.get("/monitor").text
     for number in range(130):
-        events = Observations()
-        events.count("accepted", number % 2 == 0)
-        monitor.add(events, request_of(number, 0.8))
+        monitor.count("accepted", number % 2 == 0)
+        monitor.chart.add(request_of(number, 0.8))
     state = admin.json("/monitor")["state"]
     assert (state["fitted"], state["change"]["alarm"]) == (True, False)
     assert state["shares"]["accepted"]["interval"]["value"] == 0.5
@@ -51,9 +49,8 @@ def test_drift_with_intervals_and_alarms(room: Room) -> None:
     assert both["reference"]["low"] < both["latest"]["value"] < both["reference"]["high"]
     assert "No change since the reference" in admin.get("/monitor").text
     for number in range(60):
-        events = Observations()
-        events.count("accepted", False)
-        monitor.add(events, request_of(number, 0.2))
+        monitor.count("accepted", False)
+        monitor.chart.add(request_of(number, 0.2))
     state, page = admin.json("/monitor")["state"], admin.get("/monitor").text
     assert "score" in state["change"]["signals"]
     assert state["signals"]["score"]["latest"]["high"] < state["signals"]["score"]["reference"]["low"]
@@ -70,7 +67,7 @@ def test_curves_and_lists_are_live(room: Room) -> None:
 
     monitor = Monitor(MonitorSettings(reference=60))
     for number in range(70):
-        monitor.add(Observations(), request_of(number, 0.8))
+        monitor.chart.add(request_of(number, 0.8))
     app = create_pages_app(room.db, gateway_monitor=monitor)
     with served(app) as address, playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

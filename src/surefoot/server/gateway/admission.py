@@ -1,12 +1,11 @@
-"""Which requests run: slots, running work, and disconnected clients."""
+"""Which requests run: fair turns of the clients, and what ends a request before its answer."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from starlette.types import Receive
 
@@ -16,25 +15,31 @@ from surefoot.server.gateway.errors import ApiError, ClientDisconnectedError
 if TYPE_CHECKING:
     from surefoot.server.store.accounts import ApiKey
 
-T = TypeVar("T")
 _SMOOTHING = 0.1
 """Weight of the latest request in the mean duration of a request."""
 
 
 class Admission:
     """At most ``running`` requests run, in fair turns of the clients, and ``waiting`` more wait; of these at
-    most ``per_key`` have the same key. More are refused, but for clients with less than an equal share."""
+    most ``per_key`` have the same key. More are refused, but for clients with less than an equal share. Each
+    ends after ``timeout_s`` seconds."""
 
-    def __init__(self, *, running: int, waiting: int, per_key: int | None = None) -> None:
-        self.max_running, self.max_waiting, self.max_per_key = running, waiting, per_key
+    def __init__(
+        self, *, running: int, waiting: int, per_key: int | None = None, timeout_s: float = 300.0
+    ) -> None:
+        self.max_running, self.max_per_key, self.timeout_s = running, per_key, timeout_s
         self.admitted_by_key: Counter[int] = Counter()
         self.turns = FairQueue(running)
         self.shares = Shares(running + waiting)
         """Requests that are worked on or wait, by client."""
         self.running = 0
         """Requests that are worked on."""
+        self.entered: set[Slot] = set()
+        """Requests within their ``async with`` block."""
         self.mean_s = 1.0
         """Mean duration of a request."""
+        self.disconnects = 0
+        """Clients that disconnected before their answer."""
         self.draining = False
         """Whether new requests are refused, because the server is stopping."""
 
@@ -48,8 +53,11 @@ class Admission:
         """Requests that wait for a slot."""
         return self.admitted - self.running
 
-    def reserve(self, key: ApiKey | None = None) -> Slot:
-        """A slot to wait for. Raises :class:`ApiError` 429 if too many wait already, 503 while stopping."""
+    def reserve(
+        self, key: ApiKey | None = None, *, receive: Receive | None = None, cost: float | None = None
+    ) -> Slot:
+        """A slot to wait for, of a request that ``receive`` belongs to and that costs ``cost`` (default: its
+        seconds). Raises :class:`ApiError` 429 if too many wait already, 503 while stopping."""
         if self.draining:
             raise ApiError(503, "the server is stopping", code="stopping", retry_after_s=5)
         if not self.shares.has_room(CALLER.get()):
@@ -57,31 +65,93 @@ class Admission:
             message = f"{self.running} requests are running and {self.waiting} wait; try again later"
             raise ApiError(429, message, code="overloaded", retry_after_s=wait_s)
         if key is None:
-            return Slot(self, None)
+            return Slot(self, None, receive, cost)
         if self.max_per_key is not None and self.admitted_by_key[key.id] >= self.max_per_key:
             message = f"key {key.name!r} has {self.max_per_key} requests running or waiting; try again later"
             raise ApiError(429, message, code="rate_limit_exceeded", retry_after_s=min(60.0, self.mean_s))
-        return Slot(self, key.id)
+        return Slot(self, key.id, receive, cost)
+
+    def stop(self) -> int:
+        """End all requests with an error 503; their number."""
+        message = "the server is stopping, and this was not done in time"
+        for slot in self.entered:
+            slot.end(ApiError(503, message, code="stopping", retry_after_s=5))
+        return len(self.entered)
 
 
 class Slot:
-    """A reservation; use it as an ``async with`` block, which waits for the slot, or close it unused."""
+    """A request's place: an ``async with`` block, which begins with its turn, or close it unused.
 
-    def __init__(self, admission: Admission, key_id: int | None) -> None:
-        self._admission, self._key_id, self._caller = admission, key_id, CALLER.get()
+    If the client disconnects, the time is over, or the server stops, the block is cancelled, and raises
+    ``ClientDisconnectedError``, or :class:`ApiError` 504 or 503.
+    """
+
+    def __init__(
+        self, admission: Admission, key_id: int | None, receive: Receive | None, cost: float | None
+    ) -> None:
+        self._admission, self._key_id, self._receive = admission, key_id, receive
+        self._caller, self._cost = CALLER.get(), cost
         admission.shares.add(self._caller)
         if key_id is not None:
             admission.admitted_by_key[key_id] += 1
         self._turn: FairTurn | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._started: float | None = None
+        self._error: Exception | None = None
+        """Why the block was cancelled."""
         self._open = True
+
+    async def __aenter__(self) -> Self:
+        admission, self._task = self._admission, asyncio.current_task()
+        admission.entered.add(self)
+        self._timer = asyncio.get_running_loop().call_later(admission.timeout_s, self._time_out)
+        if self._receive is not None:
+            self._watcher = asyncio.ensure_future(self._watch(self._receive))
+        self._turn = admission.turns.enter(self._caller, cost=self._cost)
+        try:
+            if not self._turn.granted.done():
+                await asyncio.wrap_future(self._turn.granted)
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)
+            raise
+        admission.running += 1
+        self._started = time.monotonic()
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close()
+        if isinstance(error, asyncio.CancelledError) and self._error is not None:
+            assert self._task is not None  # noqa: S101 - for the type checker
+            self._task.uncancel()
+            raise self._error from None
+
+    def end(self, error: Exception) -> None:
+        """Cancel the block, which then raises ``error``."""
+        if self._error is None and self._open and self._task is not None:
+            self._error = error
+            self._task.cancel()
+
+    def _time_out(self) -> None:
+        seconds = self._admission.timeout_s
+        self.end(ApiError(504, f"no answer within {seconds:g} s", code="timeout"))
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._admission.disconnects += self._open
+        self.end(ClientDisconnectedError())
 
     def close(self) -> None:
         """Release it; calling this again does nothing."""
         if not self._open:
             return
-        self._open = False
-        admission = self._admission
+        self._open, admission = False, self._admission
+        admission.entered.discard(self)
+        for pending in (self._timer, self._watcher):
+            if pending is not None:
+                pending.cancel()
         admission.shares.add(self._caller, -1)
         if self._key_id is not None:
             admission.admitted_by_key[self._key_id] -= 1
@@ -92,87 +162,6 @@ class Slot:
             admission.running -= 1
         if self._turn is not None:
             admission.turns.leave(self._turn)
-
-    async def __aenter__(self) -> Self:
-        self._turn = self._admission.turns.enter(self._caller)
-        try:
-            if not self._turn.granted.done():
-                await asyncio.wrap_future(self._turn.granted)
-        except BaseException:
-            self.close()
-            raise
-        self._admission.running += 1
-        self._started = time.monotonic()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-
-
-class Jobs:
-    """Running work; :meth:`stop` cancels it, and its clients get an error 503."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._stopped = False
-
-    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task that :meth:`stop` cancels."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def run(self, work: Coroutine[Any, Any, T], disconnect: Coroutine[Any, Any, None]) -> T:
-        """What ``work`` returns, in the current task; it is cancelled once ``disconnect`` ends, and by
-        :meth:`stop`.
-
-        Raises ``ClientDisconnectedError``, and :class:`ApiError` 503 if it was stopped.
-        """
-        task, ended = asyncio.current_task(), False
-        assert task is not None  # noqa: S101 - for the type checker
-
-        def interrupt(watcher: asyncio.Task[None]) -> None:
-            if not (ended or watcher.cancelled()):
-                task.cancel()
-
-        watcher = asyncio.ensure_future(disconnect)
-        watcher.add_done_callback(interrupt)
-        self._tasks.add(task)
-        try:
-            return await work
-        except asyncio.CancelledError:
-            if not (self._stopped or watcher.done()):
-                raise
-            task.uncancel()
-            raise self._stopping() if self._stopped else ClientDisconnectedError() from None
-        finally:
-            ended = True
-            self._tasks.discard(task)
-            watcher.cancel()
-
-    def stop(self) -> int:
-        """Cancel all tasks, and return their number."""
-        self._stopped = True
-        for task in self._tasks:
-            task.cancel()
-        return len(self._tasks)
-
-    def result(self, task: asyncio.Task[T]) -> T:
-        """Result of a task that has ended. Raises its error, or :class:`ApiError` 503 if it was stopped."""
-        if task.cancelled() and self._stopped:
-            raise self._stopping()
-        return task.result()
-
-    def _stopping(self) -> ApiError:
-        message = "the server is stopping, and this was not done in time"
-        return ApiError(503, message, code="stopping", retry_after_s=5)
-
-
-async def wait_for_disconnect(receive: Receive) -> None:
-    """Return when the client has disconnected."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def cancel(*tasks: asyncio.Future[Any]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -14,14 +13,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from surefoot.errors import NotFoundError, UnavailableError
-from surefoot.server.gateway.admission import Jobs, cancel, wait_for_disconnect
+from surefoot.server.gateway.admission import cancel
 from surefoot.server.gateway.dialects import (
     MessagesRequest,
     MessagesWriter,
     ResponsesRequest,
     ResponsesWriter,
 )
-from surefoot.server.gateway.errors import ApiError, answered
+from surefoot.server.gateway.errors import ApiError, ClientDisconnectedError, answered
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.plan import Plan
 from surefoot.server.gateway.request_log import LogEntry, log_unavailable
@@ -76,39 +75,31 @@ async def _respond(
 ) -> Response:
     name = session_name(request.headers, body.metadata) if plan.messages else None
     if name is not None:
-        plan = replace(plan, logprobs=gateway.settings.record_logprobs, session=name)
+        plan.logprobs, plan.session = gateway.settings.record_logprobs, name
     if plan.tools:
-        plan = replace(plan, request=hashlib.sha256(await request.body()).hexdigest())
+        plan.request = hashlib.sha256(await request.body()).hexdigest()
     entry = LogEntry.of(
         request,
         form.id_prefix,
         model=body.model,
         strategy=plan.strategy.name,
         problem=plan.problem,
-        policy=gateway.policy.name,
+        policy=gateway.planner.policy,
         scorer=gateway.planner.scorer if plan.strategy.needs_scorer else None,
         request=_parameters(body, plan),
         session=session_turn(name, plan.messages, plan.tools) if name is not None else None,
     )
     writer = form(body, entry.record, gateway.settings)
+    slot = gateway.admission.reserve(request.state.key, receive=request.receive, cost=plan.tokens)
     if not body.stream:
-        choices = await gateway.serve(request, lambda slot: gateway.generate(slot, entry, plan))
-        return answered(writer.response(choices))
-    slot = gateway.admission.reserve(request.state.key)
+        return answered(writer.response(await gateway.generate(slot, entry, plan)))
 
     async def write(emit: Emit) -> None:
         writer.emit = emit
         writer.begin(plan.n)
         writer.end(await gateway.generate(slot, entry, plan, writer))
 
-    return EventStream(
-        write,
-        jobs=gateway.jobs,
-        keep_alive_s=gateway.limits.keep_alive_s,
-        on_disconnect=gateway.metrics.disconnects.inc,
-        on_end=slot.close,
-        last_event=writer.last_event,
-    )
+    return EventStream(write, keep_alive_s=gateway.limits.keep_alive_s, last_event=writer.last_event)
 
 
 _TEXTS: Any = {
@@ -127,69 +118,51 @@ def _parameters(body: GenerationRequest, plan: Plan) -> dict[str, Any]:
 class EventStream(Response):
     """Server-sent events that ``work`` emits, then ``last_event`` with its error or ``None``.
 
-    After ``keep_alive_s`` seconds without an event a comment is sent. If the client disconnects, ``work`` is
-    cancelled and ``on_disconnect`` is called; ``on_end`` is always called at the end.
+    After ``keep_alive_s`` seconds without an event a comment is sent.
     """
 
     def __init__(
         self,
-        work: Callable[[Emit], Coroutine[Any, Any, None]],
+        work: Callable[[Emit], Awaitable[None]],
         *,
-        jobs: Jobs,
         keep_alive_s: float,
-        on_disconnect: Callable[[], None],
-        on_end: Callable[[], None],
         last_event: Callable[[ApiError | None], str],
     ) -> None:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         super().__init__(media_type="text/event-stream", headers=headers)
         del self.headers["content-length"]
-        self._work, self._jobs, self._keep_alive_s = work, jobs, keep_alive_s
-        self._on_disconnect, self._on_end, self._last_event = on_disconnect, on_end, last_event
+        self._work, self._keep_alive_s, self._last_event = work, keep_alive_s, last_event
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Send the stream."""
-        try:
-            await self._stream(receive, send)
-        finally:
-            self._on_end()
-
-    async def _stream(self, receive: Receive, send: Send) -> None:
         events: asyncio.Queue[str | None] = asyncio.Queue()
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        task = self._jobs.start(self._work(events.put_nowait))
-        disconnect = asyncio.ensure_future(wait_for_disconnect(receive))
-        for ending in (task, disconnect):
-            ending.add_done_callback(lambda _: events.put_nowait(None))
+        sender = asyncio.ensure_future(self._send(events, send))
         try:
-            while True:
-                try:
-                    async with asyncio.timeout(self._keep_alive_s):
-                        data = await events.get()
-                except TimeoutError:
-                    await _send_text(send, ": keep-alive\n\n")
-                    continue
-                if data is None:
-                    break
-                await _send_text(send, data)
-            if task.done():
-                await _send_text(send, self._last_event(self._error_of(task)))
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-            else:
-                self._on_disconnect()
+            error = None
+            try:
+                await self._work(events.put_nowait)
+            except ApiError as failure:
+                error = failure
+            except ClientDisconnectedError:
+                return
+            except Exception as failure:
+                _LOG.exception("a stream failed")
+                error = ApiError(500, f"unforeseen error: {type(failure).__name__}")
+            events.put_nowait(self._last_event(error))
+            events.put_nowait(None)
+            await sender
         finally:
-            await cancel(task, disconnect)
+            await cancel(sender)
 
-    def _error_of(self, task: asyncio.Task[None]) -> ApiError | None:
-        try:
-            self._jobs.result(task)
-        except ApiError as error:
-            return error
-        except Exception as error:
-            _LOG.exception("a stream failed")
-            return ApiError(500, f"unforeseen error: {type(error).__name__}")
-        return None
-
-
-async def _send_text(send: Send, text: str) -> None:
-    await send({"type": "http.response.body", "body": text.encode("utf-8"), "more_body": True})
+    async def _send(self, events: asyncio.Queue[str | None], send: Send) -> None:
+        text: str | None = ""
+        while text is not None:
+            try:
+                async with asyncio.timeout(self._keep_alive_s):
+                    text = await events.get()
+            except TimeoutError:
+                text = ": keep-alive\n\n"
+            more = text is not None
+            body = (text or "").encode("utf-8")
+            await send({"type": "http.response.body", "body": body, "more_body": more})

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from surefoot.messages import parse_arguments, read_messages
 from surefoot.records import Ending, Usage
+from surefoot.server.gateway.choice import Choice, usage_of
 from surefoot.server.gateway.errors import ApiError, ResponseModel
-from surefoot.server.gateway.generation import Choice, usage_of
 from surefoot.server.gateway.request_log import new_id
 from surefoot.server.gateway.responses import EventWriter, output_calls
 from surefoot.server.gateway.schemas import (

@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from surefoot.protocols import ProblemTrace, StepVerifier, verify_each
 from surefoot.records import Problem, Trace
 from surefoot.segment import segment_trace
-from surefoot.server.gateway.generation import Choice
+from surefoot.server.gateway.choice import Choice
 from surefoot.server.gateway.settings import FlagSettings
 from surefoot.server.records import AnswerFlag, FlagName, GatewayCandidate
 
@@ -77,26 +76,25 @@ class AnswerFlags:
                     flags.append(AnswerFlag(name=name, reason="the check failed"))
         return tuple(flags)
 
-    def apply(self, problem: Problem, choices: Sequence[Choice]) -> list[Choice]:
-        """Choices with flags, and without the text of those that a flag keeps back."""
-        return [self._flagged(problem, choice) for choice in choices]
+    def apply(self, problem: Problem, choices: Sequence[Choice]) -> None:
+        """Add flags to choices, and take away the text of those that a flag keeps back."""
+        for choice in choices:
+            if not choice.abstained and choice.best is not None:
+                self._apply(problem, choice, choice.best)
 
-    def _flagged(self, problem: Problem, choice: Choice) -> Choice:
-        if choice.abstained or choice.best is None:
-            return choice
-        flags = self.raised(problem, choice.best)
-        if flags == choice.best.flags:
-            return choice
+    def _apply(self, problem: Problem, choice: Choice, best: GatewayCandidate) -> None:
+        flags = self.raised(problem, best)
+        if flags == best.flags:
+            return
         stop = next((flag for flag in flags if flag.name in self.settings.withhold), None)
-        withheld = f"flag {stop.name}: {stop.reason}" if stop else None
-        fields = {"flags": flags} | ({"chosen": False, "reason": withheld} if withheld else {})
-        candidates = list(choice.candidates)
-        candidates[choice.chosen or 0] = choice.best.model_copy(update=fields)
-        choice = replace(choice, candidates=tuple(candidates))
-        if withheld is None:
-            return choice
-        hidden: dict[str, Any] = {"text": "", "reasoning": None, "tool_calls": (), "guarded": True}
-        return replace(choice, withheld=withheld, ending="filtered", **hidden)
+        fields: dict[str, Any] = {"flags": flags}
+        if stop is not None:
+            choice.withheld = f"flag {stop.name}: {stop.reason}"
+            choice.text, choice.reasoning, choice.tool_calls = "", None, ()
+            choice.ending, choice.guarded = "filtered", True
+            fields |= {"chosen": False, "reason": choice.withheld}
+        flagged = best.model_copy(update=fields)
+        choice.candidates = [flagged if item is best else item for item in choice.candidates]
 
     def _first_bad(self, _: object, candidate: GatewayCandidate) -> Iterator[AnswerFlag]:
         if candidate.scores is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, partial
 from types import MappingProxyType
@@ -19,12 +18,11 @@ from surefoot.records import Usage
 from surefoot.scores import is_scored
 from surefoot.server.gateway.admission import Admission
 from surefoot.server.gateway.changes import ChangeChart
-from surefoot.server.gateway.generation import Choice
+from surefoot.server.gateway.choice import Choice
 from surefoot.server.gateway.gold import GoldStream
 from surefoot.server.gateway.plan import Plan
 from surefoot.server.gateway.request_log import Recorder
 from surefoot.server.gateway.settings import MonitorSettings
-from surefoot.server.records import GatewayRecord
 from surefoot.stats.intervals import Interval, wilson_interval
 
 if TYPE_CHECKING:
@@ -35,38 +33,6 @@ Share = Literal["accepted", "abstained", "unparsed", "unscored"]
 """accepted: accepted steps, or accepted solutions of clients; abstained: answers withheld or missing;
 unparsed: searched answers without a final answer; unscored: searched and scored answers with a step that was
 not scored."""
-
-
-@dataclass
-class Observations:
-    """Events of one request, for the monitor."""
-
-    events: list[tuple[Share, bool, int]] = field(default_factory=list)
-    """Share, whether it happened, how often."""
-
-    def count(self, share: Share, happened: bool, times: int = 1) -> None:
-        """Add an event of a share."""
-        self.events.append((share, happened, times))
-
-    def add_choice(self, plan: Plan, choice: Choice) -> None:
-        """Add the answer of a search; answers of the policy alone are not observed."""
-        if plan.strategy.search is None:
-            return
-        self.count("abstained", choice.abstained)
-        best = choice.best
-        if best is None:
-            return
-        if not choice.tool_calls:
-            self.count("unparsed", best.trace.answer is None)
-        if best.scores is None:
-            return
-        scores = best.new_scores
-        self.count("unscored", not is_scored(scores, plan.aggregation))
-        threshold = plan.strategy.threshold
-        if threshold is not None:
-            accepted = sum(score is not None and score >= threshold for score in scores)
-            self.count("accepted", True, accepted)
-            self.count("accepted", False, len(scores) - accepted + len(choice.dropped))
 
 
 class Monitor:
@@ -82,15 +48,34 @@ class Monitor:
         self._happened: dict[Share, int] = dict.fromkeys(get_args(Share), 0)
         """How many of the events are true."""
 
-    def add(self, observations: Observations, record: GatewayRecord) -> None:
-        """Add a request as it is recorded."""
-        self.chart.add(record)
-        for share, happened, times in observations.events:
-            events, most = self._events[share], self.settings.window
-            events.extend([happened] * min(times, most))
-            self._happened[share] += happened * min(times, most)
-            while len(events) > most:
-                self._happened[share] -= events.popleft()
+    def count(self, share: Share, happened: bool, times: int = 1) -> None:
+        """Add an event of a share, which happened, or not, so many times."""
+        events, most = self._events[share], self.settings.window
+        times = min(times, most)
+        events.extend([happened] * times)
+        self._happened[share] += happened * times
+        while len(events) > most:
+            self._happened[share] -= events.popleft()
+
+    def add_choices(self, plan: Plan, choices: Sequence[Choice]) -> None:
+        """Add the answers of a search; answers of the policy alone are not counted."""
+        if plan.strategy.search is None:
+            return
+        for choice in choices:
+            self.count("abstained", choice.abstained)
+            best = choice.best
+            if best is None:
+                continue
+            if not choice.tool_calls:
+                self.count("unparsed", best.trace.answer is None)
+            if best.scores is None:
+                continue
+            scores, threshold = best.new_scores, plan.strategy.threshold
+            self.count("unscored", not is_scored(scores, plan.aggregation))
+            if threshold is not None:
+                accepted = sum(score is not None and score >= threshold for score in scores)
+                self.count("accepted", True, accepted)
+                self.count("accepted", False, len(scores) - accepted + len(choice.dropped))
 
     def share(self, share: Share) -> float | None:
         """Share of the latest events; ``None`` without events."""
@@ -169,7 +154,6 @@ class Metrics:
             "Choices among candidates of which none has a score, by method.",
             ["method"],
         )
-        self.disconnects = counter("surefoot_clients_left", "Clients that disconnected before their answer.")
         self.scorer_failures = counter(
             "surefoot_scorer_failures", "Traces for which the reward model raised."
         )
@@ -223,7 +207,10 @@ class Metrics:
         self._of(self.tokens, "verifier").inc(usage.verifier_tokens)
 
     def add_choices(self, method: str, choices: Sequence[Choice]) -> None:
-        """Count the choices of a request, and those among candidates without a score."""
+        """Count the choices of a request, those among candidates without a score, and the guard's
+        decisions."""
+        for choice in choices:
+            self.add_decisions(choice.decisions)
         self._of(self.generated, method).inc(len(choices))
         if unscored := sum(choice.finish == "unscored" for choice in choices):
             self.unscored_choices.labels(method).inc(unscored)
@@ -285,6 +272,8 @@ def _gauges(admission: Admission, monitor: Monitor, answer_failures: Mapping[str
     for reason, count in sorted(dict(answer_failures).items()):
         failures.add_metric([reason], count)
     yield failures
+    left = "Clients that disconnected before their answer."
+    yield CounterMetricFamily("surefoot_clients_left", left, admission.disconnects)
     yield GaugeMetricFamily("surefoot_running", "Requests that are worked on.", admission.running)
     yield GaugeMetricFamily("surefoot_waiting", "Requests that wait.", admission.waiting)
     yield GaugeMetricFamily("surefoot_stopping", "1 = the server is stopping.", admission.draining)

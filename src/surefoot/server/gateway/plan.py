@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -12,16 +12,14 @@ from pydantic import ValidationError
 
 from surefoot.errors import RunError, unknown
 from surefoot.messages import tool_fields
-from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Message, Problem, Reasoning, Tool, ToolCall, Usage
 from surefoot.scores import TraceRule
 from surefoot.search.beam import DVTS, BeamSearch
-from surefoot.search.best_of_n_search import WholeSolutions
+from surefoot.search.best_of_n_search import MajoritySearch, WholeSolutions
 from surefoot.search.method import SearchMethod
 from surefoot.search.resample import StepResampling
 from surefoot.search.revise import Revise
-from surefoot.search.space import Steps
 from surefoot.search.spec import SEARCHES, search_of
 from surefoot.server.gateway.errors import ApiError, invalid
 from surefoot.server.gateway.schemas import (
@@ -81,6 +79,11 @@ class Strategy:
         return self.search.threshold if isinstance(self.search, StepResampling | Revise) else None
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it writes whole answers in one call, and takes the only or the most frequent one."""
+        return self.search is None or (isinstance(self.search, MajoritySearch) and self.search.batch is None)
+
+    @property
     def takes_tools(self) -> bool:
         """Whether the strategy samples whole messages, which may contain tool calls."""
         one_by_one = isinstance(self.search, StepResampling) and self.search.n == 1
@@ -120,26 +123,27 @@ def is_strategy(text: str) -> bool:
     return text == PLAIN_NAME or dashed(text.partition(":")[0]) in SEARCHES
 
 
-@dataclass(kw_only=True)
-class UsageMeter:
-    """Tokens and calls of a request so far, whether it succeeds or fails."""
-
-    usage: Usage = field(default_factory=Usage)
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Plan:
     """What to generate, and how."""
 
     problem: Problem
     """The problem that the reward model sees."""
     strategy: Strategy
-    steps: Steps
-    """``steps.prompt`` renders the prompt, whatever the problem."""
-    max_tokens: int
+    prompt: str | tuple[Message, ...]
+    sampling: Sampling
+    """Of a whole answer."""
     n: int = 1
     seed: int = 0
     stop: tuple[str, ...] = ()
+    separator: str = "\n"
+    """Ends a step."""
+    step_tokens: int = 256
+    max_steps: int = 40
+    continues: bool = True
+    """Whether the policy can continue a text; otherwise solutions are written in one piece."""
+    opened: bool = False
+    """Whether the policy's template opens the reasoning, so that its texts begin within it."""
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     """Fields that are passed on to the policy's server."""
     messages: tuple[Message, ...] = ()
@@ -153,22 +157,17 @@ class Plan:
     """Digest of the request, which is the same when a client sends it again."""
     aggregation: TraceRule = "min"
     abstain_below: float | None = None
-    meter: UsageMeter = field(default_factory=UsageMeter)
+    usage: Usage = field(default_factory=Usage)
+    """Tokens and calls so far, whether the request succeeds or fails."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that may be sampled at once."""
+        return self.n * self.strategy.draws * self.sampling.max_tokens
 
 
 DEFAULT = "surefoot"
 """Model name of the server's default strategy."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FixedPrompt(PromptFormat):
-    """A prompt that does not depend on the problem."""
-
-    prompt: str | tuple[Message, ...]
-
-    def render(self, problem: Problem) -> str | tuple[Message, ...]:  # noqa: ARG002 - the base's signature
-        """The prompt, whatever the problem."""
-        return self.prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,8 +191,9 @@ class Planner:
         if not question.strip():
             raise ApiError(400, "messages: no user message with text", param="messages")
         plan = self._plan(request, question, self._prompt(messages, question), messages)
-        extra = self._tools(request, plan.strategy)
-        return replace(plan, extra_body=extra, tools=_tools_of(extra["tools"])) if extra else plan
+        if extra := self._tools(request, plan.strategy):
+            plan.extra_body, plan.tools = extra, _tools_of(extra["tools"])
+        return plan
 
     def completion(self, request: CompletionRequest) -> Plan:
         """The plan for a prompt."""
@@ -253,28 +253,24 @@ class Planner:
             message = "abstain_below: the plain strategy computes no scores; choose another"
             raise ApiError(400, message, param="abstain_below", code="unsupported")
         self._check_counts(n, strategy)
-        max_tokens = self._max_tokens(request)
-        sampling = Sampling(
-            temperature=settings.temperature if request.temperature is None else request.temperature,
-            top_p=settings.top_p if request.top_p is None else request.top_p,
-            max_tokens=max_tokens,
-        )
-        steps = Steps(
-            separator=options.separator or settings.separator or "\n",
-            step_tokens=options.step_tokens or settings.step_tokens,
-            max_steps=options.max_steps or settings.max_steps,
-            whole=not self.continues,
-            sampling=sampling,
-            prompt=FixedPrompt(prompt=prompt),
-        )
         return Plan(
             problem=Problem(text=options.problem or problem),
             strategy=strategy,
-            steps=steps,
-            max_tokens=max_tokens,
+            prompt=prompt,
+            sampling=Sampling(
+                temperature=settings.temperature if request.temperature is None else request.temperature,
+                top_p=settings.top_p if request.top_p is None else request.top_p,
+                max_tokens=self._max_tokens(request),
+                stop=request.stops,
+            ),
             n=n,
             seed=secrets.randbits(31) if request.seed is None else request.seed,
             stop=request.stops,
+            separator=options.separator or settings.separator or "\n",
+            step_tokens=options.step_tokens or settings.step_tokens,
+            max_steps=options.max_steps or settings.max_steps,
+            continues=self.continues,
+            opened=settings.reasoning_opened,
             messages=messages,
             aggregation=options.aggregation or self.aggregation,
             abstain_below=settings.abstain_below if options.abstain_below is None else options.abstain_below,

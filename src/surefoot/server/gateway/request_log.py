@@ -22,8 +22,8 @@ from starlette.requests import Request
 from surefoot.concurrency import Shares
 from surefoot.errors import UnavailableError
 from surefoot.records import Trace, Usage, trusted_copy
+from surefoot.server.gateway.choice import Choice, usage_of
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.generation import Choice
 from surefoot.server.gateway.settings import PRIVATE
 from surefoot.server.records import GatewayCandidate, GatewayRecord
 
@@ -64,7 +64,7 @@ class LogEntry:
             "trees": {number: choice.tree for number, choice in enumerate(choices) if choice.tree},
             "guard": {number: choice.decisions for number, choice in enumerate(choices) if choice.decisions},
         }
-        return self._ended(status=200, **{**outcome, **fields})
+        return self._ended(status=200, **{**outcome, "usage": usage_of(choices), **fields})
 
     def failure(self, status: int, error: str, usage: Usage, sent: Mapping[int, str]) -> GatewayRecord:
         """The record of a failure, with its HTTP status and the text already ``sent`` of each choice."""

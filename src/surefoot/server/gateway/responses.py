@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from surefoot.records import Ending, Step, ToolCall
 from surefoot.segment import Channels, channels_of
+from surefoot.server.gateway.choice import Choice, usage_of
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.generation import Choice, usage_of
 from surefoot.server.gateway.schemas import (
     CandidateResponse,
     ChatChoice,

@@ -14,11 +14,8 @@ from surefoot.protocols import ProblemTrace, Segmenter
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
 from surefoot.scores import TraceRule, aggregate, complete_scores
 from surefoot.segment import segment_trace, segmenter
-from surefoot.server.gateway.admission import Slot
 from surefoot.server.gateway.errors import ApiError, ResponseModel, answered
 from surefoot.server.gateway.gateway import Gateway
-from surefoot.server.gateway.monitor import Observations
-from surefoot.server.gateway.plan import UsageMeter
 from surefoot.server.gateway.request_log import LogEntry
 from surefoot.server.gateway.schemas import RequestModel, TokenUsage
 from surefoot.server.records import Decision, GatewayCandidate
@@ -170,12 +167,10 @@ async def score(gateway: Gateway, request: Request, body: ScoreRequest) -> Respo
         )
         return answered(answer)
 
-    async def work(slot: Slot) -> Response:
+    async with gateway.admission.reserve(request.state.key, receive=request.receive):
         items = await gateway.compute(size, lambda: [item.item() for item in body.items])
-        records = await gateway.run_in_slot(slot, lambda: gateway.score(items))
+        records = await gateway.score(items)
         return await gateway.compute(size, lambda: response(items, records))
-
-    return await gateway.serve(request, work)
 
 
 async def verify(gateway: Gateway, request: Request, body: VerifyRequest) -> Response:
@@ -188,21 +183,23 @@ async def verify(gateway: Gateway, request: Request, body: VerifyRequest) -> Res
         "verify",
         model=scorer,
         strategy="",
-        policy=gateway.policy.name,
+        policy=gateway.planner.policy,
         scorer=scorer,
         problem=Problem(text=body.problem),
         request=body.model_dump(mode="json", exclude_none=True, exclude=texts),
     )
-    meter = UsageMeter()
     size = len(await request.body())
-
-    async def work(slot: Slot) -> Response:
-        item = await gateway.compute(size, body.item)
-        with gateway.failures_recorded(entry, meter):
-            answer = await gateway.run_in_slot(slot, lambda: _verify(gateway, item, threshold, meter, entry))
-        return answered(answer)
-
-    return await gateway.serve(request, work)
+    item, usage = None, Usage()
+    try:
+        async with gateway.admission.reserve(request.state.key, receive=request.receive):
+            item = await gateway.compute(size, body.item)
+            [record] = await gateway.score([item])
+            usage = record.usage
+            return answered(await _verified(gateway, entry, item, record, threshold))
+    except BaseException as error:
+        if item is not None:
+            gateway.record_failure(entry, error, usage, {})
+        raise
 
 
 def require_scorer(gateway: Gateway, model: str | None) -> str:
@@ -228,11 +225,10 @@ def _texts(item: ProblemTrace) -> list[str]:
     return [item.trace.step_text(step) for step in range(len(item.trace.steps))]
 
 
-async def _verify(
-    gateway: Gateway, item: ProblemTrace, threshold: float, meter: UsageMeter, entry: LogEntry
+async def _verified(
+    gateway: Gateway, entry: LogEntry, item: ProblemTrace, record: StepScores, threshold: float
 ) -> VerifyResponse:
-    [record] = await gateway.score([item])
-    meter.usage += record.usage
+    """The verdict, once it is recorded."""
     bad = (step for step, score in enumerate(record.scores) if score is not None and score < threshold)
     first_bad = next(bad, None)
     complete = complete_scores(record.scores) is not None
@@ -241,15 +237,14 @@ async def _verify(
         decision = "reject"
     elif complete:
         decision = "accept"
-    observations = Observations()
-    observations.count("unscored", not complete)
-    observations.count("accepted", decision == "accept")
+    gateway.monitor.count("unscored", not complete)
+    gateway.monitor.count("accepted", decision == "accept")
     value = value_of(record.scores, gateway.aggregation)
     candidate = GatewayCandidate(trace=item.trace, chosen=False, choice=None, score=value, scores=record)
     outcome = entry.success(usage=record.usage, candidates=(candidate,), decision=decision)
     await gateway.record(outcome)
     gateway.metrics.verdicts.labels(decision).inc()
-    gateway.watch(observations, outcome)
+    gateway.watch(outcome)
     return VerifyResponse(
         id=entry.record.request_id,
         created=int(entry.record.created.timestamp()),

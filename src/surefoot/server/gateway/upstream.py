@@ -10,7 +10,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
 from copy import copy
@@ -20,9 +20,16 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from surefoot.batching import Batcher
 from surefoot.concurrency import FairQueue
 from surefoot.errors import PolicyError
-from surefoot.policies.capabilities import Capabilities, capabilities_of
 from surefoot.printable import quoted
-from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, StepScorer, StreamsText
+from surefoot.protocols import (
+    Policy,
+    ProblemTrace,
+    SampleRequest,
+    SampleResult,
+    StepScorer,
+    StreamsText,
+    TakesExtraBody,
+)
 from surefoot.records import StepScores
 from surefoot.scores import channels_read, checked_scores
 from surefoot.server.gateway.errors import ApiError
@@ -48,52 +55,6 @@ class SharesCalls(Protocol):
     def with_shared_calls(self) -> Policy:
         """A copy that does, where the server can."""
         ...
-
-
-class UpstreamPolicy:
-    """``policy`` with errors that clients may see; it raises nothing but ``PolicyError``."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy.with_shared_calls() if isinstance(policy, SharesCalls) else policy
-
-    @property
-    def name(self) -> str:
-        """Name of the policy."""
-        return self.policy.name
-
-    def capabilities(self) -> Capabilities:
-        """Those of the policy."""
-        return capabilities_of(self.policy)
-
-    async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
-        """Results in order."""
-        return self._redacted(await self._logged(lambda: self.policy.sample(requests)))
-
-    async def stream(self, request: SampleRequest, on_text: Callable[[int, str], None]) -> SampleResult:
-        """One result; the text comes while it is written if ``policy`` streams."""
-        policy = self.policy
-        if not isinstance(policy, StreamsText):
-            [result] = await self.sample([request])
-            return result
-        return self._redacted([await self._logged(lambda: policy.stream(request, on_text))])[0]
-
-    def _redacted(self, results: Sequence[SampleResult]) -> list[SampleResult]:
-        redacted = {result.error: redact_policy_error(result.error) for result in results if result.error}
-        for error, text in redacted.items():
-            if text != error:
-                _LOG.warning("policy %s failed: %r", self.name, error)
-        return [
-            replace(result, error=redacted[result.error]) if result.error else result for result in results
-        ]
-
-    async def _logged(self, call: Callable[[], Awaitable[T]]) -> T:
-        try:
-            return await call()
-        except PolicyError:
-            raise
-        except Exception as error:
-            _LOG.exception("policy %s raised", self.name)
-            raise PolicyError(f"it raised {type(error).__name__}") from error
 
 
 class UpstreamScorer:
@@ -162,64 +123,78 @@ _BATCH_TURNS = 4
 SCORING_TURNS = 8
 """Turns at a reward model that takes several calls at once, half of them quick."""
 _QUICK_S = 1.0
-SAMPLING_TURNS = 512
-"""Turns at a policy that states no ``concurrency``: it batches requests, and admission bounds them."""
 
 
-class FairBatcher(Batcher):
-    """Batches of many clients for one policy and one scorer, in fair turns of the clients.
+class Upstream(Batcher):
+    """The policy and the reward model, in batches of many clients, with errors that clients may see.
 
-    A request takes one turn at the policy for each call, which costs the tokens that it may sample. It takes
-    one at the scorer for each chunk of its solutions, so that long requests do not delay short ones. A chunk
-    costs its characters, or its seconds where the scorer takes several calls at once.
+    A request takes a turn at the scorer for each chunk of its solutions, so that long requests do not delay
+    short ones. A chunk costs its characters, or its seconds where the scorer takes several calls at once.
+    The policy's own turns bound the calls to its server.
     """
 
     def __init__(
         self,
-        policy: UpstreamPolicy,
+        policy: Policy,
         scorer: UpstreamScorer | None,
         settings: GatewaySettings,
         *,
         on_batch: Callable[[int], None],
     ) -> None:
+        policy = policy.with_shared_calls() if isinstance(policy, SharesCalls) else policy
         super().__init__(
             policy,
             scorer,
-            overlap=bool(getattr(policy.policy, "overlaps", False)),
             gather_s=settings.gather_s,
             max_samples=_MAX_SAMPLES,
             isolate_errors=True,
             on_batch=on_batch,
         )
-        self._sampling = FairQueue(getattr(policy.policy, "concurrency", SAMPLING_TURNS))
         self._overlaps = scorer is not None and scorer.overlaps
         self._scoring = FairQueue(_BATCH_TURNS)
         if self._overlaps:
             self._scoring = FairQueue(SCORING_TURNS, quick=SCORING_TURNS // 2, quick_cost=_QUICK_S)
         self._threads = ThreadPoolExecutor(SCORING_TURNS, thread_name_prefix="surefoot-score")
 
-    def with_tools(self, policy: UpstreamPolicy) -> FairBatcher:
-        """The same turns for another form of the policy, which receives tools."""
+    def with_fields(self, fields: Mapping[str, Any]) -> Upstream:
+        """The same turns for the policy with more ``fields`` of the request, such as tools; it is asked at
+        once. Raises :class:`ApiError` if the policy takes none."""
+        if not isinstance(self.policy, TakesExtraBody):
+            raise ApiError(400, f"policy {self.policy.name!r} does not support tools", code="unsupported")
         batcher = copy(self)
-        batcher.policy, batcher.overlap = policy, True
+        batcher.policy, batcher.overlap = self.policy.with_extra_body(fields), True
         return batcher
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
-        """See the base class."""
-        # not async_turn: every request would pay for its generator
-        turn = await self._sampling.take(cost=_tokens(requests))
+        """See the base class. Raises nothing but ``PolicyError``."""
         try:
-            return await super().sample(requests)
-        finally:
-            self._sampling.leave(turn)
+            results = await super().sample(requests)
+        except Exception as error:
+            raise self._failure(error) from error
+        return [result if result.error is None else self._redacted(result) for result in results]
 
     async def stream(self, request: SampleRequest, on_text: Callable[[int, str], None]) -> SampleResult:
-        """See the base class."""
+        """See the base class. Raises nothing but ``PolicyError``."""
         if not (self.overlap and isinstance(self.policy, StreamsText)):
             [result] = await self.sample([request])
             return result
-        async with self._sampling.async_turn(cost=_tokens([request])):
-            return await super().stream(request, on_text)
+        try:
+            result = await super().stream(request, on_text)
+        except Exception as error:
+            raise self._failure(error) from error
+        return result if result.error is None else self._redacted(result)
+
+    def _redacted(self, result: SampleResult) -> SampleResult:
+        error = redact_policy_error(result.error or "")
+        if error != result.error:
+            _LOG.warning("policy %s failed: %r", self.policy.name, result.error)
+        return replace(result, error=error)
+
+    def _failure(self, error: Exception) -> PolicyError:
+        if isinstance(error, PolicyError):
+            return error
+        _LOG.error("policy %s raised", self.policy.name, exc_info=error)
+        return PolicyError(f"it raised {type(error).__name__}")
 
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """See the base class."""
@@ -240,10 +215,6 @@ class FairBatcher(Batcher):
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _tokens(requests: Sequence[SampleRequest]) -> int:
-    return sum(request.n * request.sampling.max_tokens for request in requests)
 
 
 def _characters(item: ProblemTrace) -> int:

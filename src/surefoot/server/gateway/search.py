@@ -1,20 +1,170 @@
-"""The calls of one request to the shared batcher: bounds on length, stop texts, and what may be streamed."""
+"""Searches of steps: solutions that the policy continues step by step, as the reward model scores them."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from os.path import commonprefix
 
+from surefoot.answers import Grader, Solution, final_answer
+from surefoot.answers.checker import plain_words
 from surefoot.batching import Batcher
+from surefoot.maths import read_quantity
+from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import STOP_UNKNOWN, Completion, ProblemTrace, SampleRequest, SampleResult
-from surefoot.records import StepScores, Usage
-from surefoot.segment import partial_end
-from surefoot.server.gateway.plan import StreamMode
+from surefoot.records import Ending, Message, Problem, StepScores, Usage
+from surefoot.search.method import SearchResult, conclude
+from surefoot.search.saved_tree import save_tree
+from surefoot.search.space import Prefix, Space, Steps
+from surefoot.server.gateway.choice import (
+    SHORT_CHARACTERS,
+    Choice,
+    OnText,
+    below,
+    choice_seed,
+    first_stop,
+    in_channels,
+    independent,
+    no_solution,
+    partial_stop,
+    shown_in_channels,
+)
+from surefoot.server.gateway.plan import Plan, StreamMode
+from surefoot.server.gateway.upstream import Upstream, gather_all, policy_failure
+from surefoot.server.records import GatewayCandidate
 
 
-class RequestSession(Batcher):
+async def search_choices(
+    plan: Plan, upstream: Upstream, grader: Grader, on_text: OnText | None
+) -> list[Choice]:
+    """All choices of a plan whose strategy is a search. Raises :class:`ApiError`."""
+    return await gather_all([_search(plan, number, upstream, grader, on_text) for number in range(plan.n)])
+
+
+async def _search(
+    plan: Plan, number: int, upstream: Upstream, grader: Grader, on_text: OnText | None
+) -> Choice:
+    search = plan.strategy.search
+    assert search is not None  # noqa: S101 - for the type checker
+
+    show = shown_in_channels(plan, on_text) if on_text and plan.abstain_below is None else None
+
+    session = StepSession(
+        upstream,
+        separator=plan.separator,
+        max_tokens=plan.sampling.max_tokens,
+        stop=plan.stop,
+        stream_mode=plan.strategy.stream_mode,
+        on_text=partial(show, number) if show is not None else None,
+    )
+    if not plan.strategy.needs_scorer:
+        session.scorer = None
+    space = Space(
+        plan.problem,
+        session,
+        steps=Steps(
+            separator=plan.separator,
+            step_tokens=plan.step_tokens,
+            max_steps=plan.max_steps,
+            whole=not plan.continues,
+            sampling=plan.sampling,
+            prompt=_FixedPrompt(prompt=plan.prompt),
+        ),
+        aggregation=plan.aggregation,
+        grader=grader,
+        seed=choice_seed(plan.seed, number),
+    )
+    try:
+        leaves = await search.explore(space)
+    finally:
+        plan.usage += session.policy_usage + session.scorer_usage
+
+    def conclusion() -> Choice:
+        result = conclude(space, search.name, leaves, search.rule)
+        return _search_choice(result, space, leaves, session, plan, number, on_text is not None)
+
+    if _is_quick({space.solution(leaf) for leaf in leaves}, grader):
+        choice = conclusion()
+    else:
+        choice = await grader.checker.run(conclusion)  # in a thread: other requests go on
+    if choice.chosen is None and choice.error is not None:
+        raise policy_failure(choice.error)
+    return choice
+
+
+def _search_choice(
+    result: SearchResult,
+    space: Space,
+    leaves: Sequence[Prefix],
+    session: StepSession,
+    plan: Plan,
+    number: int,
+    streamed: bool,
+) -> Choice:
+    chosen = result.chosen
+    withheld: str | None
+    reasoning = text = ""
+    ending: Ending = "filtered"
+    if chosen is None:
+        withheld = no_solution(result.counts.sampled)
+    else:
+        trace = result.candidates[chosen]
+        withheld = below(plan.abstain_below, result.values[chosen], "solution")
+        if withheld is None:
+            reasoning, text = in_channels(plan, session.visible(trace.text or ""), streamed=streamed)
+        ending = trace.ending if trace.finish_reason else "truncated"
+    used = {node for leaf in leaves for node in leaf.path()}
+    dropped = tuple(at for at, node in enumerate(space.tree) if node.text and node not in used)
+    return Choice(
+        candidates=tuple(
+            GatewayCandidate(
+                trace=trace,
+                chosen=index == chosen and withheld is None,
+                choice=number,
+                weight=result.weights[index],
+                score=result.values[index],
+                scores=result.scores[index] if result.scores else None,
+                reason=withheld if index == chosen else f"not chosen by {result.rule}",
+            )
+            for index, trace in enumerate(result.candidates)
+        ),
+        chosen=chosen,
+        seed=result.seed,
+        rule=result.rule,
+        usage=result.usage,
+        counts=result.counts,
+        error=result.error,
+        text=text,
+        reasoning=reasoning or None,
+        ending=ending,
+        withheld=withheld,
+        tree=save_tree(space, result) if dropped else None,
+        dropped=dropped,
+    )
+
+
+def _is_quick(solutions: Collection[Solution], grader: Grader) -> bool:
+    """Whether a choice is quick: the texts are short, and no answer needs algebra."""
+    if sum(len(solution.text) for solution in solutions) > SHORT_CHARACTERS:
+        return False
+    answers = {final_answer(solution, grader.styles) for solution in solutions} - {None}
+    return all(answer and (read_quantity(answer) or plain_words(answer)) for answer in answers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FixedPrompt(PromptFormat):
+    """A prompt that does not depend on the problem."""
+
+    prompt: str | tuple[Message, ...]
+
+    def render(self, problem: Problem) -> str | tuple[Message, ...]:  # noqa: ARG002 - the base's signature
+        """The prompt, whatever the problem."""
+        return self.prompt
+
+
+class StepSession(Batcher):
     """A :class:`surefoot.batching.Batcher` for one request, which passes on to ``shared``.
 
     **Length.** No solution gets longer than ``max_tokens`` tokens, in any number of steps.
@@ -36,8 +186,7 @@ class RequestSession(Batcher):
         super().__init__(shared.policy, shared.scorer, overlap=True)
         self._shared, self._separator, self._max_tokens = shared, separator, max_tokens
         self._stream_mode, self._on_text = stream_mode, on_text
-        # one that contains another never ends first
-        self._stop = tuple(text for text in stop if not any(other in text[:-1] for other in stop))
+        self._stop = independent(stop)
         self._lengths: dict[str, int] = {}
         """Tokens of each solution, finished or not, by its text."""
         self._stopped: dict[str, int] = {}
@@ -62,22 +211,6 @@ class RequestSession(Batcher):
             results.append(result)
         return results
 
-    async def stream(self, request: SampleRequest, on_text: Callable[[int, str], None]) -> SampleResult:
-        """Completions of one request. If the policy streams, ``on_text`` receives the number of a sample and
-        new text that is certain: nothing that may become a stop text.
-        """
-        sent = self._bounded(request)
-        if sent is None:
-            [result] = await self.sample([request])
-            return result
-        texts = [_CertainText(request.prefix, self._stop) for _ in range(request.n)]
-        response = await self._shared.stream(
-            sent, lambda number, new: on_text(number, texts[number].add(new))
-        )
-        result = self._cut(request, response)
-        self.policy_usage += result.usage
-        return result
-
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Step scores, one record per item."""
         records = await self._shared.score(items)
@@ -88,7 +221,7 @@ class RequestSession(Batcher):
         """A solution up to its stop text, or an unfinished one up to a possible beginning of a stop text."""
         if solution in self._stopped:
             return solution[: self._stopped[solution]]
-        return solution if finished else solution[: len(solution) - _partial_stop(solution, self._stop)]
+        return solution if finished else solution[: len(solution) - partial_stop(solution, self._stop)]
 
     def _bounded(self, request: SampleRequest) -> SampleRequest | None:
         remaining = self._max_tokens - self._lengths.get(request.prefix, 0)
@@ -121,7 +254,7 @@ class RequestSession(Batcher):
         if completion.finish_reason == STOP_UNKNOWN and not is_step:
             completion = replace(completion, finish_reason="stop")
         solution = request.prefix + completion.text
-        at = _first_stop(solution, self._stop, after=len(request.prefix))
+        at = first_stop(solution, self._stop, after=len(request.prefix))
         if at is not None:
             text = solution[len(request.prefix) : max(at, len(request.prefix))]
             completion = replace(completion, text=text, finish_reason="stop", token_ids=(), logprobs=())
@@ -149,41 +282,3 @@ class RequestSession(Batcher):
         visible = self.visible(shared, finished=False)
         self._on_text(visible[self._shown :])
         self._shown = max(self._shown, len(visible))
-
-
-class _CertainText:
-    """The certain part of a solution that is being written, in time linear in it."""
-
-    def __init__(self, prefix: str, stops: Sequence[str]) -> None:
-        self._stops, self._ended = stops, False
-        self._most = max(map(len, stops), default=1) - 1
-        self._tail = prefix[max(0, len(prefix) - self._most) :]
-        """The end of the text, in which a stop text may have begun."""
-        self._held = 0
-        """Characters at its end that are not certain."""
-
-    def add(self, new: str) -> str:
-        """What ``new`` makes certain: all up to the first stop text that ends in it."""
-        if self._ended:
-            return ""
-        text, begin = self._tail + new, len(self._tail) - self._held
-        end = _first_stop(text, self._stops, after=len(self._tail))
-        if end is not None:
-            self._ended = True
-            return text[begin:end]
-        self._held = min(_partial_stop(text, self._stops), len(text) - begin)
-        self._tail = text[max(0, len(text) - self._most) :]
-        return text[begin : len(text) - self._held]
-
-
-def _first_stop(text: str, stops: Sequence[str], *, after: int) -> int | None:
-    """Start of the stop text that ends first, of those that end behind ``after``."""
-    ends = [
-        (at + len(stop), at) for stop in stops if (at := text.find(stop, max(0, after - len(stop) + 1))) >= 0
-    ]
-    return min(ends)[1] if ends else None
-
-
-def _partial_stop(text: str, stops: Sequence[str]) -> int:
-    """Characters at the end of an unfinished text that may be the beginning of a stop text."""
-    return max((partial_end(text, stop) for stop in stops), default=0)
