@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
-from annotation_site import Room, open_room, solutions
+from annotation_site import Room, link_of, open_room, solutions
 from browsing import enter, open_page, served
 from command_line import good
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -230,6 +230,16 @@ def test_story(tmp_path: Path, browser: Browser, gpt2_base: Path) -> None:
         judge.wait_for_selector("text=is called wrong by")
         assert judge.get_by_role("link", name="the report").is_visible()
     room.db.close()
+
+
+def test_a_link_to_a_step_survives_signing_in(room: Room, address: str, browser: Browser) -> None:
+    page, to = open_page(browser, address), f"{address}/projects/1/run?id={solutions()[1][0].id}#step-2"
+    page.goto(to)
+    field = page.get_by_label("Your personal link")
+    assert field.input_value() == ""  # '#step-2' is no link
+    field.fill(link_of("admin"))
+    page.keyboard.press("Enter")
+    page.wait_for_url(to)
 
 
 def test_a_flag_ends_nothing(room: Room, address: str, browser: Browser) -> None:

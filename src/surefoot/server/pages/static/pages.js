@@ -145,7 +145,9 @@
   const enter = () => {
     const field = document.querySelector(".sign-in input[name=link]");
     if (!field || location.hash.length < 2) return;
-    field.value = location.hash.slice(1);
+    // with '?next=' it is of the page that asked to sign in: browsers keep it through redirects
+    if (location.search) field.form.elements.next.value += location.hash;
+    else field.value = location.hash.slice(1);
     history.replaceState(null, "", location.pathname + location.search);
     field.focus(); // browsers skip autofocus at an address with '#'
   };
