@@ -26,7 +26,7 @@ from surefoot.io.runs import Journal
 from surefoot.io.tables import open_table
 from surefoot.records import Problem, StepLabel, StepScores, Trace
 from surefoot.work import Job, Pieces, WorkerTask
-from surefoot.work.jobs import do_piece, open_job
+from surefoot.work.jobs import open_worker
 
 SAMPLING = [
     *("--n=2", "--max-tokens=40", "--extract=last_number", "--equality=exact"),
@@ -261,8 +261,8 @@ def test_a_job_of_sampling_does_the_same_in_another_process(files, lab_base):
     pieces = Pieces(open_table(files / "p.jsonl", Problem), 4)
     sent = pickle.dumps(WorkerTask(job=Job(record=Trace, load=settings.opened), pieces=pieces))
     task = pickle.loads(sent)  # noqa: S301
-    with open_job(task.job) as opened:
-        done = [do_piece(task, opened, number) for number in range(len(pieces))]
+    with open_worker(task) as worker:
+        done = [worker.do(number) for number in range(len(pieces))]
     written = b"".join(line for piece in done for line in piece.lines)
     assert written == (files / "t.jsonl").read_bytes()
 

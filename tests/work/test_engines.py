@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,6 @@ from surefoot.io.tables import open_table
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.segment import cut_trace
 from surefoot.work import Here, Job, Opened, Pieces, Processes
-from surefoot.work.jobs import isolate_errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,21 +205,36 @@ def wait_until(happened, seconds=30):
         time.sleep(0.05)
 
 
-def test_one_item_is_set_aside_and_what_concerns_all_is_raised(tmp_path):
+@pytest.mark.parametrize("engine", [Here(), Here(in_flight=2)])
+@pytest.mark.parametrize("plain", [True, False])
+def test_one_item_is_set_aside_and_what_concerns_all_is_raised(tmp_path, engine, plain):
     items = items_of(tmp_path, ["a", "poison one", "b"])
     job = Lengths(folder=tmp_path).job()
 
     def work(some):
         if any("poison" in item.trace.text for item in some):
             raise ValueError("no")
-        return [Lengths.score(item) for item in some]
+        return (Lengths.score(item) for item in some)
 
-    records = isolate_errors(job, work, items)
-    assert [record.unscored_reason for record in records] == [None, "ValueError: no", None]
+    async def asking(some):
+        return work(some)
+
+    def records(items, job):
+        job = replace(job, load=None, work=work if plain else asking)
+        numbers = iter([0])
+        with engine.start(job, Pieces(items, 3)) as run:
+            (piece,) = run(lambda _: next(numbers, None))
+        return [StepScores.model_validate_json(line) for line in piece.lines]
+
+    if plain and engine.in_flight > 1:
+        with pytest.raises(TypeError, match="coroutine function"):
+            records(items, job)
+        return
+    assert [record.unscored_reason for record in records(items, job)] == [None, "ValueError: no", None]
     with pytest.raises(ValueError, match="no"):
-        isolate_errors(job, work, items[1:2])
+        records(items[1:2], job)
     with pytest.raises(ValueError, match="no"):
-        isolate_errors(Job(work=work, record=StepScores), work, items)
+        records(items, Job(record=StepScores))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import multiprocessing
 import os
 import pickle
@@ -13,13 +12,13 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from multiprocessing.util import Finalize
 from typing import Any, Protocol
 
 from surefoot.errors import RunError
-from surefoot.work.jobs import Job, Opened, PieceDone, Pieces, WorkerTask, do_piece, open_job, pack_piece
+from surefoot.work.jobs import Job, PieceDone, Pieces, Worker, WorkerTask, open_worker
 
 Next = Callable[[int], int | None]
 """Returns the number of the next piece, given how many are under way; ``None`` = no more for now."""
@@ -51,53 +50,39 @@ class Here:
     @contextmanager
     def start(self, job: Job[Any], pieces: Pieces[Any]) -> Iterator[RunPieces]:
         """Open the job; see :class:`Engine`."""
-        if self.in_flight == 1:
-            with open_job(job) as opened:
-                yield partial(_one_by_one, WorkerTask(job=job, pieces=pieces), opened)
-            return
-        with job.open() as opened, asyncio.Runner() as runner:
-            yield partial(_concurrently, job, pieces, opened, runner, self.in_flight)
+        with open_worker(WorkerTask(job=job, pieces=pieces)) as worker:
+            if self.in_flight > 1 and not worker.asks_servers:
+                raise TypeError("work with several pieces in flight must be a coroutine function")
+            yield partial(_one_by_one if self.in_flight == 1 else self._concurrently, worker)
+
+    def _concurrently(self, worker: Worker, following: Next) -> Generator[PieceDone]:
+        running: set[asyncio.Task[PieceDone]] = set()
+
+        async def next_done() -> list[asyncio.Task[PieceDone]]:
+            while len(running) < self.in_flight and (number := following(len(running))) is not None:
+                running.add(asyncio.create_task(worker.piece(number)))
+            if not running:
+                return []
+            done, _ = await asyncio.wait(running, return_when=FIRST_COMPLETED)
+            return sorted(done, key=lambda task: task.exception() is not None)  # save what succeeded first
+
+        async def stop() -> None:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+        try:
+            while done := worker.runner.run(next_done()):
+                for task in done:
+                    running.remove(task)
+                    yield task.result()
+        finally:
+            worker.runner.run(stop())
 
 
-def _one_by_one(task: WorkerTask, opened: Opened, following: Next) -> Generator[PieceDone]:
+def _one_by_one(worker: Worker, following: Next) -> Generator[PieceDone]:
     while (number := following(0)) is not None:
-        yield do_piece(task, opened, number)
-
-
-def _concurrently(
-    job: Job[Any],
-    pieces: Pieces[Any],
-    opened: Opened,
-    runner: asyncio.Runner,
-    in_flight: int,
-    following: Next,
-) -> Generator[PieceDone]:
-    if not inspect.iscoroutinefunction(opened.work):
-        raise TypeError("work with several pieces in flight must be a coroutine function")
-    work, running = opened.work, dict[asyncio.Task[Any], int]()
-    connections = AsyncExitStack()
-
-    async def next_done() -> list[asyncio.Task[Any]]:
-        while len(running) < in_flight and (number := following(len(running))) is not None:
-            running[asyncio.create_task(work(pieces[number]))] = number
-        if not running:
-            return []
-        done, _ = await asyncio.wait(running, return_when=FIRST_COMPLETED)
-        return sorted(done, key=lambda task: task.exception() is not None)  # save what succeeded first
-
-    async def stop() -> None:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-        await connections.aclose()
-
-    runner.run(connections.enter_async_context(opened.during()))
-    try:
-        while done := runner.run(next_done()):
-            for task in done:
-                yield pack_piece(job, opened, running.pop(task), task.result())
-    finally:
-        runner.run(stop())
+        yield worker.do(number)
 
 
 class Processes:
@@ -126,46 +111,36 @@ class Processes:
         self._end(kill=False)
 
     def _run(self, task: WorkerTask, following: Next) -> Generator[PieceDone]:
-        lost: list[int] = []
-        deaths = 0
-        packed = pickle.dumps(task)
+        packed, running, waiting, deaths = pickle.dumps(task), dict[Future[PieceDone], int](), list[int](), 0
         while True:
+            pool = self._pool = self._pool or ProcessPoolExecutor(
+                self.workers, multiprocessing.get_context("spawn"), _start_worker
+            )
             try:
-                for piece in self._run_until_a_death(packed, lost, following):
+                while len(running) <= self.workers:  # one piece waits, so that no worker does
+                    if not waiting and (number := following(len(running))) is not None:
+                        waiting.append(number)
+                    if not waiting:
+                        break
+                    future = pool.submit(_do_packed_piece, packed, waiting[-1])
+                    running[future] = waiting.pop()
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    piece = future.result()
+                    del running[future]
                     deaths = 0
                     yield piece
-                return
             except BrokenProcessPool as error:
                 self._end(kill=True)
+                waiting += running.values()
+                running.clear()
                 deaths += 1
                 if deaths == _MAX_DEATHS:
                     raise RunError(
-                        f"worker processes died {deaths} times in a row, last in pieces {sorted(lost)} "
+                        f"worker processes died {deaths} times in a row, last in pieces {sorted(waiting)} "
                         "(out of memory?); use fewer --workers, and start the same command again"
                     ) from error
-
-    def _run_until_a_death(self, packed: bytes, lost: list[int], following: Next) -> Generator[PieceDone]:
-        """Yield pieces as they finish; if the pool breaks, its pieces are in ``lost``."""
-        pool = self._pool = self._pool or ProcessPoolExecutor(
-            self.workers, multiprocessing.get_context("spawn"), _start_worker
-        )
-        underway: dict[Future[PieceDone], int] = {}
-        try:
-            while True:
-                while len(underway) <= self.workers:  # one piece waits, so that no worker does
-                    number = lost.pop() if lost else following(len(underway))
-                    if number is None:
-                        break
-                    underway[pool.submit(_do_packed_piece, packed, number)] = number
-                if not underway:
-                    return
-                done, _ = wait(underway, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
-                    del underway[future]
-        except BrokenProcessPool:
-            lost += underway.values()
-            raise
 
     def _end(self, *, kill: bool) -> None:
         """Stop the workers; ``kill`` does not wait for the pieces under way."""
@@ -183,7 +158,7 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-_current: tuple[object, WorkerTask, Opened] | None = None
+_current: tuple[object, Worker] | None = None
 _open = ExitStack()
 
 
@@ -212,9 +187,8 @@ def do_piece_here(key: object, load: Callable[[], WorkerTask], number: int) -> P
         if torch := sys.modules.get("torch"):  # imported with the job, so it did not see the variable
             torch.set_num_threads(task.threads)
         os.chdir(task.directory)
-        _current = key, task, _open.enter_context(open_job(task.job))
-    _, task, opened = _current
-    return do_piece(task, opened, number)
+        _current = key, _open.enter_context(open_worker(task))
+    return _current[1].do(number)
 
 
 def _do_packed_piece(packed: bytes, number: int) -> PieceDone:

@@ -15,11 +15,10 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from surefoot.io.files import json_line
 from surefoot.io.joins import Joined
@@ -162,56 +161,67 @@ class WorkerTask:
     """Where the command was started: paths in its settings may be relative to it."""
 
 
-@contextmanager
-def open_job(job: Job[Any]) -> Iterator[Opened]:
-    """The job with its work as a plain function that sets aside items that raise."""
-    with job.open() as opened, asyncio.Runner() as runner:
-        if not inspect.iscoroutinefunction(opened.work):
-            yield replace(opened, work=partial(isolate_errors, job, opened.work))
-            return
-        connections = AsyncExitStack()
-        runner.run(connections.enter_async_context(opened.during()))
+class Worker:
+    """A job that is open in this process, with the event loop of its requests; see :func:`open_worker`."""
+
+    def __init__(self, task: WorkerTask, opened: Opened, runner: asyncio.Runner) -> None:
+        self.task, self.runner, self._opened = task, runner, opened
+        self.asks_servers = inspect.iscoroutinefunction(opened.work)
+        """Whether the work is a coroutine function, of which several pieces can be under way."""
+
+    def do(self, number: int) -> PieceDone:
+        """Do one piece."""
+        piece = self.piece(number)
+        if self.asks_servers:
+            return self.runner.run(piece)
+        try:  # plain functions run outside of an event loop, as they may start one
+            piece.send(None)
+        except StopIteration as end:
+            return cast("PieceDone", end.value)
+        raise TypeError("work is a plain function, but awaits")
+
+    async def piece(self, number: int) -> PieceDone:
+        """Do one piece; if it raises, item after item, so that only items that raise are set aside.
+
+        Raises the error of the work if the job sets no items aside, or if every item raises.
+        """
+        job, items = self.task.job, self.task.pieces[number]
         try:
-            work = partial(isolate_errors, job, lambda items: runner.run(opened.work(items)))
-            yield replace(opened, work=work)
+            records = await self._records(items)
+        except Exception:
+            if job.set_aside is None:
+                raise
+            n_aside, records = 0, []
+            for item in items:
+                try:
+                    records += await self._records([item])
+                except Exception as reason:
+                    n_aside += 1
+                    records += job.set_aside(item, f"{type(reason).__name__}: {reason}")
+            if n_aside == len(items):
+                raise
+        return PieceDone(
+            number=number,
+            lines=[json_line(record, index) for index, record in enumerate(records, start=1)],
+            tokens=sum(map(tokens_of, records)),
+            failure=job.failure(records) if job.failure else None,
+            worker=os.getpid(),
+            counts=dict(self._opened.counts),
+        )
+
+    async def _records(self, items: Sequence[Any]) -> list[Any]:
+        records = self._opened.work(items)
+        return list(await records if self.asks_servers else records)
+
+
+@contextmanager
+def open_worker(task: WorkerTask) -> Iterator[Worker]:
+    """Open the job of a task; connections of its policy stay open meanwhile."""
+    with task.job.open() as opened, asyncio.Runner() as runner:
+        worker, connections = Worker(task, opened, runner), AsyncExitStack()
+        if worker.asks_servers:
+            runner.run(connections.enter_async_context(opened.during()))
+        try:
+            yield worker
         finally:
             runner.run(connections.aclose())
-
-
-def isolate_errors(job: Job[R], work: Work, items: Sequence[Any]) -> list[R]:
-    """``work`` on a piece; if it raises, on item after item, so that only items that raise are set aside.
-
-    Raises the error of ``work`` if the job sets no items aside, or if every item raises.
-    """
-    try:
-        return list(work(items))
-    except Exception:
-        if job.set_aside is None:
-            raise
-        n_aside, records = 0, list[R]()
-        for item in items:
-            try:
-                records += work([item])
-            except Exception as reason:
-                n_aside += 1
-                records += job.set_aside(item, f"{type(reason).__name__}: {reason}")
-        if n_aside == len(items):
-            raise
-        return records
-
-
-def do_piece(task: WorkerTask, opened: Opened, number: int) -> PieceDone:
-    """Do one piece. ``opened`` comes from :func:`open_job`."""
-    return pack_piece(task.job, opened, number, opened.work(task.pieces[number]))
-
-
-def pack_piece(job: Job[R], opened: Opened, number: int, records: Sequence[R]) -> PieceDone:
-    """The result of a piece from its records."""
-    return PieceDone(
-        number=number,
-        lines=[json_line(record, index) for index, record in enumerate(records, start=1)],
-        tokens=sum(map(tokens_of, records)),
-        failure=job.failure(records) if job.failure else None,
-        worker=os.getpid(),
-        counts=dict(opened.counts),
-    )
