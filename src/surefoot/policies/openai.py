@@ -352,7 +352,8 @@ class _Call:
         characters = len(prompt) if isinstance(prompt, str) else sum(len(row.content or "") for row in prompt)
         small = _SMALL_BYTES + _BYTES_PER_CHARACTER * characters
         max_bytes = min(MAX_RESPONSE_BYTES, small + _BYTES_PER_TOKEN * self._most_tokens)
-        async with self.server.window.async_turn():
+        turn = await self.server.window.take()  # not async_turn: each call would pay for its generator
+        try:
             while True:
                 self.attempts += 1
                 try:
@@ -366,6 +367,8 @@ class _Call:
                     if self.text_shown or not error.retryable or self.attempts > max_retries:
                         raise
                     await asyncio.sleep(error.wait_s(self.attempts))
+        finally:
+            self.server.window.leave(turn)
 
     async def _streamed(self, client: HttpClient, show: Show, max_bytes: int) -> ResponseBody:
         def show_piece(number: int, text: str) -> None:

@@ -42,6 +42,7 @@ _TAMPERING = re.compile(
     re.IGNORECASE,
 )
 _TAMPERING_WORDS: Final = ("skip", "exit", "assert", "__eq__", "rm", "test_", "--no-verify", "mark")
+_HIDDEN: Final = ("withheld", "encrypted")
 _CHARACTERS = 20_000
 """Of a step that are searched."""
 _LOG = logging.getLogger("surefoot.server")
@@ -62,6 +63,8 @@ class AnswerFlags:
     def raised(self, problem: Problem, candidate: GatewayCandidate) -> tuple[AnswerFlag, ...]:
         """The flags of an answer."""
         trace = candidate.trace
+        if candidate.scores is None and not self._rules and not trace.messages and self._is_clean(trace):
+            return ()
         if not trace.steps and (trace.text or trace.messages):
             trace = segment_trace(trace)
         item = ProblemTrace(problem=problem, trace=trace)
@@ -75,6 +78,13 @@ class AnswerFlags:
                 if self.settings.fail == "closed":
                     flags.append(AnswerFlag(name=name, reason="the check failed"))
         return tuple(flags)
+
+    @staticmethod
+    def _is_clean(trace: Trace) -> bool:
+        """Whether no flag of the whole text can be raised, so that it need not be cut into steps."""
+        text = trace.text or ""
+        hidden = trace.reasoning is not None and trace.reasoning.visibility in _HIDDEN
+        return not (hidden or _may_match(text, _INSTRUCTION_WORDS) or _may_match(text, _TAMPERING_WORDS))
 
     def apply(self, problem: Problem, choices: Sequence[Choice]) -> None:
         """Add flags to choices, and take away the text of those that a flag keeps back."""
@@ -127,7 +137,7 @@ class AnswerFlags:
     def _withheld(self, item: ProblemTrace, _: object) -> Iterator[AnswerFlag]:
         last = item.trace.messages[-1].reasoning if item.trace.messages else None
         for reasoning in filter(None, (item.trace.reasoning, last)):
-            if reasoning.visibility in ("withheld", "encrypted"):
+            if reasoning.visibility in _HIDDEN:
                 yield AnswerFlag(name="withheld-reasoning", reason=f"the reasoning is {reasoning.visibility}")
 
 
@@ -144,11 +154,15 @@ def _found(
     name: FlagName, trace: Trace, pattern: re.Pattern[str], words: Sequence[str]
 ) -> Iterator[AnswerFlag]:
     """The first step whose text or call matches; one of ``words``, in ASCII, is in every match."""
-    if trace.text is not None and trace.text.isascii():
-        lower = trace.text.lower()
-        if not any(map(lower.__contains__, words)):
-            return
+    if trace.text is not None and not _may_match(trace.text, words):
+        return
     for step in range(len(trace.steps)):
         if match := pattern.search(trace.step_text(step)[:_CHARACTERS]):
             yield AnswerFlag(name=name, step=step, reason=f"“{match[0][:80]}”")
             return
+
+
+def _may_match(text: str, words: Sequence[str]) -> bool:
+    """Whether a text has one of ``words``, at least one of which is in every match, or is not in ASCII."""
+    lower = text.lower()
+    return not text.isascii() or any(map(lower.__contains__, words))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,6 +16,7 @@ from sqlalchemy import (
     URL,
     Connection,
     CursorResult,
+    Dialect,
     Engine,
     Executable,
     Table,
@@ -86,6 +88,36 @@ class Connections:
             with connection.begin():
                 yield connection
 
+    def append(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows with the same columns, unless a unique constraint forbids them, in one transaction.
+
+        For the record of each request: in SQLite by the driver alone, which takes a third of the time.
+        """
+        if not self.sqlite:
+            with self.write() as connection:
+                connection.execute(insert_missing(connection, table), rows)
+            return
+        statement, processors = _driver_insert(self.engine.dialect, table, tuple(rows[0]))
+        values = [
+            [
+                process(value) if process else value
+                for process, value in zip(processors, row.values(), strict=True)
+            ]
+            for row in rows
+        ]
+        with _translated(reading=False), self._one_writer, closing(self.engine.raw_connection()) as pooled:
+            raw = cast("sqlite3.Connection", pooled.driver_connection)
+            try:
+                raw.execute("BEGIN IMMEDIATE")
+                try:
+                    raw.executemany(statement, values)
+                except BaseException:
+                    raw.execute("ROLLBACK")
+                    raise
+                raw.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise UnavailableError(f"the database failed: {error}") from error
+
     def close(self) -> None:
         """Close all connections that are not in use."""
         self.engine.dispose()
@@ -128,6 +160,14 @@ def insert_missing(connection: Connection, table: Table) -> sqlite.Insert | post
     """Statement that adds rows unless a unique constraint forbids them."""
     insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     return insert(table).on_conflict_do_nothing()
+
+
+@cache
+def _driver_insert(dialect: Dialect, table: Table, names: tuple[str, ...]) -> tuple[str, list[Any]]:
+    """The driver's statement for a row, and what turns each value into the database's, or ``None``."""
+    processors = [table.c[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names]
+    columns, marks = ", ".join(names), ", ".join("?" * len(names))
+    return f"INSERT INTO {table.name} ({columns}) VALUES ({marks}) ON CONFLICT DO NOTHING", processors  # noqa: S608
 
 
 def connect(url: str | Path) -> Engine:

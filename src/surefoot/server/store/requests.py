@@ -18,7 +18,7 @@ from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.guard import Review
 from surefoot.records import Trace
 from surefoot.server.records import GatewayCandidate, GatewayRecord, HeldCall
-from surefoot.server.store.engine import Repository, insert_missing
+from surefoot.server.store.engine import Repository
 from surefoot.server.store.schema import (
     Count,
     Mark,
@@ -83,10 +83,8 @@ class RequestLog(Repository):
         flush to disk. Raises ``StoreError`` for text that cannot be stored; then none of the requests is
         stored.
         """
-        if not (rows := [_row(record) for record in records]):
-            return
-        with self._connections.write() as connection:
-            connection.execute(insert_missing(connection, gateway_requests), rows)
+        if rows := [_row(record) for record in records]:
+            self._connections.append(gateway_requests, rows)
 
     def prune(self, before: datetime, *, project_id: int | None = None, most: int = 1000) -> int:
         """Delete the oldest requests before a time, at most ``most``, with their candidates; their number.
