@@ -541,7 +541,7 @@ def f1_figures(
             return processbench_f1([shifted[arm][i] for i in sampled], [labels[i] for i in sampled], 0.0).f1
 
         parts = {
-            arm: asdict(processbench_f1([shifted[arm][i] for i in chosen], [labels[i] for i in chosen], 0.0))
+            arm: dict(processbench_f1([shifted[arm][i] for i in chosen], [labels[i] for i in chosen], 0.0))
             | {"thresholds": [cuts[arm][1 - side] for side in sorted({int(half[i]) for i in chosen})]}
             for arm in arms
         }

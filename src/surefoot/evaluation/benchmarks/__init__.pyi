@@ -8,7 +8,6 @@ from .prmbench import evaluate_prmbench as evaluate_prmbench
 from .prmbench import prmbench_cases as prmbench_cases
 from .prmbench import prmbench_section as prmbench_section
 from .processbench import ProcessBenchCase as ProcessBenchCase
-from .processbench import ProcessBenchResult as ProcessBenchResult
 from .processbench import best_threshold as best_threshold
 from .processbench import evaluate_processbench as evaluate_processbench
 from .processbench import first_error_below as first_error_below

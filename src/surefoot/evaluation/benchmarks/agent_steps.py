@@ -23,7 +23,7 @@ prediction counts as "no error predicted"; ``missing_steps``, and ``missing_runs
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -95,42 +95,24 @@ def _alarm_counts(number: int, run: MonitoredRun) -> list[float]:
     lengths = {steps, len(run.scores), len(run.alarms), len(run.loopholes) or steps}
     if lengths != {steps}:
         raise LabelError(f"runs[{number}] has lists of {sorted(lengths)} entries; give one for each step")
-    labels = [math.nan if label is None else label for label in run.labels]
-    wrong = [step for step, label in enumerate(labels) if label < 0]
-    warnings = [step for step in wrong if run.alarms[step]]
-    warnable = bool(run.failed and wrong)
-    warned = bool(warnable and warnings)
-    credits = _recovery_credits(run)
-    return [
-        sum(label >= 0 and alarm for label, alarm in zip(labels, run.alarms, strict=True)),
-        1,
-        warned,
-        warnable,
-        steps - 1 - warnings[0] if warned else 0,
-        sum(credits),
-        len(credits),
-        sum(alarm for alarm, loophole in zip(run.alarms, run.loopholes, strict=False) if loophole),
-        sum(run.loopholes),
-    ]
-
-
-def _recovery_credits(run: MonitoredRun) -> list[float]:
-    """For each recovery 1, ½ or 0."""
-    credits: list[float] = []
+    labels, scores = np.array(run.labels, dtype=float), np.array(run.scores, dtype=float)  # NaN for None
+    alarms, loopholes = np.array(run.alarms, dtype=bool), np.array(run.loopholes, dtype=bool)
+    warnings = np.flatnonzero(alarms & (labels < 0))
+    warnable = bool(run.failed and (labels < 0).any())
+    warned = bool(warnable and len(warnings))
+    credit = recoveries = 0.0
     error: int | None = None
-    for step, label in enumerate(run.labels):
-        if label is None:
-            continue
-        if label < 0:
+    for step in np.flatnonzero(~np.isnan(labels)).tolist():
+        if labels[step] < 0:
             error = step
-        elif label > 0 and error is not None:
-            error_score, score = run.scores[error], run.scores[step]
-            if error_score is None or score is None:
-                credits.append(0.0)
-            else:
-                credits.append(0.5 * ((score > error_score) + (score >= error_score)))
+        elif labels[step] > 0 and error is not None:
+            recoveries += 1
+            credit += 0.5 * (float(scores[step] > scores[error]) + float(scores[step] >= scores[error]))
             error = None
-    return credits
+    lead = steps - 1 - int(warnings[0]) if warned else 0
+    caught = int((alarms[: len(loopholes)] & loopholes).sum())
+    false_alarms = int((alarms & (labels >= 0)).sum())
+    return [false_alarms, 1, warned, warnable, lead, credit, recoveries, caught, int(loopholes.sum())]
 
 
 def _alarm_rates(totals: FloatArray) -> list[FloatArray]:
@@ -174,11 +156,10 @@ def agent_runs(items: Iterable[LabelledTrace | JudgedRun]) -> list[AgentRun]:
     runs: dict[str, AgentRun] = {}
     for item in items:
         if isinstance(item, JudgedRun):
-            trace_id, problem_id, subset, steps = item.trace_id, item.problem_id, item.subset, item.steps
-            outcome = item.outcome
+            trace_id, owner, steps, outcome = item.trace_id, item.problem_id, item.steps, item.outcome
         else:
-            trace_id, problem_id, steps = item.trace.id, item.trace.problem_id, len(item.trace.steps)
-            subset, outcome = item.problem.source or "unknown", item.trace.outcome
+            trace, outcome = item.trace, item.trace.outcome
+            trace_id, owner, steps = trace.id, trace.problem_id, len(trace.steps)
         if not steps:
             raise LabelError(f"run {trace_id} lacks steps; leave it out")
         if trace_id in runs:
@@ -188,8 +169,8 @@ def agent_runs(items: Iterable[LabelledTrace | JudgedRun]) -> list[AgentRun]:
         marked = {label.step for label in item.labels if (label.evidence.message or "").startswith(LOOPHOLE)}
         runs[trace_id] = AgentRun(
             trace_id=trace_id,
-            problem_id=problem_id,
-            subset=subset,
+            problem_id=owner,
+            subset=item.subset if isinstance(item, JudgedRun) else item.problem.source or "unknown",
             signs=tuple(signs.get(step) for step in range(steps)),
             outcome=outcome,
             loopholes=tuple(step in marked for step in range(steps)) if marked else (),
@@ -255,12 +236,18 @@ class Predictions:
     uses_outcome: bool = False
     """Whether it knows if the run failed."""
 
-    @property
-    def name(self) -> str:
-        """Name in tables."""
-        if self.kind == "floor":
-            return f"baseline: {self.system}"
-        return f"{self.system}, {self.rule}" if self.kind == "scores" else self.system
+    def score(self, **figures: Any) -> Measured:
+        """The row of these predictions; ``name`` is for tables."""
+        names = {"floor": f"baseline: {self.system}", "scores": f"{self.system}, {self.rule}"}
+        return Measured(
+            system=self.system,
+            kind=self.kind,
+            rule=self.rule,
+            thresholds=dict(self.thresholds),
+            name=names.get(self.kind, self.system),
+            uses_outcome=self.uses_outcome,
+            **figures,
+        )
 
 
 def cross_fit(truth: RunTruth, options: Sequence[SignArray]) -> tuple[SignArray, NDArray[np.intp]] | None:
@@ -375,16 +362,7 @@ def evaluate_agent_steps(
                     missing_runs=int((missing == truth.layout.lengths)[group].sum()),
                 )
         scores.append(
-            Measured(
-                system=entry.system,
-                kind=entry.kind,
-                rule=entry.rule,
-                thresholds=dict(entry.thresholds),
-                name=entry.name,
-                uses_outcome=entry.uses_outcome,
-                subsets=accuracies,
-                monitoring=_monitoring(entry, covered, truth, runs, bootstrap),
-            )
+            entry.score(subsets=accuracies, monitoring=_monitoring(entry, covered, truth, runs, bootstrap))
         )
     return Measured(
         runs={name: int(group.sum()) for name, group in members.items()},
@@ -403,41 +381,20 @@ def evaluate_agent_steps(
 
 def _predictions(
     system: System, truth: RunTruth, names: Sequence[str], rules: Sequence[str | float], unknown: Unknown
-) -> list[Predictions]:
-    if system.kind == "labels":
-        rows = zip(system.good, system.values, strict=True)
-        signs = [
-            MISSING if good is None else -1 if not good else int(value != 0)
-            for row, values in rows
-            for good, value in zip(row, values, strict=True)
-        ]
-        predicted = np.array(signs, dtype=np.int8)
-        if unknown == "good":
-            predicted[(predicted == MISSING) & truth.layout.of_step(system.recorded)] = 1
-        return [
-            Predictions(
-                system=system.name,
-                kind="labels",
-                rule=AS_LABELLED + (", unknown is good" if unknown == "good" else ""),
-                predicted=predicted,
-                recorded=system.recorded,
-            )
-        ]
-    entries = []
-    for rule in rules:
-        predicted, thresholds = _below(system.scores.flat, rule, truth, names)
-        entries.append(
-            Predictions(
-                system=system.name,
-                kind="scores",
-                rule=str(rule),
-                predicted=predicted,
-                recorded=system.recorded,
-                scores=system.scores.flat,
-                thresholds=thresholds,
-            )
-        )
-    return entries
+) -> Iterator[Predictions]:
+    about: Any = {"system": system.name, "kind": system.kind, "recorded": system.recorded}
+    if system.kind == "scores":
+        for rule in rules:
+            predicted, thresholds = _below(system.scores.flat, rule, truth, names)
+            about |= {"predicted": predicted, "scores": system.scores.flat, "thresholds": thresholds}
+            yield Predictions(rule=str(rule), **about)
+        return
+    good, values = system.good.flat, system.values.flat
+    predicted = np.where(good == BAD, -1, np.where(good == GOOD, values != 0, MISSING)).astype(np.int8)
+    if unknown == "good":
+        predicted[(predicted == MISSING) & truth.layout.of_step(system.recorded)] = 1
+    as_labelled = AS_LABELLED + ", unknown is good" * (unknown == "good")
+    yield Predictions(rule=as_labelled, predicted=predicted, **about)
 
 
 def _below(
@@ -479,20 +436,18 @@ def _monitoring(
     entry: Predictions, covered: BoolArray, truth: RunTruth, runs: Sequence[AgentRun], bootstrap: Bootstrap
 ) -> Measured:
     """Figures of alarms, over the subsets with records of the system; an alarm is a step predicted −1."""
-    layout = truth.layout
-    predicted = np.where(entry.predicted == MISSING, math.nan, entry.predicted)
-    scores = predicted if entry.scores is None else entry.scores
-    labels = np.where(truth.signs == MISSING, math.nan, truth.signs)
+    layout, signs = truth.layout, entry.predicted
+    scores = np.where(signs == MISSING, math.nan, signs) if entry.scores is None else entry.scores
     members, watched = np.flatnonzero(covered).tolist(), []
     for number in members:
         steps = slice(*layout.span(number))
         watched.append(
             MonitoredRun(
-                labels=optional(labels[steps]),
+                labels=runs[number].signs,
                 scores=optional(scores[steps]),
-                alarms=(entry.predicted[steps] == -1).tolist(),
+                alarms=(signs[steps] == -1).tolist(),
                 loopholes=runs[number].loopholes,
-                failed=None if truth.failed[number] < 0 else bool(truth.failed[number]),
+                failed=None if runs[number].outcome is None else not runs[number].outcome,
             )
         )
     return run_metrics(watched, layout.problem[members].tolist(), bootstrap=bootstrap)

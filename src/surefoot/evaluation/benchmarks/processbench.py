@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,7 +30,6 @@ from surefoot.evaluation.splits import (
     CHOSEN_HERE,
     POSITIONS,
     SPLIT,
-    Thresholds,
     position_of,
     ranked,
     readings,
@@ -53,32 +52,6 @@ Predicted = Sequence[int | None]
 """0-based index of the first error of each trace, -1 = none, ``None`` = no prediction."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessBenchResult:
-    """Accuracies and F1 as fractions in [0, 1]."""
-
-    acc_error: float
-    """Exact index of the first error, over erroneous traces; NaN without such traces."""
-    acc_correct: float
-    """No error reported, over correct traces; NaN without such traces."""
-    f1: float
-    """Harmonic mean of the two; 0 if both are 0, NaN if one is NaN."""
-    errors: int
-    corrects: int
-    unscored: int
-    """Traces without a single score; they count as wrong."""
-    partial: int
-    """Partly scored traces; they are judged on the scored steps."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Threshold:
-    """A step is bad if its score is below ``threshold``; ``f1`` is the result on the tuning traces."""
-
-    threshold: float
-    f1: float
-
-
 def first_error_below(scores: Sequence[float | None], threshold: float) -> int | None:
     """0-based index of the first step scored below ``threshold``; -1 if there is none (ProcessBench).
 
@@ -88,24 +61,20 @@ def first_error_below(scores: Sequence[float | None], threshold: float) -> int |
     return next((step for step, score in scored if score < threshold), -1) if scored else None
 
 
-def processbench_f1(
-    step_scores: StepScoreLists, labels: Sequence[int], threshold: float
-) -> ProcessBenchResult:
+def processbench_f1(step_scores: StepScoreLists, labels: Sequence[int], threshold: float) -> Measured:
     """ProcessBench's F1 (arXiv 2412.06559): harmonic mean of the accuracies on wrong and on correct traces.
 
     ``step_scores`` has one list per trace; ``labels`` has the 0-based index of its first error, or -1. A
-    trace without any score is an unparsed prediction and wrong, as in the paper; a partly scored one
-    (published score files stop at the first error) is judged on its scores. Both are counted. Raises
-    ``LabelError`` if lengths differ or a label is below -1.
+    trace without any score is an unparsed prediction and wrong, as in the paper (``unscored``); a partly
+    scored one (published score files stop at the first error) is judged on its scores (``partial``). An
+    accuracy is NaN without such traces; F1 is 0 if both are 0, NaN if one is NaN. Raises ``LabelError`` if
+    lengths differ or a label is below -1.
     """
     _check_labels(step_scores, labels)
     predicted = [first_error_below(row, threshold) for row in step_scores]
     totals = _counts(predicted, labels).sum(axis=0)
-    acc_error, acc_correct, f1 = (float(rate) for [rate] in _first_rates(totals[None, None]))
-    return ProcessBenchResult(
-        acc_error=acc_error,
-        acc_correct=acc_correct,
-        f1=f1,
+    return Measured(
+        zip(FIRST_ERRORS.names, (float(rate) for [rate] in _first_rates(totals[None, None])), strict=True),
         errors=int(totals[1]),
         corrects=int(totals[3]),
         unscored=predicted.count(None),
@@ -113,8 +82,9 @@ def processbench_f1(
     )
 
 
-def best_threshold(step_scores: StepScoreLists, labels: Sequence[int]) -> Threshold:
-    """The threshold with the highest ProcessBench F1, over every cut that separates two scores.
+def best_threshold(step_scores: StepScoreLists, labels: Sequence[int]) -> Measured:
+    """The ``threshold`` with the highest ProcessBench F1, over every cut that separates two scores; and its
+    ``f1``. A step is bad if its score is below the threshold.
 
     Cuts lie midway between neighbouring distinct scores; the lowest of equally good ones wins (fewest steps
     flagged). F1 and the flagged steps do not change under a strictly increasing transform of the scores.
@@ -138,7 +108,7 @@ def best_threshold(step_scores: StepScoreLists, labels: Sequence[int]) -> Thresh
     f1 = np.divide(2 * a * b, a + b, out=np.zeros_like(a), where=(a + b) > 0)
     # equal F1 may differ in the last bit; the choice must not depend on it
     cut = int(np.flatnonzero(f1 >= f1.max() - 1e-12)[0])
-    return Threshold(threshold=threshold_above(distinct, cut), f1=float(f1[cut]))
+    return Measured(threshold=threshold_above(distinct, cut), f1=float(f1[cut]))
 
 
 def _hit_cuts(scores: Sequence[float | None], label: int, distinct: FloatArray) -> tuple[int, int]:
@@ -215,28 +185,25 @@ DIFFERENCE = Ratios(
 
 def _parts(cases: Sequence[ProcessBenchCase]) -> list[tuple[str, str, list[int]]]:
     """Indices of the traces of each part: by generator, place of the first error, length, final answer."""
-    errors = [t for t, case in enumerate(cases) if case.label >= 0]
-    corrects = [t for t, case in enumerate(cases) if case.label < 0]
     answers = {True: "right", False: "wrong", None: "unknown"}
-
-    def grouped(
-        by: str, members: Sequence[int], key: Callable[[ProcessBenchCase], str], order: Sequence[str] = ()
-    ) -> list[tuple[str, str, list[int]]]:
-        groups = members_by([key(cases[t]) for t in members])
-        return [(by, v, [members[n] for n in groups[v]]) for v in order or groups if v in groups]
-
+    keys: dict[str, list[str | None]] = {
+        "generator": [case.trace.policy or "unknown" for case in cases],
+        _POSITION: [position_of(case.label) if case.label >= 0 else None for case in cases],
+        "steps of a correct trace": [
+            position_of(len(case.trace.steps)) if case.label < 0 else None for case in cases
+        ],
+        "answer of an erroneous trace": [
+            answers[case.trace.outcome] if case.label >= 0 else None for case in cases
+        ],
+    }
+    order = [*POSITIONS, *answers.values()]
     return [
-        *grouped("generator", range(len(cases)), lambda case: case.trace.policy or "unknown"),
-        *grouped(_POSITION, errors, lambda case: position_of(case.label), POSITIONS),
-        *grouped(
-            "steps of a correct trace", corrects, lambda case: position_of(len(case.trace.steps)), POSITIONS
-        ),
-        *grouped(
-            "answer of an erroneous trace",
-            errors,
-            lambda case: answers[case.trace.outcome],
-            list(answers.values()),
-        ),
+        (by, value, members)
+        for by, values in keys.items()
+        for value, members in sorted(
+            members_by(values).items(), key=lambda part: order.index(part[0]) if part[0] in order else 0
+        )
+        if value is not None
     ]
 
 
@@ -292,10 +259,15 @@ def evaluate_processbench(
         rows = [system.scores[t] if system.kind == "scores" else [] for t in used]
 
         def fit(members: list[int], rows: StepScoreLists = rows) -> float:
-            return best_threshold([rows[t] for t in members], labels[members].tolist()).threshold
+            return float(best_threshold([rows[t] for t in members], labels[members].tolist()).threshold)
 
         for applied in readings(system, rules, problems, names, fit):
-            counts = _counts(_predicted(system, used, rows, applied), labels)
+            predicted = (
+                [first_error(system.good[t]) for t in used]
+                if system.kind == "labels"
+                else [first_error_below(row, cut) for row, cut in zip(rows, applied.of_trace, strict=True)]
+            )
+            counts = _counts(predicted, labels)
             if is_first := system is systems[0]:
                 first[applied.rule] = counts
             both = np.concatenate([counts, first.get(applied.rule, next(iter(first.values())))], axis=1)
@@ -323,14 +295,6 @@ def evaluate_processbench(
         systems=[system.summary() for system in systems],
         scores=scores,
     )
-
-
-def _predicted(
-    system: System, used: Sequence[int], rows: StepScoreLists, applied: Thresholds
-) -> list[int | None]:
-    if system.kind == "labels":
-        return [first_error(system.good[t]) for t in used]
-    return [first_error_below(row, cut) for row, cut in zip(rows, applied.of_trace, strict=True)]
 
 
 def _label(item: LabelledTrace) -> int:
