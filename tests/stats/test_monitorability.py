@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 
 import numpy as np
 import pytest
 
 from surefoot.errors import LabelError
-from surefoot.stats import chance_gmean2, eligible, gate_power, measure_monitorability
+from surefoot.stats import chance_gmean2, measure_monitorability
 from surefoot.stats.monitorability import CHANCE
 
 
@@ -75,36 +74,5 @@ def test_errors_name_the_argument():
         measure_monitorability([1, 0], [1, 0], [1])
     with pytest.raises(LabelError, match="'intervened' needs traces both"):
         measure_monitorability([1, 1], [1, 0], [1, 0])
-    with pytest.raises(LabelError, match="'control' must have shape"):
-        eligible([[1]], [[1]])
     with pytest.raises(ValueError, match="q lies in"):
         chance_gmean2(0)
-
-
-def test_gate_power_is_the_share_of_all_outcomes_that_pass():
-    samples, rates = 4, (0.3, 0.8)  # three of the four decide
-    outcomes = np.array(list(product([0, 1], repeat=samples)))
-    chances = [np.prod(np.where(outcomes == 1, rate, 1 - rate), axis=1) for rate in rates]
-    total = sum(
-        chances[0][i] * chances[1][j] * eligible(outcomes[[i]], outcomes[[j]])[0]
-        for i in range(len(outcomes))
-        for j in range(len(outcomes))
-    )
-    assert gate_power(*rates, samples) == pytest.approx(total)
-
-
-def test_few_samples_miss_most_effects():
-    rng = np.random.default_rng(0)
-    for samples, power in ((16, 0.160), (64, 0.444)):
-        assert gate_power(0.3, 0.5, samples) == pytest.approx(power, abs=5e-4)
-        drawn = eligible(rng.random((20_000, samples)) < 0.3, rng.random((20_000, samples)) < 0.5)
-        assert drawn.mean() == pytest.approx(power, abs=0.015)
-    assert gate_power(0.25, 0.25, 64) < 0.05
-
-
-def test_only_the_first_samples_decide():
-    control = np.zeros((1, 10), dtype=bool)
-    late = control.copy()
-    late[0, 6:] = True
-    assert not eligible(control, late)[0]
-    assert eligible(control, ~late)[0]

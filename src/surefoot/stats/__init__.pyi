@@ -18,8 +18,6 @@ from .intervals import units_needed as units_needed
 from .intervals import wilson_interval as wilson_interval
 from .monitorability import Monitorability as Monitorability
 from .monitorability import chance_gmean2 as chance_gmean2
-from .monitorability import eligible as eligible
-from .monitorability import gate_power as gate_power
 from .monitorability import measure_monitorability as measure_monitorability
 from .prediction_powered import CorrectedMean as CorrectedMean
 from .prediction_powered import prediction_powered_mean as prediction_powered_mean

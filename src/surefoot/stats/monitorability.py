@@ -19,14 +19,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from surefoot.errors import LabelError
 
 CHANCE = 0.25
 """The most that flagging at random brings as p_z·TNR."""
-_SELECTION = 0.6  # share of an arm's samples that decides whether an instance is eligible
-_Z = 1.96
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,46 +89,3 @@ def chance_gmean2(q: float) -> float:
     if not 0 < q <= 1:
         raise ValueError(f"q lies in (0, 1], not {q}")
     return 1 - q if q <= 0.5 else 1 / (4 * q)
-
-
-def eligible(control: ArrayLike, intervened: ArrayLike) -> NDArray[np.bool_]:
-    """Which instances pass the published gate: the behaviour is significantly more frequent.
-
-    Both arrays ``[instances, samples]`` of truth values. The first 60 % of the samples of each arm decide, so
-    that the rest can measure: a difference of at least 1.96 standard errors, or any where both arms are
-    constant. Raises ``LabelError`` for arms of fewer than two samples there.
-    """
-    rates = []
-    for name, values in (("control", control), ("intervened", intervened)):
-        arm = np.asarray(values, dtype=float)
-        if arm.ndim != 2 or selection_samples(arm.shape[1]) < 2:
-            raise LabelError(f"'{name}' must have shape [instances, samples >= 2], not {arm.shape}")
-        used = arm[:, : selection_samples(arm.shape[1])]
-        rates.append((used.sum(axis=1), used.shape[1]))
-    (zeros, count_0), (ones, count_1) = rates
-    return _passes(zeros, count_0, ones, count_1)
-
-
-def selection_samples(samples: int) -> int:
-    """How many of an arm's samples decide whether its instance is eligible."""
-    return math.ceil(_SELECTION * samples)
-
-
-def gate_power(rate_0: float, rate_1: float, samples: int) -> float:
-    """Chance that an instance whose behaviour has these rates without and with the intervention is eligible.
-
-    Exact, over both binomial counts, with ``samples`` per arm; with equal rates the false eligibility.
-    """
-    count = selection_samples(samples)
-    counts = np.arange(count + 1)
-    ways = np.array([math.comb(count, number) for number in counts], dtype=float)
-    chance_0, chance_1 = (ways * rate**counts * (1 - rate) ** (count - counts) for rate in (rate_0, rate_1))
-    return float(chance_0 @ _passes(counts[:, None], count, counts[None], count) @ chance_1)
-
-
-def _passes(zeros: ArrayLike, count_0: int, ones: ArrayLike, count_1: int) -> NDArray[np.bool_]:
-    """Wald's test of a difference of two shares, with unbiased variances."""
-    share_0, share_1 = np.asarray(zeros) / count_0, np.asarray(ones) / count_1
-    variance = share_0 * (1 - share_0) / (count_0 - 1) + share_1 * (1 - share_1) / (count_1 - 1)
-    passes: NDArray[np.bool_] = (share_1 > share_0) & (share_1 - share_0 >= _Z * np.sqrt(variance))
-    return passes

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -60,17 +60,20 @@ def agreement(
     values, for AC1; by default the values that occur. Raises ``LabelError`` for another shape, or a value
     outside ``categories``.
     """
-    units = _distinct(ratings)
-    paired = units.of((~np.isnan(units.values)).sum(axis=0) >= 2)
-    kappas = [
-        _kappa_of(paired, first, second) for first, second in combinations(range(len(paired.values)), 2)
-    ]
+    rows = [np.asarray(row) for row in ratings]
+    if any(row.ndim != 1 for row in rows):
+        raise LabelError(f"'ratings' must have shape [raters, units], not {np.shape(rows)}")
+    if len({len(row) for row in rows}) > 1:
+        raise LabelError("'ratings' must have as many units for each rater; use NaN for missing")
+    matrix = np.array(rows).reshape(len(rows), -1)
+    paired = (~np.isnan(matrix)).sum(axis=0) >= 2
+    counts = _counted(matrix[:, paired])
+    kappas = [_kappa_of(*pair, len(counts.scale)) for pair in combinations(counts.codes, 2)]
     defined = [kappa for kappa in kappas if not math.isnan(kappa)]
-    counts = _counted(paired)
     return Agreement(
-        raters=len(units.values),
-        units=int(paired.times.sum()),
-        dropped=int(units.times.sum() - paired.times.sum()),
+        raters=len(rows),
+        units=int(paired.sum()),
+        dropped=int((~paired).sum()),
         raw=_raw(counts),
         kappa=sum(defined) / len(defined) if defined else math.nan,
         alpha=_alpha(counts, level),
@@ -86,13 +89,10 @@ def contingency(first: ArrayLike, second: ArrayLike, *, values: Sequence[float] 
     a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
     if a.shape != b.shape:
         raise LabelError(f"the raters have shapes {a.shape} and {b.shape}; use NaN for missing ratings")
-    matrix = np.stack([a, b])
-    rated = ~np.isnan(matrix).any(axis=0)
-    both = matrix[:, rated]
-    scale = _scale(np.unique(both), values)
-    codes = np.searchsorted(scale, both)
-    flat = np.bincount(codes[0] * len(scale) + codes[1], minlength=len(scale) ** 2)
-    return flat.reshape(len(scale), len(scale)).astype(float)
+    rated = ~(np.isnan(a) | np.isnan(b))
+    scale = _scale(np.unique([a[rated], b[rated]]), values)
+    flat = np.searchsorted(scale, a[rated]) * len(scale) + np.searchsorted(scale, b[rated])
+    return np.bincount(flat, minlength=len(scale) ** 2).reshape(len(scale), len(scale)).astype(float)
 
 
 def cohens_kappa(table: ArrayLike) -> float:
@@ -101,8 +101,23 @@ def cohens_kappa(table: ArrayLike) -> float:
     NaN for an empty table, and if both raters gave the same single value: p_e is then 1.
     """
     counts = np.asarray(table, dtype=float)
-    by_chance = float(counts.sum(axis=1) @ counts.sum(axis=0))
-    return _kappa(float(counts.sum()), float(np.trace(counts)), by_chance)
+    return _kappa(counts.sum(axis=1), counts.sum(axis=0), float(np.trace(counts)))
+
+
+def _kappa(first: NDArray[Any], second: NDArray[Any], agreed: float) -> float:
+    """From how often each rater gave each value, and how often they agreed."""
+    total, by_chance = float(first.sum()), float(first @ second)
+    # from counts, so that "p_e is 1" is tested on whole numbers
+    if total == 0 or by_chance == total**2:
+        return math.nan
+    return (total * agreed - by_chance) / (total**2 - by_chance)
+
+
+def _kappa_of(first: NDArray[np.integer], second: NDArray[np.integer], size: int) -> float:
+    """Of the codes of two raters [units] below ``size``; -1 is no rating."""
+    rated = (first >= 0) & (second >= 0)
+    margin, other = (np.bincount(codes[rated], minlength=size).astype(float) for codes in (first, second))
+    return _kappa(margin, other, float((first == second)[rated].sum()))
 
 
 def alpha_of(margin: ArrayLike, disagreement: float, values: ArrayLike, *, level: Level = "nominal") -> float:
@@ -134,113 +149,66 @@ def _places(margin: FloatArray, values: FloatArray, level: Level) -> FloatArray:
     return np.asarray(position - position[:1])
 
 
-class _Units(NamedTuple):
-    """Distinct units, and how often each occurs."""
-
-    values: FloatArray
-    """[raters, units]"""
-    times: FloatArray
-    """[units]"""
-
-    def of(self, members: NDArray[np.bool_]) -> _Units:
-        return _Units(self.values[:, members], self.times[members])
-
-
-def _distinct(ratings: Iterable[ArrayLike]) -> _Units:
-    rows = [np.asarray(row) for row in ratings]
-    if any(row.ndim != 1 for row in rows):
-        raise LabelError(f"'ratings' must have shape [raters, units], not {np.shape(rows)}")
-    if len({len(row) for row in rows}) > 1:
-        raise LabelError("'ratings' must have as many units for each rater; use NaN for missing")
-    key = np.zeros(len(rows[0]) if rows else 0, dtype=np.int64)
-    for row in rows:
-        seen, code = np.unique(row, return_inverse=True)
-        key = np.unique(key * len(seen) + code, return_inverse=True)[1]
-    _, first, unit = np.unique(key, return_index=True, return_inverse=True)
-    values = np.array([row[first] for row in rows], dtype=float).reshape(len(rows), -1)
-    return _Units(values, np.bincount(unit, minlength=len(first)).astype(float))
-
-
 class _Counts(NamedTuple):
     """How many raters gave a unit a value, for each value that a unit has: [entries]."""
 
+    codes: NDArray[np.int32]
+    """[raters, units]: index into ``scale``; -1 for no rating."""
+    scale: FloatArray
     unit: NDArray[np.intp]
     value: NDArray[np.intp]
     """Index into ``scale``."""
     raters: FloatArray
-    times: FloatArray
-    """[units]: how often the unit occurs."""
     rated: FloatArray
-    """[units]: its ratings."""
-    scale: FloatArray
+    """[units]: its ratings, two or more."""
 
-    def sums(self, entries: FloatArray) -> FloatArray:
-        """[entries] → [units]"""
-        return np.asarray(np.bincount(self.unit, entries, len(self.times)), dtype=float)
+    def by_unit(self, entries: FloatArray) -> FloatArray:
+        """[entries] → [units]: sums."""
+        return np.asarray(np.bincount(self.unit, entries, len(self.rated)), dtype=float)
 
-    def totals(self, entries: FloatArray) -> FloatArray:
-        """[entries] → [values], over all units"""
-        weights = entries * self.times[self.unit]
-        return np.asarray(np.bincount(self.value, weights, len(self.scale)), dtype=float)
+    def by_value(self, entries: FloatArray) -> FloatArray:
+        """[entries] → [values]: sums."""
+        return np.asarray(np.bincount(self.value, entries, len(self.scale)), dtype=float)
 
 
-def _counted(units: _Units) -> _Counts:
-    unit, rater = np.nonzero(~np.isnan(units.values.T))
-    values = units.values[rater, unit]
-    scale = np.unique(values)
-    key, raters = np.unique(unit * len(scale) + np.searchsorted(scale, values), return_counts=True)
+def _counted(matrix: NDArray[np.floating]) -> _Counts:
+    known = ~np.isnan(matrix)
+    scale = np.unique(matrix[known]).astype(float)
+    codes = np.where(known, np.searchsorted(scale, matrix), -1).astype(np.int32)
+    rater, unit = np.nonzero(known)
+    key, raters = np.unique(unit * max(len(scale), 1) + codes[rater, unit], return_counts=True)
     unit, value = np.divmod(key, max(len(scale), 1))
-    rated = np.bincount(unit, raters, len(units.times)).astype(float)
-    return _Counts(unit, value, raters.astype(float), units.times, rated, scale)
+    rated = known.sum(axis=0).astype(float)
+    return _Counts(codes, scale, unit, value, raters.astype(float), rated)
 
 
 def _raw(counts: _Counts) -> float:
-    paired = counts.rated >= 2
-    if not paired.any():
+    if not len(counts.rated):
         return math.nan
-    rated, times = counts.rated[paired], counts.times[paired]
-    shares = counts.sums(counts.raters * (counts.raters - 1))[paired] / (rated * (rated - 1))
-    return float((shares * times).sum() / times.sum())
+    pairs = counts.by_unit(counts.raters * (counts.raters - 1))
+    return float((pairs / (counts.rated * (counts.rated - 1))).mean())
 
 
 def _ac1(counts: _Counts, categories: Sequence[float] | None) -> float:
     scale, observed = _scale(counts.scale, categories), _raw(counts)
     if math.isnan(observed) or len(scale) < 2:
         return math.nan
-    shares = counts.totals(counts.raters / counts.rated[counts.unit]) / counts.times[counts.rated > 0].sum()
+    shares = counts.by_value(counts.raters / counts.rated[counts.unit]) / len(counts.rated)
     chance = float((shares * (1 - shares)).sum() / (len(scale) - 1))  # at most 1 / q
     return (observed - chance) / (1 - chance)
 
 
 def _alpha(counts: _Counts, level: Level) -> float:
-    rated = np.where(counts.rated >= 2, counts.rated, math.nan)
-    margin = counts.totals(np.where(np.isnan(rated[counts.unit]), 0.0, counts.raters))
+    margin = counts.by_value(counts.raters)
     if level == "nominal":
-        inside = rated**2 - counts.sums(counts.raters**2)
+        inside = counts.rated**2 - counts.by_unit(counts.raters**2)
     else:
         position = _places(margin, counts.scale, level)[counts.value]
-        mean = counts.sums(counts.raters * position) / rated
-        inside = 2 * rated * counts.sums(counts.raters * (position - mean[counts.unit]) ** 2)
-    disagreement = float(np.nansum(counts.times * inside / (rated - 1)))
+        mean = counts.by_unit(counts.raters * position) / counts.rated
+        deviation = (position - mean[counts.unit]) ** 2
+        inside = 2 * counts.rated * counts.by_unit(counts.raters * deviation)
+    disagreement = float((inside / (counts.rated - 1)).sum())
     return alpha_of(margin, disagreement, counts.scale, level=level)
-
-
-def _kappa_of(units: _Units, first: int, second: int) -> float:
-    pair = units.of(~(np.isnan(units.values[first]) | np.isnan(units.values[second])))
-    a, b = pair.values[first], pair.values[second]
-    scale = np.unique([a, b])
-    margins = [
-        np.bincount(np.searchsorted(scale, row), weights=pair.times, minlength=len(scale)) for row in (a, b)
-    ]
-    agreed = float(pair.times[a == b].sum())
-    return _kappa(float(pair.times.sum()), agreed, float(margins[0] @ margins[1]))
-
-
-def _kappa(total: float, agreed: float, by_chance: float) -> float:
-    """From counts, so that "p_e is 1" is tested on whole numbers; ``by_chance`` is p_e total^2."""
-    if total == 0 or by_chance == total**2:
-        return math.nan
-    return float((total * agreed - by_chance) / (total**2 - by_chance))
 
 
 def _scale(seen: FloatArray, values: Sequence[float] | None) -> FloatArray:
