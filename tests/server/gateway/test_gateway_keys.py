@@ -15,7 +15,7 @@ from gateway_server import ask, served
 from openai import OpenAI
 
 from surefoot.server import create_app, open_database
-from surefoot.server.gateway.access import KeyAuth, TokenBucket
+from surefoot.server.gateway.access import Buckets, KeyAuth
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.settings import ServerSettings, is_loopback
 
@@ -227,15 +227,15 @@ def test_beyond_loopback_keys_are_asked_for():
 
 def test_a_bucket_fills_at_its_rate():
     moment = [0.0]
-    bucket = TokenBucket(30, clock=lambda: moment[0])
-    assert [bucket.take() for _ in range(30)] == [0.0] * 30
-    assert bucket.take() == pytest.approx(2.0)
+    buckets = Buckets(clock=lambda: moment[0])
+    assert [buckets.take("a", 30) for _ in range(30)] == [0.0] * 30
+    assert buckets.take("a", 30) == pytest.approx(2.0)
     moment[0] += 1
-    assert bucket.take() == pytest.approx(1.0)
+    assert buckets.take("a", 30) == pytest.approx(1.0)
     moment[0] += 1
-    assert bucket.take() == 0.0
+    assert buckets.take("a", 30) == 0.0
     moment[0] += 1e6
-    assert sum(bucket.take() == 0.0 for _ in range(100)) == 30
+    assert sum(buckets.take("a", 30) == 0.0 for _ in range(100)) == 30
 
 
 def test_keys_from_the_command_line(tmp_path):

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefoot.concurrency import CALLER
 from surefoot.errors import ExpiredKeyError, ForbiddenError, ScopeError, StoreError
-from surefoot.server.gateway.errors import ApiError, invalid, printable, response_of
+from surefoot.server.gateway.errors import ApiError, invalid, printable
 from surefoot.server.gateway.settings import ServerLimits, ServerSettings, is_loopback
 from surefoot.server.permissions import Action, Principal, allowed
 from surefoot.server.routing import Route
@@ -158,45 +158,36 @@ class KeyAuth:
 
 
 class Buckets:
-    """A :class:`TokenBucket` for each owner; the owner idle for longest loses theirs."""
+    """A bucket of a minute's tokens (at least 1) for each owner; the owner idle for longest loses theirs."""
 
-    def __init__(self) -> None:
-        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float, float]] = OrderedDict()
+        """Rate, tokens, and when they were counted; the latest is the last."""
 
     def take(self, owner: str, rate_per_minute: float) -> float:
         """Take a token of an owner; seconds until there is one, 0 = taken."""
-        bucket = self._buckets.pop(owner, None)
-        if bucket is None or bucket.rate_per_minute != rate_per_minute:
-            bucket = TokenBucket(rate_per_minute)
-        self._buckets[owner] = bucket  # the latest is the last
+        moment, full = self._clock(), max(1.0, rate_per_minute)
+        rate, tokens, counted = self._buckets.pop(owner, (rate_per_minute, full, moment))
+        gained = (moment - counted) * rate_per_minute / 60
+        tokens = min(full, tokens + gained) if rate == rate_per_minute else full
+        self._buckets[owner] = (rate_per_minute, tokens - (tokens >= 1), moment)
         if len(self._buckets) > MOST_BUCKETS:
             self._buckets.popitem(last=False)
-        return bucket.take()
+        return 0.0 if tokens >= 1 else (1 - tokens) * 60 / rate_per_minute
 
 
-class TokenBucket:
-    """A bucket of one minute's tokens (at least 1), which fills at ``rate_per_minute``."""
-
-    def __init__(self, rate_per_minute: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.rate_per_minute, self._clock = rate_per_minute, clock
-        self._full = max(1.0, rate_per_minute)
-        self._left, self._seen = self._full, clock()
-
-    def take(self) -> float:
-        """Take a token; seconds until there is one, 0 = taken."""
-        moment = self._clock()
-        gained = (moment - self._seen) * self.rate_per_minute / 60
-        self._left, self._seen = min(self._full, self._left + gained), moment
-        if self._left >= 1:
-            self._left -= 1
-            return 0.0
-        return (1 - self._left) * 60 / self.rate_per_minute
+_MAX_DRAINED = 16
+"""A refused body is still read up to so many times the bound: a client that writes before it reads would
+otherwise see a broken connection, not the answer."""
 
 
 class GuardedRoute:
     """ASGI app of a route: the key and its permissions come first, then the size and form of the body.
 
-    ``request.state.key`` is the key or ``None``, and ``CALLER`` identifies the client.
+    ``request.state.key`` is the key or ``None``, and ``CALLER`` identifies the client. A body of more than
+    ``max_body_bytes`` is answered 413, before or while it is read; starlette's own limit answers in plain
+    text, and breaks connections of clients that still write.
     """
 
     def __init__(
@@ -205,16 +196,27 @@ class GuardedRoute:
         self.route, self.gateway, self.limits, self.auth = route, gateway, settings.limits, auth
         self._body = route.body
         self._action = None if route.action == "probe" and settings.open_health else route.action
-        # starlette's own limit answers in plain text, and breaks connections of clients that still write
-        self._limited = BodyLimit(self._answer, max_bytes=settings.limits.max_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         scope["route"] = self.route
-        await self._limited(scope, receive, send)
+        most, size = self.limits.max_body_bytes, 0
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive, send)
+        async def bounded() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > most and not is_refused:
+                raise too_large
+            return message
+
+        too_large = ApiError(413, f"the body is larger than {most} bytes", code="body_too_large")
+        is_refused = _declared_length(scope) > most
+        while is_refused and size < _MAX_DRAINED * most and (await bounded()).get("more_body"):
+            pass
+        if is_refused:
+            raise too_large
+        request = Request(scope, bounded, send)
         key = None if self._action is None else await self.auth.check(request.headers, self._action)
         request.state.key = key
         CALLER.set(caller_of(request, key))
@@ -299,50 +301,6 @@ def _is_local(address: str) -> bool:
     except ValueError:
         return False
     return name is not None and is_loopback(name.removesuffix("."))
-
-
-_MAX_DRAINED = 16
-"""A refused body is still read up to so many times the bound: a client that writes before it reads would
-otherwise see a broken connection, not the answer."""
-
-
-class BodyLimit:
-    """ASGI middleware: a body of more than ``max_bytes`` is answered 413, before or while it is read."""
-
-    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
-        self.app, self.max_bytes = app, max_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        if _declared_length(scope) > self.max_bytes:
-            await self._refuse(scope, receive, send)
-            return
-        size = 0
-
-        async def counted() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            if size > self.max_bytes:
-                raise self._error()
-            return message
-
-        await self.app(scope, counted, send)
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        drained = 0
-        while drained < _MAX_DRAINED * self.max_bytes:
-            message = await receive()
-            drained += len(message.get("body", b""))
-            if not message.get("more_body"):
-                break
-        await response_of(self._error())(scope, receive, send)
-
-    def _error(self) -> ApiError:
-        return ApiError(413, f"the body is larger than {self.max_bytes} bytes", code="body_too_large")
 
 
 def _declared_length(scope: Scope) -> int:
