@@ -263,4 +263,5 @@ def test_stored_judges_and_the_report(judgements: list[dict[str, Any]], tmp_path
         "scores",
         "scores, subsets",
         "scores, monitoring",
+        "scores, first errors",
     ]

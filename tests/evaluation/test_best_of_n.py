@@ -105,14 +105,16 @@ def test_unknown_tokens_are_said_and_not_zero():
 
 
 def test_each_scorer_is_compared_with_majority_by_a_rule_fixed_beforehand(result):
-    cards = best_of_n_section(result).cards
-    assert list(cards) == list(result.scorers)
-    for name, [selects] in cards.items():
+    verdicts = best_of_n_section(result).verdicts
+    assert list(verdicts) == list(result.scorers)
+    assert result.free[result.rival].value == max(value.value for value in result.free.values())
+    for name, [selects] in verdicts.items():
         curve = result.curve(f"{name} weighted vote min")
-        assert selects.estimate == curve.minus_majority[4]
-        assert selects.text.startswith(f"of problems: {name} weighted vote min")
-        assert "at least one is correct for 83.3%" in selects.text
-        assert selects.verdict == "cannot tell"  # six problems decide nothing
+        best = result.free[result.rival].value
+        assert selects.estimate.value == pytest.approx(curve.accuracy[4].value - best)
+        assert selects.detail.startswith(f"of problems: {name} weighted vote min")
+        assert "at least one is correct for 83.3%" in selects.detail
+        assert selects.tone == "open"  # six problems decide nothing
 
 
 def test_scores_that_an_aggregation_does_not_allow_are_left_out_by_name():

@@ -1,16 +1,8 @@
 import pytest
 
-from surefoot.evaluation.frame import (
-    FirstScreen,
-    JudgedTrace,
-    Origin,
-    card,
-    not_measured,
-    sentence,
-    weakest,
-    worked_examples,
-)
+from surefoot.evaluation.frame import FirstScreen, JudgedTrace, Origin, Rival, worked_examples
 from surefoot.evaluation.report import Report, Section, first_screen_of
+from surefoot.evaluation.verdict import Counts, detected, headline, measured
 from surefoot.records import Trace
 from surefoot.segment import Line, segment_trace
 from surefoot.stats import Interval
@@ -25,48 +17,57 @@ def judged(text, error, predicted, scores=()):
     return JudgedTrace(trace=trace, problem="Add.", error=error, predicted=predicted, scores=scores)
 
 
-READS = card("reads", interval(0.9, 0.96), "Content probe; chance is 0.1.", units=200, null=0.1)
-SELECTS = card("selects", interval(-0.02, 0.0275), "PRM less ORM.", units=300, smallest=0.02, spec="+.1p")
-FALLS = card("trust", interval(0.04, 0.08), "Fall after N = 16.", units=300, smallest=0.02, harm=True)
+CONTENT = measured("content", interval(0.9, 0.96), "of lines; chance is 0.1.", 200, null=0.1)
+SELECTS = measured(
+    "selects", interval(-0.02, 0.0275), "PRM less it.", 300, smallest=0.02, spec="+.1p", rival="majority"
+)
+FALLS = measured("keeps", interval(0.04, 0.08), "lost.", 300, smallest=0.02, harm=True, last=64, peak=16)
 
 
-def test_a_card_says_yes_no_or_how_many_problems_are_missing():
-    assert (READS.verdict, READS.chip, READS.number) == ("yes", "yes", "0.93")
-    assert (SELECTS.verdict, SELECTS.number) == ("cannot tell", "+0.4 points")
-    assert SELECTS.chip == "cannot tell: needs about 1,693 problems"
-    assert FALLS.verdict == "no"
-    same = card("trust", interval(0.0, 0.01), "", units=300, smallest=0.02, harm=True)
-    assert same.verdict == "yes"
-    words = {"no": "not beyond 16 samples"}
-    assert card("trust", FALLS.estimate, "", units=300, harm=True, chips=words).chip == words["no"]
+def test_a_verdict_is_decided_or_says_what_would_decide_it():
+    assert (CONTENT.tone, CONTENT.decided, CONTENT.sentence) == ("good", True, "It prefers the right number.")
+    assert (SELECTS.tone, SELECTS.decided, SELECTS.needs) == ("open", False, "about 1,693 problems")
+    assert (FALLS.tone, FALLS.sentence) == ("wrong", "It loses accuracy beyond 16 samples.")
+    same = measured("keeps", interval(0.0, 0.01), "", 300, smallest=0.02, harm=True, last=64, peak=16)
+    assert (same.tone, same.claim) == ("good", "keeps its accuracy up to 64 samples")
 
 
-def test_the_sentence_may_say_no():
-    assert sentence("prm", [READS, SELECTS, FALLS]) == (
-        "prm reads the steps, and it may or may not select better answers, and it cannot be trusted without "
-        "limits."
+def test_what_is_decided_comes_first():
+    assert headline("prm", [SELECTS, CONTENT, FALLS]) == (
+        "prm prefers the right number, but it loses accuracy beyond 16 samples. Not decided: whether it "
+        "selects better answers than majority; needs about 1,693 problems."
     )
-    assert sentence("x", [not_measured("reads")]) == "x: this report measures none of the three questions."
+    assert headline("x", []) == "x: nothing was measured."
 
 
-def test_the_weakest_answer_to_a_question_counts():
-    low = card("reads", interval(0.0, 0.02), "Drop at the first error.", units=200)
-    assert weakest([READS, low, SELECTS]) == [low, SELECTS]
-    few = card("reads", interval(0.1, 0.5), "Nine traces.", units=9)
-    assert weakest([few, READS]) == [READS]
-    untested = card("trust", interval(0.0, 0.9), "", units=20, harm=True)
-    holds = card("trust", interval(0.0, 0.01), "", units=200, harm=True)
-    assert weakest([holds, untested, not_measured("selects")]) == [untested]
-    assert weakest([untested, FALLS]) == [FALLS]
+SOURCES = {
+    "perfect": (Counts(found=30, wrong=30, alarms=0, right=30, of=60), interval(0.9, 1.0)),
+    "useless": (Counts(found=5, wrong=30, alarms=29, right=30, of=60), interval(0.0, 0.1)),
+    "silent": (Counts(found=0, wrong=0, alarms=0, right=0, of=60), interval(0.0, 0.0)),
+    "mixed": (Counts(found=4, wrong=30, alarms=1, right=30, of=60), interval(0.45, 0.6)),
+    "partly silent": (Counts(found=2, wrong=2, alarms=0, right=0, of=60), interval(0.0, 0.1)),
+}
+SAID = {
+    "perfect": "finds 30 of 30 first errors (100%) and raises no false alarm on 30 correct solutions: better "
+    "than a fixed step",
+    "useless": "finds 5 of 30 first errors (17%) and raises 29 false alarms on 30 correct solutions: no "
+    "better than a fixed step",
+    "silent": "gives no verdict on any of the 60 solutions: nothing can be said about it",
+    "mixed": "finds 4 of 30 first errors (13%) and raises 1 false alarm on 30 correct solutions: better than "
+    "a fixed step",
+    "partly silent": "finds 2 of 2 first errors (100%) and raises no false alarm on 0 correct solutions, "
+    "with no verdict on 58 of 60 solutions; whether this is better than a fixed step is not decided",
+}
+TONES = {"perfect": "good", "useless": "wrong", "silent": "open", "mixed": "wrong", "partly silent": "open"}
 
 
-def test_a_question_without_a_figure_is_not_measured():
-    screen = FirstScreen(sentence="So.", cards=[READS])
-    assert [one.verdict for one in screen.three] == ["yes", "not measured here", "not measured here"]
-    assert screen.lines()[1] == (
-        "- Does it read the steps? yes. 0.93 [0.90, 0.96] Content probe; chance is 0.1."
-    )
-    assert screen.lines()[2] == "- Does it select better answers? not measured here."
+@pytest.mark.parametrize("source", SOURCES)
+def test_silence_is_coverage_and_never_a_miss(source):
+    counts, f1 = SOURCES[source]
+    verdict = detected(counts, f1, "", 60, rival="a fixed step", null=0.3, silence_counts=True)
+    assert (verdict.claim, verdict.tone) == (SAID[source], TONES[source])
+    assert verdict.coverage.checked == counts.wrong + counts.right
+    assert bool(verdict.needs) == (TONES[source] == "open")
 
 
 def test_examples_are_the_shortest_caught_and_missed_error_with_steps_from_1():
@@ -88,18 +89,32 @@ def test_examples_are_the_shortest_caught_and_missed_error_with_steps_from_1():
     assert silent.note == "Step 2 is the first error; it rejects no step."
 
 
-def test_sections_share_one_first_screen_and_scorers_are_ranked_in_a_table():
-    one = Section(title="A", about="", results={}, cards={"prm": [READS], "orm": [FALLS]}, limits=["n = 9"])
-    two = Section(title="B", about="", results={}, cards={"prm": [FALLS]}, limits=["n = 9", "One seed."])
+def test_scorers_are_ranked_by_what_was_found_whatever_order_they_are_given_in():
+    def said(source):
+        counts, f1 = SOURCES[source]
+        return [detected(counts, f1, "", 60, rival="a fixed step", null=0.3, silence_counts=True)]
+
+    for order in (list(SOURCES), list(SOURCES)[::-1]):
+        section = Section(title="A", about="", results={}, verdicts={name: said(name) for name in order})
+        screen = first_screen_of([section], Origin())
+        assert next(iter(screen.ranking)) == "perfect"
+        assert list(screen.ranking)[-1] == "silent"
+        assert screen.sentence == f"perfect {SAID['perfect']}."
+
+
+def test_sections_share_one_first_screen():
+    one = Section(
+        title="A", about="", results={}, verdicts={"prm": [CONTENT], "orm": [FALLS]}, limits=["n = 9"]
+    )
+    two = Section(title="B", about="", results={}, verdicts={"prm": [FALLS]}, limits=["n = 9", "One seed."])
     screen = first_screen_of([one, two], Origin(json="all.json"))
-    assert list(screen.cards) == [READS, FALLS]
+    assert list(screen.verdicts) == [CONTENT, FALLS]
     assert screen.limits == ["n = 9", "One seed."]
-    assert screen.sentence.startswith("prm reads the steps, but it cannot be trusted without limits.")
-    assert "2 scorers" in screen.sentence
+    assert screen.sentence == "prm prefers the right number, but it loses accuracy beyond 16 samples."
     html = Report("t", screen).html()
-    assert html.index("<h1>") < html.index('class="cards"') < html.index(">orm<") < html.index("One seed.")
+    assert html.index("<h1>") < html.index("<svg") < html.index("orm loses") < html.index("One seed.")
     assert '<a href="all.json">' in html
-    assert html.count("not measured here") == 2  # the card, and the other scorer's cell
+    assert [line[:8] for line in screen.lines()] == ["prm pref", "- Works:", "- Weak: ", "2. orm l"]
 
 
 @pytest.mark.parametrize("steps", [3, 40])
@@ -115,34 +130,32 @@ def test_an_example_shows_the_steps_near_the_error_and_links_to_the_whole_run(st
     assert "▽ first called wrong" in shown
 
 
-def test_the_interval_is_drawn_against_the_null():
-    html = Report("t", FirstScreen(sentence="So.", cards=[READS])).html()
-    assert 'aria-label="0.93 [0.90, 0.96], 95 % interval in brackets; broken line at 0.10"' in html
-    assert "95 %: 0.90 to 0.96" in html
-
-
-def test_the_first_screen_says_what_to_do_about_each_verdict():
-    reads = card("reads", interval(0.1, 0.3), "AUC of the PRM", 100)
-    selects = card("selects", interval(-0.2, 0.2), "best of 16", 100)
-    screen = FirstScreen(sentence="The PRM reads the steps.", cards=[reads, selects])
-    [advice] = screen.next_steps
-    assert "rule that it was compared with" in advice
-    assert f"Next: {advice}" in screen.lines()
-    assert screen.terms.keys() == {"PRM", "AUC", "best of"}
-    assert "make this report again" in FirstScreen(sentence="s", cards=[reads]).next_steps[0]
-    assert FirstScreen(sentence="s").next_steps == []
+def test_rivals_are_drawn_as_points_with_intervals_and_named():
+    rivals = [
+        Rival(name="one sample", value=interval(0.4, 0.5)),
+        Rival(name="prm", value=interval(0.7, 0.8), kind="ours"),
+        Rival(name="some sample is right", value=interval(0.9, 0.95), kind="ceiling"),
+    ]
+    screen = FirstScreen(sentence="So.", verdicts=[CONTENT], rivals=rivals, measure="share of problems.")
+    html = Report("t", screen).html()
+    assert [html.count(f'<g class="{kind}"') for kind in ("rival", "ours", "ceiling")] == [1, 1, 1]
+    assert 'aria-label="one sample 0.45 [0.40, 0.50], prm 0.75 [0.70, 0.80]' in html
+    alone = FirstScreen(sentence="So.", verdicts=[CONTENT], rivals=rivals[1:2])
+    assert 'class="null"' in Report("t", alone).html()  # what it must beat
 
 
 def test_a_page_begins_with_the_answer_and_ends_with_its_command():
-    trust = card("trust", interval(-0.3, -0.1), "lost", 100)
     origin = Origin(data="p.jsonl", model="prm", command="surefoot audit prm")
     first = FirstScreen(
-        sentence="It cannot be trusted.", cards=[trust], limits=["`--full` helps"], origin=origin
+        sentence="It cannot be trusted.",
+        verdicts=[FALLS],
+        advice=["Run `--full`."],
+        limits=["`--full` helps"],
+        origin=origin,
     )
     page = Report("title", first).html()
-    places = [
-        page.index(text) for text in ("Test of prm on p.jsonl", "<h1>", "What to do next", "What limits")
-    ]
+    places = [page.index(text) for text in ("Test of prm on p.jsonl", "<h1>", "Do next", "What limits")]
     assert places == sorted(places)
     assert page.index("How this was made") > places[-1]
     assert "<code>--full</code> helps" in page
+    assert "not measured" not in page

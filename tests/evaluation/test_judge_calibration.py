@@ -67,9 +67,10 @@ def test_the_rate_is_corrected_and_agreement_is_by_kind(study):
     assert rows["kind", "thought"].specificity.value == rows["fifth", "2"].specificity.value == 1
     assert result.raters == {"judge": ("m#1",)}
     screen = judge_section(result)
-    assert "corrected by 300 gold labels of 60 problems" in screen.sentence
-    assert screen.cards["judge"][1].verdict == "no"
-    assert "base rate of" in screen.cards["judge"][0].text
+    assert "corrected by 300 gold labels of 60 problems" in screen.findings[0]
+    finds, rate = screen.verdicts["judge"]
+    assert rate.tone == "wrong"
+    assert "of them wrong" in finds.detail
 
 
 def test_two_dates_and_two_instructions_are_compared(study):

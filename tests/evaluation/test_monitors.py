@@ -174,9 +174,9 @@ def test_the_section_compares_with_the_best_baseline():
     ]
     results = evaluate_monitors(runs, {"word": keyword_monitor("answer")}, ["both"], draws=50)
     section = monitors_section(runs, results)
-    [card] = section.cards["word (both)"]
-    assert card.claim == "finds no more than bag of words (both)"
-    assert card.estimate.high < -0.5
+    [verdict] = section.verdicts["word (both)"]
+    assert verdict.claim == "finds no more than the bag of words"
+    assert verdict.estimate.high < -0.5
     assert section.limits == ["60 runs of 60 problems, 30 of which a monitor should flag."]
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surefoot.evaluation.frame import FirstScreen, Origin, card
+from surefoot.evaluation.frame import FirstScreen, Origin, Rival
 from surefoot.evaluation.report import Measures, Plot, Report, Section, from_1, plot_figure, to_json
+from surefoot.evaluation.verdict import measured
 from surefoot.stats.intervals import Interval
 
 VOID = {"meta", "br", "img", "hr", "link", "input"}
@@ -146,17 +147,27 @@ def test_drawing_leaves_the_global_settings_alone():
     assert dict(mpl.rcParams) == before
 
 
-def test_curves_are_drawn_on_a_log2_axis():
+def test_curves_are_drawn_on_a_log2_axis_and_named_at_their_ends():
     figure = curve_figure()
     (axes,) = figure.axes
     assert axes.get_xscale() == "log"
     assert axes.get_ylabel() == "accuracy"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "4", "64"]
-    lines = {line.get_label(): line for line in axes.get_lines()}
-    np.testing.assert_array_equal(lines["pass@N"].get_xdata(), [1, 4, 64])
-    np.testing.assert_array_equal(lines["pass@N"].get_ydata(), [0.5, 0.8, 0.8])
+    majority, ceiling = axes.get_lines()
+    np.testing.assert_array_equal(ceiling.get_xdata(), [1, 4, 64])
+    np.testing.assert_array_equal(ceiling.get_ydata(), [0.5, 0.8, 0.8])
+    names = {text.get_text(): text for text in axes.texts}
+    assert names["pass@N"].get_color() == ceiling.get_color() != majority.get_color()
+    assert names["majority"].xy[1] != names["pass@N"].xy[1]  # both end at 0.8, and no name hides another
     shade = axes.collections[0].get_paths()[0].vertices[:, 1]
     assert (shade.min(), shade.max()) == (0.4, 0.9)
+
+
+def test_a_figure_has_at_most_five_lines_and_no_colour_twice():
+    rows = [Measures("", {"name": str(n)}, {"1": interval(0.1 * n), "2": interval(0.5)}) for n in range(9)]
+    [axes] = plot_figure(Plot("accuracy", ""), {"accuracy": rows}).axes
+    colours = [line.get_color() for line in axes.get_lines()]
+    assert len(colours) == len(set(colours)) == 5
 
 
 def test_ragged_rows_raise():
@@ -266,35 +277,19 @@ def test_plots_draw_the_measures_of_the_rows():
     lines = plot_figure(Plot("audit.accuracy", "", log=True), rows)
     assert lines is not None
     [axes] = lines.axes
-    assert [(line.get_label(), list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines] == [
-        ("a, min", [1, 4], [0.25, 0.5]),
-        ("b, min", [1, 4], [0.25, 0.5]),
+    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines] == [
+        ([1, 4], [0.25, 0.5]),
+        ([1, 4], [0.25, 0.5]),
     ]
+    assert [text.get_text() for text in axes.texts] == ["a, min", "b, min"]
     paired = plot_figure(Plot("audit.accuracy", "", x="audit.tokens"), rows)
     assert paired is not None
     assert [list(line.get_xdata()) for line in paired.axes[0].lines] == [[10.0, 40.0], [10.0, 40.0]]
     dots = plot_figure(Plot("audit.effects", "", y=("change",)), rows)
     assert dots is not None
     [axes] = dots.axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["swap"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a, min", "b, min"]
     assert plot_figure(Plot("audit.effects", "", y=("change",)), {}) is None
-
-
-def test_a_scorers_rule_is_no_row_and_many_scorers_are_rows():
-    def figure(scorers, rule):
-        rows = [
-            Measures("", {"scorer": name, "rule": rule(number), "edit": edit}, {"change": interval(0.1)})
-            for number, name in enumerate(scorers)
-            for edit in ("swap", "split")
-        ]
-        drawn = plot_figure(Plot("effects", "", y=("change",)), {"effects": rows})
-        [axes] = drawn.axes
-        legend = [text.get_text() for text in drawn.legends[0].get_texts()]
-        return [label.get_text() for label in axes.get_yticklabels()], legend
-
-    assert figure("ab", lambda number: f"rule {number}") == (["swap", "split"], ["a", "b"])
-    scorers = list("abcdefghij")
-    assert figure(scorers, lambda number: "min")[1:] == (["min, swap", "min, split"],)
 
 
 def test_figures_are_transparent_and_drawn_in_the_colour_of_the_text():
@@ -325,8 +320,14 @@ def browser():
 def test_a_page_has_no_defect_for_keyboard_screen_reader_or_eyes(browser, tmp_path, scheme, width):
     first = FirstScreen(
         sentence="prm reads the steps.",
-        cards=[card("reads", interval(0.5), "Text.", units=200), card("trust", interval(0.1), "", units=20)],
-        ranking={name: [card("reads", interval(0.5), "Text.", units=200)] for name in ("prm", "orm")},
+        verdicts=[
+            measured("content", interval(0.5), "Text.", 200),
+            measured("selects", interval(0.1), "", 20, rival="majority"),
+        ],
+        ranking={"prm": "prm reads.", "orm": "orm does not."},
+        rivals=[Rival(name="prm", value=interval(0.5), kind="ours"), Rival(name="m", value=interval(0.4))],
+        measure="share of problems.",
+        advice=["Do `this`."],
         limits=["n = 9"],
         origin=Origin(data="d.jsonl", command="surefoot audit --out x", json="audit.json"),
     )

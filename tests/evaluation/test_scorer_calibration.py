@@ -213,8 +213,8 @@ def test_a_scorer_reads_only_if_it_knows_more_than_length_and_position() -> None
     systems = [scored_system(n, records(n, s), TRACES) for n, s in (("true", CHANCES), ("place", constant))]
     audit = audit_calibration(systems, TRUTH, facts=facts, fits=[], draws=200)
     assert [scorer.reading.reads for scorer in audit.scorers] == [True, False]
-    cards = calibration_section(audit).cards
-    assert cards["true"][0].verdict == "yes"
-    assert cards["place"][0].verdict in ("no", "cannot tell")
+    verdicts = calibration_section(audit).verdicts
+    assert verdicts["true"][0].tone == "good"
+    assert verdicts["place"][0].tone in ("wrong", "open")
     expected = "It is not shown to read the steps: among continuations of one prefix its AUC minus"
     assert expected in calibration_section(audit).findings[1]

@@ -164,7 +164,7 @@ def test_a_quickstart_of_other_sizes(reader: Reader) -> None:
     printed = re.findall(r"^surefoot [a-z]+", ended.err, re.M)
     assert printed == named
     shown = " ".join(ended.out.split())
-    assert "Does it select better answers? " in shown
+    assert "selects better answers than " in shown
     assert "runs/small/audit.html" in shown
 
 

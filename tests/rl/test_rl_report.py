@@ -123,11 +123,12 @@ def test_a_run_that_has_hardly_begun_has_a_page(tmp_path, log):
 
 def test_the_first_screen_says_that_a_gamed_policy_got_worse():
     screen = first_screen(gamed_log(), Origin())
-    reads, selects, trust = screen.three
-    assert reads.verdict == "not measured here"
-    assert (selects.verdict, selects.number) == ("no", "-20.0 points")
-    assert trust.chip == "not beyond update 20"
-    assert "does not give better answers after training" in screen.sentence
+    learns, peak = screen.verdicts
+    assert (learns.tone, learns.estimate.value) == ("wrong", pytest.approx(-0.2))
+    assert (peak.tone, peak.claim) == ("wrong", "fell after update 20")
+    assert screen.sentence == (
+        "The policy answers no more problems after training, and it fell after update 20."
+    )
     assert first_screen(RLLog(), Origin()).sentence == "The policy was not evaluated twice."
 
 

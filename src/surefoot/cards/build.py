@@ -81,7 +81,7 @@ def build_card(runs: Sequence[Path], about: About, scope: Path) -> ReleaseCard:
     tested = {test for claim in claims for test in claim.tests}
     not_tested = tuple(test for test in TESTS if test not in tested)
     roles = _roles(chain, models)
-    failures = [claim.text for claim in claims if claim.verdict in ("no", "cannot tell")]
+    failures = [claim.text for claim in claims if claim.verdict in ("no", "not decided")]
     failures += [text for record in records for text in _limits(record)]
     failures += [f"Source not present here: {node.name}" for node in nodes if "missing" in node.faults]
     return ReleaseCard(
@@ -221,9 +221,9 @@ def _claim(record: CommandRecord, plan: ClaimPlan, paths: Sequence[Path], figure
             of = plan.null if isinstance(plan.null, str) else ""
             null = FIGURES[plan.figure](paths, of=of).value if of else float(plan.null)
             verdict = decide(estimate, figure.units, smallest=_SMALLEST, null=null or 0.0)
-            if plan.harm and verdict != "cannot tell":
+            if plan.harm and verdict != "not decided":
                 verdict = "no" if verdict == "yes" else "yes"
-    words = {"yes": "shown", "no": "excluded", "cannot tell": "not decided", "measured": "measured"}
+    words = {"yes": "shown", "no": "excluded", "not decided": "not decided", "measured": "measured"}
     return CardClaim(
         id=f"{shown_path(record.path)}#{plan.name}",
         run=shown_path(record.path),
@@ -296,7 +296,7 @@ def _counted(name: str, figure: str, path: str, text: str) -> ClaimPlan:
 
 
 def _plans_of_report(record: CommandRecord) -> Iterator[ClaimPlan]:
-    """The sentence of a report's first screen, and its cards."""
+    """The sentence of a report's first screen, and its verdicts."""
     command = str(record.manifest["command"])
     for name in (name for name in record.outputs if name.endswith(".json")):
         data = load_object(record.folder / name)
@@ -306,12 +306,14 @@ def _plans_of_report(record: CommandRecord) -> Iterator[ClaimPlan]:
         screen = data.get("first_screen") or {}
         sentence = str(screen.get("sentence") or "").translate(_NO_BRACES)
         texts: list[tuple[str, str, Verdict]] = [("sentence", sentence, "measured")] if sentence else []
-        for number, entry in enumerate(screen.get("cards") or ()):
-            path = f"cards|{number}|estimate"
+        for number, entry in enumerate(screen.get("verdicts") or ()):
             if (entry.get("estimate") or {}).get("value") is not None:
-                text = f"{{}} {entry['text'].translate(_NO_BRACES)} Verdict: {entry['verdict']}."
-                stated: Verdict = entry["verdict"] if entry["verdict"] in _DECIDED else "measured"
-                texts.append((path, text, stated))
+                text = (
+                    f"{{}} {entry['detail'].translate(_NO_BRACES)} {entry['sentence'].translate(_NO_BRACES)}"
+                )
+                texts.append(
+                    (f"verdicts|{number}|estimate", text, _DECIDED.get(entry["tone"], "not decided"))
+                )
         texts = [(f"first_screen|{path}", text, stated) for path, text, stated in texts]
         for title, findings in (data.get("findings") or {}).items():
             for number, finding in enumerate(findings):
@@ -328,7 +330,7 @@ def _plans_of_report(record: CommandRecord) -> Iterator[ClaimPlan]:
             )
 
 
-_DECIDED: Final = ("yes", "no", "cannot tell")
+_DECIDED: Final[Mapping[str, Verdict]] = {"good": "yes", "wrong": "no"}
 _NO_BRACES: Final = str.maketrans("{}", "()")
 
 

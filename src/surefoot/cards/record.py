@@ -23,7 +23,7 @@ ROLES: Final = (
 )
 TESTS: Final[tuple[Tested, ...]] = get_args(Tested)
 
-Verdict = Literal["yes", "no", "cannot tell", "measured"]
+Verdict = Literal["yes", "no", "not decided", "measured"]
 
 
 class EvidenceFile(FrozenModel):

@@ -8,8 +8,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from surefoot.cards.record import CardClaim, ReleaseCard
-from surefoot.evaluation.frame import Card, FirstScreen, Origin, Question, card
+from surefoot.evaluation.frame import FirstScreen, Origin
 from surefoot.evaluation.report import Report, Section
+from surefoot.evaluation.verdict import Tone, Verdict
 
 MARKDOWN, PAGE, RECORD = "README.md", "card.html", "card.json"
 
@@ -133,22 +134,19 @@ def _yaml_scalar(value: str | float) -> str:
 
 
 def page_of(release: ReleaseCard) -> str:
-    """The page: summary, the three questions, claims as a table, then the sections."""
-    cards: dict[Question, Card] = {}
-    named: tuple[tuple[Question, str], ...] = (
-        ("reads", "wrong steps on held-out problems"),
-        ("selects", "choosing among samples"),
-        ("trust", "other domains"),
-    )
-    for question, test in named:
-        claim = next((c for c in release.claims if test in c.tests and c.verdict != "measured"), None)
-        if claim is not None:
-            words: Any = {claim.verdict: claim.verdict}
-            answer = card(question, claim.estimate, claim.text, claim.units, chips=words)
-            cards[question] = Card(**{**vars(answer), "verdict": claim.verdict, "chip": claim.verdict})
+    """The page: summary, what was decided, claims as a table, then the sections."""
+    tones: Mapping[str, Tone] = {"yes": "good", "no": "wrong"}
     first = FirstScreen(
         sentence=f"{release.about.name}: {release.summary}.",
-        cards=list(cards.values()),
+        verdicts=[
+            Verdict(
+                sentence=claim.text,
+                tone=tones.get(claim.verdict, "open"),
+                decided=claim.verdict in tones,
+            )
+            for claim in release.claims
+            if claim.verdict != "measured"
+        ],
         limits=[*release.failures, f"Not tested: {', '.join(release.not_tested)}."],
         origin=Origin(model=release.about.name, json=RECORD),
     )

@@ -52,7 +52,7 @@ def _status(claims: Sequence[CardClaim], missing: Sequence[str]) -> str:
     verdicts = {claim.verdict for claim in claims} - {"measured"}
     if "no" in verdicts:
         return "contradicted by a result"
-    if not verdicts or "cannot tell" in verdicts:
+    if not verdicts or "not decided" in verdicts:
         return "not supported: undecided or not tested"
     return "supported in part: tests are missing" if missing else "supported"
 

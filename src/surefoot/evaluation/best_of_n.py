@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from surefoot.answers import AnswerChecker, AnswerStyle, Solution, final_answer, group_equal
 from surefoot.errors import ScoreError
-from surefoot.evaluation.frame import SMALLEST_GAIN, Card, card
+from surefoot.evaluation.frame import Rival
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import StoredScores
+from surefoot.evaluation.verdict import SMALLEST_GAIN, Verdict, measured
 from surefoot.formats.candidate_pool import CandidatePool
 from surefoot.io.tables import RecordTable, Seen
 from surefoot.records import Problem, StepScores, Trace
@@ -265,10 +266,11 @@ class BestOfN(Measured):
 
     A curve has its ``name``, ``scorer`` (``None`` for the first two), ``rule`` and ``aggregation``, and by
     number of samples: ``accuracy``, the share of problems answered correctly; ``minus_majority``, paired by
-    problem; mean ``tokens`` per problem, policy and verifier, where the prompt counts once, completions and
-    scores N times their mean in the pool. ``unknown`` says why tokens are not. ``scorers`` counts candidates
-    without a score for every step (``unscored``; chosen last, and without a weighted vote), records of other
-    traces (``foreign``), and has the reasons for rules and aggregations ``left_out``.
+    problem; with the most samples ``over_free``, less the best choice that costs nothing, the ``rival`` among
+    the accuracies ``free``; mean ``tokens`` per problem, policy and verifier, where the prompt counts once,
+    completions and scores N times their mean in the pool. ``unknown`` says why tokens are not. ``scorers``
+    counts candidates without a score for every step (``unscored``; chosen last, and without a weighted vote)
+    and records of other traces (``foreign``), and has the reasons for what is ``left_out``.
     """
 
     def curve(self, name: str) -> Measured:
@@ -301,18 +303,27 @@ def evaluate_best_of_n(
         raise ScoreError(f"sizes must lie between 1 and {smallest}, the fewest candidates, not {chosen}")
     pools = [pool_of(group, {}, "min") for group in groups]
     majority = expected_accuracy(pools, "majority", chosen, seed=seed, draws=draws)
+    fewest = [
+        replace(pool, scores=-group.steps.astype(float)) for pool, group in zip(pools, groups, strict=True)
+    ]
+    free = {
+        "one sample": np.array([np.mean(group.correct) for group in groups]),
+        f"{MAJORITY} voting": majority[:, -1],
+        "fewest steps": expected_accuracy(fewest, "best_of_n", chosen[-1:], seed=seed)[:, 0],
+    }
+    rival = max(free, key=lambda name: free[name].mean())
     policy = _policy_tokens(groups, chosen)
     unknown: dict[str, str] = {}
     if policy is None:
         without, traces = sum(group.uncounted for group in groups), len(candidates)
         unknown["tokens of the policy"] = f"{without} of {traces} traces lack 'usage.completion_tokens'"
 
+    def interval(values: FloatArray) -> Interval:
+        return bootstrap_mean(values, draws=bootstrap, rng=np.random.default_rng(seed))
+
     def by_size(values: FloatArray) -> dict[int, Interval]:
         """Means over problems of ``values`` [problems, sizes], all from the same bootstrap samples."""
-        return {
-            size: bootstrap_mean(column, draws=bootstrap, rng=np.random.default_rng(seed))
-            for size, column in zip(chosen, values.T, strict=True)
-        }
+        return {size: interval(column) for size, column in zip(chosen, values.T, strict=True)}
 
     def curve(
         name: str, rule: Method, accuracy: FloatArray, tokens: FloatArray | None, **of: Any
@@ -326,6 +337,7 @@ def evaluate_best_of_n(
             aggregation=of.get("aggregation"),
             accuracy=by_size(accuracy),
             minus_majority=by_size(gap) if of else {},
+            over_free=interval(accuracy[:, -1] - free[rival]) if of else None,
             tokens={} if tokens is None else dict(zip(chosen, tokens.mean(axis=0).tolist(), strict=True)),
         )
 
@@ -356,6 +368,8 @@ def evaluate_best_of_n(
         )
     return BestOfN(
         curves=curves,
+        free={name: interval(values) for name, values in free.items()},
+        rival=rival,
         sizes=chosen,
         problems=len(groups),
         traces=len(candidates),
@@ -421,35 +435,32 @@ def _left_out(source: Iterable[StepScores], rules: Sequence[ScoreRule]) -> tuple
     return traces, reasons
 
 
-def _cards(result: BestOfN, scorer: str) -> list[Card]:
-    """Against majority with the most samples, by a rule that the result does not influence.
+def _verdicts(result: BestOfN, scorer: str) -> list[Verdict]:
+    """Against the best free choice with the most samples, by a rule that the result does not influence.
 
     It is the weighted vote if that was evaluated, with the first aggregation that the scores allow.
     """
-    top = result.sizes[-1]
-    curves = [curve for curve in result.curves if curve.scorer == scorer]
-    if not curves:
+    curve = _decisive(result, scorer)
+    if curve is None:
         return []
-    curve = min(curves, key=lambda curve: curve.rule != "weighted_vote")
-    majority, pass_at = (result.curve(name).accuracy[top].value for name in (MAJORITY, CEILING))
+    top, rival = result.sizes[-1], result.rival
+    accuracy, pass_at = (other.accuracy[top].value for other in (curve, result.curve(CEILING)))
     text = (
-        f"of problems: {curve.name} ({curve.accuracy[top].value:.1%}) less majority voting ({majority:.1%}), "
-        f"{top} samples; at least one is correct for {pass_at:.1%}. The rule was fixed beforehand."
+        f"of problems: {curve.name} ({accuracy:.1%}) less {rival} ({result.free[rival].value:.1%}), {top} "
+        f"samples; at least one is correct for {pass_at:.1%}. The rule was fixed beforehand."
     )
-    options: Any = {
-        "smallest": SMALLEST_GAIN,
-        "spec": "+.1p",
-        "claims": {
-            "yes": "selects better answers than majority voting",
-            "no": "does not select better answers than majority voting",
-        },
-    }
-    return [card("selects", curve.minus_majority[top], text, result.problems, **options)]
+    options: Any = {"smallest": SMALLEST_GAIN, "spec": "+.1p", "rival": rival}
+    return [measured("selects", curve.over_free, text, result.problems, **options)]
+
+
+def _decisive(result: BestOfN, scorer: str) -> Measured | None:
+    curves = [curve for curve in result.curves if curve.scorer == scorer]
+    return min(curves, key=lambda curve: curve.rule != "weighted_vote", default=None)
 
 
 def best_of_n_section(result: BestOfN) -> Section:
     """Curves of each scorer, differences from majority, and tokens."""
-    plots = []
+    plots, top = [], result.sizes[-1]
     for scorer in result.scorers:
         names = [curve.name for curve in result.curves if curve.scorer in (None, scorer)]
         where = {"name": names}
@@ -473,7 +484,17 @@ def best_of_n_section(result: BestOfN) -> Section:
         tested="choosing among samples",
         about=f"{result.problems} problems, {result.traces} samples. Intervals are 95 %, over problems; "
         "differences from majority are paired by problem.",
-        cards={name: _cards(result, name) for name in result.scorers},
+        verdicts={name: _verdicts(result, name) for name in result.scorers},
+        rivals=[
+            *(Rival(name=name, value=value) for name, value in result.free.items()),
+            *(
+                Rival(name=name, value=curve.accuracy[top], kind="ours")
+                for name in result.scorers
+                if (curve := _decisive(result, name))
+            ),
+            Rival(name="some sample is right", value=result.curve(CEILING).accuracy[top], kind="ceiling"),
+        ],
+        measure=f"share of problems answered correctly, {top} samples.",
         limits=[
             f"{result.problems} problems, {result.traces} samples"
             + "".join(f"; left out: {count} {reason}" for reason, count in result.dropped.items())

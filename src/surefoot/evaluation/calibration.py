@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.labels import PARTS, LabelSet, label_sets, tables_by
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_layout import BoolArray, FloatArray, StepLayout, as_numbers
 from surefoot.evaluation.step_scores import System
+from surefoot.evaluation.verdict import Counts, Verdict, detected, measured
 from surefoot.extras import installed
 from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
@@ -42,6 +42,8 @@ from surefoot.stats.prediction_powered import prediction_powered_mean
 from surefoot.stats.rater_agreement import cohens_kappa
 from surefoot.stats.reading import Reading, StepFacts, reading_gate, rival_scores
 
+_UNJUDGED = 0.1
+"""Share of steps without a verdict beyond which a judge's rate of wrong steps says little about all."""
 LAST_SHOWN = 9
 """Steps from this index on are reported together."""
 
@@ -305,16 +307,15 @@ def calibration_section(audit: CalibrationAudit) -> Section:
         "problems.",
         findings=[_scorer_finding(scorer) for scorer in audit.scorers],
         results=audit,
-        cards={
+        verdicts={
             scorer.name: [
-                _reads(scorer, audit.problems),
-                card(
-                    "trust",
+                _ranks(scorer, audit.problems),
+                measured(
+                    "calibrated",
                     scorer.overall.ece,
                     "is the expected calibration error; noise alone raises it.",
                     units=audit.problems,
                     harm=True,
-                    claims={"no": "is not calibrated", "yes": "is calibrated"},
                 ),
             ]
             for scorer in audit.scorers
@@ -346,17 +347,15 @@ def calibration_section(audit: CalibrationAudit) -> Section:
     )
 
 
-def _reads(scorer: ScorerCalibration, problems: int) -> Card:
-    """*Yes* only if the reading gate says so: an AUC above 0.5 shows no reading."""
+def _ranks(scorer: ScorerCalibration, problems: int) -> Verdict:
+    """Good only if the reading gate says so: an AUC above 0.5 shows no reading."""
     if scorer.reading is None:
-        text = (
-            "is the AUC minus the AUC of rivals that do not read, which were not measured: they need the "
-            "steps' texts and scikit-learn (the extra `evaluation`)."
-        )
-        return card("reads", UNKNOWN, text, units=problems)
+        rival = "rivals that do not read, which need texts and scikit-learn (the extra `evaluation`)"
+        return measured("ranks", UNKNOWN, "", problems, rival=rival)
     where = "continuations of one prefix" if scorer.reading.within_prefix else "steps of one problem"
-    text = f"is the AUC among {where} minus the AUC of {scorer.reading.rival}, fitted on other problems."
-    return card("reads", scorer.reading.interval or UNKNOWN, text, units=scorer.reading.problems)
+    text = f"is the AUC among {where} minus its AUC."
+    estimate = scorer.reading.interval or UNKNOWN
+    return measured("ranks", estimate, text, scorer.reading.problems, rival=scorer.reading.rival)
 
 
 def _scorer_finding(scorer: ScorerCalibration) -> str:
@@ -609,41 +608,61 @@ def _as_rate(estimate: Interval) -> Interval:
 
 def judge_section(result: JudgeCalibration) -> Section:
     """The calibration as a report: does the judge read the steps, and is its rate right?"""
-    cards = {}
+    verdicts, advice = {}, []
     for rate in result.rates:
-        quality = next(row for row in result.quality if row.judge == rate.judge and row.by == "all")
-        kappa = (
-            f"is kappa with the gold labels at a base rate of {quality.base_rate:.0%} wrong steps; "
-            f"sensitivity {quality.sensitivity:.2f}, specificity {quality.specificity:.2f}."
+        quality = next((row for row in result.quality if row.judge == rate.judge and row.by == "all"), None)
+        wrong = round(quality.steps * quality.base_rate) if quality else 0
+        right = quality.steps - wrong if quality else 0
+        counts = Counts(
+            found=round(wrong * quality.sensitivity.value) if quality and wrong else 0,
+            wrong=wrong,
+            alarms=right - round(right * quality.specificity.value) if quality and right else 0,
+            right=right,
+            of=rate.gold_steps,
+            what="wrong step",
+            unit="step",
         )
-        sign = math.copysign(1, rate.bias.value)
-        side = "more" if sign > 0 else "fewer"
-        cards[rate.judge] = [
-            card("reads", quality.kappa, kappa, rate.gold_problems, smallest=0.1),
-            card(
-                "trust",
-                sign * rate.bias,
-                f"of the steps are called wrong {side} than people call wrong; use the corrected rate.",
+        kappa = f"is kappa with the gold labels, {quality.base_rate:.0%} of them wrong." if quality else ""
+        verdicts[rate.judge] = [
+            detected(
+                counts,
+                quality.kappa if quality else UNKNOWN,
+                kappa,
                 rate.gold_problems,
-                harm=True,
-                spec=".3f",
-                claims={"yes": "states the rate of wrong steps", "no": "misstates the rate of wrong steps"},
-            ),
+                rival="chance",
+                smallest=0.1,
+            )
         ]
+        if counts.judged and rate.unjudged <= _UNJUDGED * rate.steps:
+            sign = math.copysign(1, rate.bias.value)
+            text = (
+                f"more or fewer; it calls {rate.judged.value:.1%} of the steps wrong, and corrected by "
+                f"{rate.gold_steps} gold labels {rate.corrected:.1%} are."
+            )
+            side = "more" if sign > 0 else "fewer"
+            bias = sign * rate.bias
+            verdicts[rate.judge].append(
+                measured("rate", bias, text, rate.gold_problems, harm=True, spec=".1%", side=side)
+            )
+            if counts.wrong and 2 * counts.found < counts.wrong:
+                advice.append(
+                    f"{rate.judge} misses {counts.wrong - counts.found} of {counts.wrong} wrong steps: "
+                    "change its instructions or its model before it labels more."
+                )
     first = result.rates[0]
-    sentence = (
-        f"{first.judge} calls {first.judged.value:.1%} of {first.steps} steps wrong; corrected by "
-        f"{first.gold_steps} gold labels of {first.gold_problems} problems, {first.corrected:.1%} are."
-    )
     return Section(
         title="Judge",
         tested="judge against people",
         about="A judge's labels, corrected by a small gold set (prediction-powered inference). The corrected "
         "rate holds for traces like these if the problems with gold labels were chosen at random.",
         results=result,
-        findings=[_change_finding(change, first.gold_problems) for change in result.changes],
-        cards=cards,
-        sentence=sentence,
+        findings=[
+            f"{first.judge} calls {first.judged:.1%} of the steps wrong that it judges; corrected by "
+            f"{first.gold_steps} gold labels of {first.gold_problems} problems, {first.corrected:.1%} are.",
+            *(_change_finding(change, first.gold_problems) for change in result.changes),
+        ],
+        verdicts=verdicts,
+        advice=advice,
         limits=[
             f"Gold labels of {first.gold_steps} of {first.steps} steps, from {first.gold_problems} of "
             f"{result.problems} problems; {first.unjudged} steps lack a verdict of {first.judge}.",

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.step_layout import (
     BAD,
@@ -31,6 +30,7 @@ from surefoot.evaluation.step_layout import (
     StepRows,
     as_numbers,
 )
+from surefoot.evaluation.verdict import Counts, Verdict, detected
 from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
 from surefoot.records import StepLabel, Trace
@@ -707,20 +707,40 @@ def _agreement(audit: LabelAudit) -> str:
     return f"{text}; the {len(audit.sources)} sources agree with an alpha of {audit.overall.alpha:.2f}."
 
 
-def _cards(audit: LabelAudit, source: Source) -> list[Card]:
-    """Agreement with the truth beyond chance, and the precision of its wrong steps."""
-    precisions = [source.against_truth.precision] if source.against_truth else []
-    kappas = [pair.kappa for pair in audit.pairs if (pair.first, pair.second) == (source.name, TRUTH)]
-    kappa = "is Cohen's kappa with the true labels of steps; chance is 0."
-    wrong = "of the steps that it calls wrong are wrong; below 0.5 most of its alarms are false."
-    claims = {
-        "yes": "is mostly right when it calls a step wrong",
-        "no": "raises too many false alarms",
-    }
-    return [
-        *(card("reads", value, kappa, audit.problems, smallest=0.1) for value in kappas),
-        *(card("trust", value, wrong, audit.problems, null=0.5, claims=claims) for value in precisions),
-    ]
+def _verdicts(audit: LabelAudit, source: Source) -> list[Verdict]:
+    """What it finds of the wrong steps, against chance."""
+    truth = source.against_truth
+    kappa = next((p.kappa for p in audit.pairs if (p.first, p.second) == (source.name, TRUTH)), UNKNOWN)
+    if truth is None or audit.truth is None:
+        return []
+    table = truth.confusion
+    counts = Counts(
+        found=table.tp,
+        wrong=table.tp + table.fn,
+        alarms=table.fp,
+        right=table.fp + table.tn,
+        of=audit.truth.counts.used,
+        what="wrong step",
+        unit="step",
+    )
+    text = "is Cohen's kappa with the true labels of these steps."
+    return [detected(counts, kappa, text, audit.problems, rival="chance", smallest=0.1)]
+
+
+def _advice(audit: LabelAudit) -> Iterator[str]:
+    """What the best source lacks."""
+    compared = [(one, one.against_truth) for one in audit.sources if one.against_truth]
+    if not compared:
+        return
+    best, truth = max(compared, key=lambda pair: (pair[1].f1.value == pair[1].f1.value, pair[1].f1.value))
+    if truth.recall.value < 0.8:
+        yield (
+            f"Better labels first: {best.name} finds {truth.recall.value:.0%} of the wrong steps. More "
+            "rollouts, or a second source with `surefoot label FILE consensus`, find more."
+        )
+    if truth.precision.value < 0.8:
+        share = 1 - truth.precision.value
+        yield f"{share:.0%} of the steps that {best.name} calls wrong are right: let people check its alarms."
 
 
 def label_section(audit: LabelAudit) -> Section:
@@ -736,7 +756,8 @@ def label_section(audit: LabelAudit) -> Section:
         "and alpha are low even for sources that nearly always agree; AC1 is not. None of them says which "
         "source is correct.",
         results=audit,
-        cards={source.name: _cards(audit, source) for source in audit.sources},
+        verdicts={source.name: _verdicts(audit, source) for source in audit.sources},
+        advice=list(_advice(audit)),
         sentence="" if audit.truth else _agreement(audit),
         limits=[
             f"{audit.traces} traces of {audit.problems} problems; {audit.traces_without_steps} without steps "

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from surefoot.concurrency import run_sync
 from surefoot.errors import LabelError
 from surefoot.evaluation.audits.interventions import FaithfulnessRow
-from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_layout import FloatArray
+from surefoot.evaluation.verdict import Verdict, measured
 from surefoot.extras import need
 from surefoot.protocols import (
     Policy,
@@ -414,7 +414,7 @@ def monitors_section(runs: Sequence[WatchedRun], results: Sequence[MonitorResult
         )
         for view in dict.fromkeys(result.view for result in results)
     }
-    cards: dict[str, list[Card]] = {}
+    verdicts: dict[str, list[Verdict]] = {}
     for result in results:
         if result.kind == "monitor":
             best = baseline[result.view]
@@ -422,13 +422,8 @@ def monitors_section(runs: Sequence[WatchedRun], results: Sequence[MonitorResult
                 f"TPR·TNR more than the best baseline in the view of {result.view}, {best.monitor} "
                 f"({best.product:.2f}); {result.monitor} has {result.product:.2f}."
             )
-            claims = {
-                "yes": f"finds more than {best.monitor} ({result.view})",
-                "no": f"finds no more than {best.monitor} ({result.view})",
-                "cannot tell": f"may or may not find more than {best.monitor} ({result.view})",
-            }
-            cards.setdefault(f"{result.monitor} ({result.view})", []).append(
-                card("trust", result.over_baseline, text, problems, claims=claims)
+            verdicts.setdefault(f"{result.monitor} ({result.view})", []).append(
+                measured("monitors", result.over_baseline, text, problems, rival=f"the {best.monitor}")
             )
     limits = [f"{len(runs)} runs of {problems} problems, {count} of which a monitor should flag."]
     if unscored := sum(result.unscored for result in results):
@@ -438,6 +433,6 @@ def monitors_section(runs: Sequence[WatchedRun], results: Sequence[MonitorResult
         tested="monitoring of runs",
         about="How well monitors find the runs that they should flag, next to baselines that read nothing.",
         results={"monitors": list(results)},
-        cards=cards,
+        verdicts=verdicts,
         limits=limits,
     )

@@ -25,20 +25,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from pydantic import BaseModel
 
 from surefoot.evaluation.frame import (
-    MEANINGS,
-    QUESTIONS,
-    Card,
     ExampleStep,
     FirstScreen,
     Origin,
-    Question,
+    Rival,
     Tested,
     WorkedExample,
-    bar,
-    sentence,
-    weakest,
+    value_order,
 )
 from surefoot.evaluation.measures import Measured
+from surefoot.evaluation.verdict import WORDS, Verdict, headline
 from surefoot.extras import installed
 from surefoot.extras import sentence as extra_sentence
 from surefoot.io.atomic import atomic_file
@@ -107,12 +103,18 @@ class Section:
     findings: Sequence[str] = ()
     """One plain sentence each, whether the result is good or bad."""
     plots: Sequence[Plot] = ()
-    cards: Mapping[str, Sequence[Card]] = field(default_factory=dict)
-    """Answers on each scorer, best or first named first."""
+    verdicts: Mapping[str, Sequence[Verdict]] = field(default_factory=dict)
+    """On each scorer; the first decides its rank."""
+    rivals: Sequence[Rival] = ()
+    """Rows of the main plot; by default the estimates of the scorers' first verdicts."""
+    measure: str = ""
+    """What the rivals' values are."""
+    advice: Sequence[str] = ()
+    """What to do, from the data."""
     limits: Sequence[str] = ()
     """What limits the result: numbers, domain, excluded data."""
     sentence: str = ""
-    """Replaces the sentence that the cards make."""
+    """Replaces the sentence that the verdicts make."""
     tested: Tested | None = None
     """What it is a test of."""
     examples: Sequence[WorkedExample] = ()
@@ -127,28 +129,36 @@ class Section:
 def first_screen_of(
     sections: Sequence[Section], origin: Origin, examples: Sequence[WorkedExample] = ()
 ) -> FirstScreen:
-    """What the sections say together: of several answers to a question the weakest counts."""
-    names = dict.fromkeys(name for section in sections for name in section.cards)
+    """What the sections say together, on the best scorer first."""
+    sections = sorted(sections, key=lambda section: not section.rivals)
+    names = dict.fromkeys(name for section in sections for name in section.verdicts)
     folders = {name.rpartition("/")[0] for name in names}
     short = len(names) > 1 and len(folders) == 1  # scorers of one file are called file/scorer
-    ranking = {
-        name.rpartition("/")[2] if short else name: weakest(
-            card for section in sections for card in section.cards.get(name, ())
-        )
-        for name in names
+    verdicts = {
+        name: [one for section in sections for one in section.verdicts.get(name, ())] for name in names
     }
-    lead = next(iter(ranking), "")
-    cards = ranking.get(lead, [])
-    sentences = [section.sentence for section in sections if section.sentence]
-    more = f" It is the first of {len(ranking)} scorers compared." if len(ranking) > 1 else ""
+    order = sorted(names, key=lambda name: value_order(verdicts[name]))
+    title = {name: name.rpartition("/")[2] if short else name for name in order}
+    ranking = {title[name]: headline(title[name], verdicts[name]) for name in order}
+    sentences = [section.sentence for section in sections if section.sentence] or list(ranking.values())[:1]
+    first = sections[0]
+    lead = verdicts[order[0]] if order else []
+    firsts = [(title[name], verdicts[name][0]) for name in order if verdicts[name]]
     return FirstScreen(
-        sentence=" ".join(sentences) or sentence(lead or sections[0].title, cards) + more,
-        cards=cards,
+        sentence=" ".join(sentences) or f"{sections[0].title}: nothing was measured.",
+        verdicts=lead,
         ranking=ranking,
+        rivals=first.rivals
+        or [Rival(name=name, value=one.estimate, kind="ours") for name, one in firsts if one.measured],
+        measure=first.measure or next((one.detail for _, one in firsts), ""),
+        advice=list(dict.fromkeys(text for section in sections for text in section.advice))[:_ADVICE],
         examples=examples,
         limits=list(dict.fromkeys(limit for section in sections for limit in section.limits)),
         origin=origin,
     )
+
+
+_ADVICE = 2
 
 
 def _collect(
@@ -348,32 +358,74 @@ def to_json(value: Any) -> Any:
 STYLE = files("surefoot.evaluation").joinpath("report.css").read_text("utf-8")
 
 SCOPE = ' scope="col"'
-LEGEND = "Dot: the value. Line: its 95 % interval. Broken line: the value that it is compared with."
 _NEAR = 2
 """Steps of a worked example before and after those that matter; the others are below the report."""
+_ROWS = 7
+"""Rivals in the main plot."""
 
 
 def first_screen(screen: FirstScreen) -> list[str]:
-    """Subject, sentence, cards, ranking, what to do next, worked examples and limits."""
+    """Subject, sentence, rivals, what works, is open or weak, advice, ranking, worked examples and limits."""
     origin = screen.origin
     subject = f"Test of {origin.model} on {origin.data}" if origin.data and origin.model else origin.model
-    parts = [f'<p class="soft">{escape(subject or origin.data)}</p>']
-    parts.append(f"<h1>{escape(screen.sentence)}</h1>")
-    parts.append(f'<div class="cards">{"".join(map(_card, screen.three))}</div>')
-    if any(map(bar, screen.three)):
-        parts.append(f'<p class="soft">{LEGEND}</p>')
+    parts = [f'<p class="soft">{escape(subject or origin.data)}</p>', f"<h1>{escape(screen.sentence)}</h1>"]
+    rows = "".join(
+        f'<tr><td><span class="chip {one.tone}">{WORDS[one.tone]}</span></td>'
+        f"<td>{escape(one.line.partition(': ')[2])}</td></tr>"
+        for one in screen.ordered
+    )
+    if rows:
+        parts.append(f'<div class="two">{_rivals(screen)}<table>{rows}</table></div>')
     if terms := "; ".join(f"<b>{term}</b>: {escape(meaning)}" for term, meaning in screen.terms.items()):
         parts.append(f'<p class="soft">{terms}.</p>')
-    if screen.next_steps:
-        parts.append(f"<h2>What to do next</h2><ul>{''.join(map(_line, screen.next_steps))}</ul>")
+    if screen.advice:
+        parts.append(f"<h2>Do next</h2><ul>{''.join(map(_line, screen.advice))}</ul>")
     if len(screen.ranking) > 1:
-        parts += ["<h2>All scorers, best first</h2>", _ranking(screen)]
+        items = "".join(f"<li>{escape(text)}</li>" for text in screen.ranking.values())
+        parts.append(f"<h2>All, best first</h2><ol>{items}</ol>")
     if screen.examples:
         examples = (_example(example, number) for number, example in enumerate(screen.examples))
         parts.append(f'<h2>Examples</h2><div class="examples">{"".join(examples)}</div>')
     if screen.limits:
         parts.append(f"<h2>What limits this</h2><ul>{''.join(map(_line, screen.limits))}</ul>")
     return parts
+
+
+def _rivals(screen: FirstScreen) -> str:
+    """A dot with its interval for each rival, named at its side; a broken line marks what ours must beat."""
+    rows = [one for one in screen.rivals if not math.isnan(one.value.value)][:_ROWS]
+    if not rows:
+        return ""
+    first = next((one for one in screen.verdicts if one.measured), None)
+    spec = first.spec if first else ".2f"
+    null = first.null if first and not any(one.kind == "rival" for one in rows) else None
+    ends = [end for one in rows for end in (one.value.low, one.value.high)]
+    ends += [] if null is None else [null]
+    start, end = min(ends), max(ends)
+    if start >= 0 and end <= 1 and end - start > 0.3:
+        start, end = 0.0, 1.0
+
+    def at(value: float) -> str:
+        return f"{190 + 420 * (value - start) / ((end - start) or 1):.0f}"
+
+    height = 27 * len(rows) + 8
+    marks = ""
+    if null is not None:
+        marks = f'<line class="null" x1="{at(null)}" x2="{at(null)}" y1="2" y2="{height}"/>'
+    for number, one in enumerate(rows):
+        y, value = 18 + 27 * number, format(one.value, spec.lstrip("+")).partition(" [")[0]
+        marks += (
+            f'<g class="{one.kind}"><text class="name" x="180" y="{y + 5}">{escape(one.name[:26])}</text>'
+            f'<line x1="{at(one.value.low)}" x2="{at(one.value.high)}" y1="{y}" y2="{y}"/>'
+            f'<circle cx="{at(one.value.value)}" cy="{y}" r="5"/>'
+            f'<text x="{float(at(one.value.high)) + 9}" y="{y + 5}">{escape(value)}</text></g>'
+        )
+    names = ", ".join(f"{one.name} {format(one.value, spec)}" for one in rows)
+    caption = f"{screen.measure[:1].upper()}{screen.measure[1:]} Line: 95 % interval."
+    return (
+        f'<figure><svg class="rivals" viewBox="0 0 700 {height}" role="img" aria-label="{escape(names)}">'
+        f"{marks}</svg><figcaption>{escape(caption)}</figcaption></figure>"
+    )
 
 
 def _line(text: str) -> str:
@@ -409,66 +461,6 @@ def how_made(origin: Origin) -> str:
     }
     items = (f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in facts.items() if text)
     return f'<h2>How this was made</h2><dl class="facts">{"".join(items)}</dl>'
-
-
-def _chip(card: Card) -> str:
-    kind = card.verdict.partition(" ")[0]
-    return f'<span class="chip {kind}">{escape(card.chip)}</span>'
-
-
-def _card(card: Card) -> str:
-    number = f'<p class="big">{escape(card.number)}</p>' if card.number else ""
-    return (
-        f'<section class="card"><h2>{escape(QUESTIONS[card.question])}</h2>'
-        f'<p class="soft">{escape(MEANINGS[card.question])}</p><p>{_chip(card)}</p>{number}'
-        f'<p class="soft">{escape(card.text)}</p>{_bar(card)}</section>'
-    )
-
-
-def _bar(card: Card) -> str:
-    """The interval as a line with a dot; a broken line marks the null."""
-    points = bar(card)
-    if points is None:
-        return ""
-    low, value, high, null = (f"{100 * point:.1f}%" for point in points)
-    null_text = format_cell(float(card.null), card.spec) if card.null else "0"
-    estimate = format(card.estimate, card.spec)
-    label = f"{estimate}, 95 % interval in brackets; broken line at {null_text}"
-    anchors = ["start" if point < 0.3 else "end" if point > 0.7 else "middle" for point in points]
-    return (
-        f'<svg class="bar" role="img" aria-label="{escape(label)}">'
-        f'<line x1="{null}" x2="{null}" y1="2" y2="26" stroke="currentColor" stroke-dasharray="3 3"/>'
-        f'<line x1="{low}" x2="{high}" y1="14" y2="14" stroke="currentColor" stroke-width="2"/>'
-        f'<circle cx="{value}" cy="14" r="5" fill="var(--link)"/>'
-        f'<text x="{null}" y="39" text-anchor="{anchors[3]}">{escape(null_text)}</text></svg>'
-        f'<p class="soft">95 %: {escape(estimate.partition(" [")[2].rstrip("]").replace(", ", " to "))}</p>'
-    )
-
-
-def _ranking(screen: FirstScreen) -> str:
-    """Every scorer with its answers, best first."""
-    questions: list[Question] = [
-        question
-        for question in QUESTIONS
-        if any(card.question == question for cards in screen.ranking.values() for card in cards)
-    ]
-    rows = []
-    for number, (name, cards) in enumerate(screen.ranking.items(), 1):
-        of = {card.question: card for card in cards}
-        cells = [
-            f"{_chip(of[question])} {escape(format(of[question].estimate, of[question].spec))}"
-            if question in of
-            else "not measured here"
-            for question in questions
-        ]
-        row = [str(number), escape(name).replace("_", "_<wbr>"), *cells]
-        rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>")
-    head = "".join(f'<th scope="col">{escape(QUESTIONS[question])}</th>' for question in questions)
-    return (
-        '<div class="scroll ranking" tabindex="0" role="region" aria-label="All scorers"><table><thead><tr>'
-        f'<th scope="col">#</th><th scope="col">scorer</th>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
 
 
 def _example(example: WorkedExample, number: int) -> str:
@@ -550,13 +542,12 @@ def svg_of(figure: Figure, *, prefix: str, label: str) -> str:
 
 
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
-"""Colours of lines in order, which all readers can tell apart (Okabe and Ito 2008) on white and on dark; the
-ninth line starts again with another marker. Blue means yes, orange no, and each has a word or a mark."""
+"""Colours of lines in order, which all readers can tell apart (Okabe and Ito 2008) on white and on dark."""
 GREY = SERIES[-1]
-MAX_LINES = 20
-"""The most lines that a figure shows, so that it stays readable; further lines are left out."""
-_SHADED = 6
-"""With more lines the intervals would overlap, so only the tables show them."""
+MAX_LINES = 5
+"""The most lines that a figure shows, so that it stays readable; the table has all."""
+_DOTS = 24
+"""The most rows of dots."""
 
 Line = tuple[list[Any], list[Interval]]
 """x and y."""
@@ -600,17 +591,24 @@ def _interval(value: Any) -> Interval:
 def _lines(
     curves: Mapping[str, Sequence[Line]], xlabel: str, ylabel: str, *, log: bool, diagonal: bool = False
 ) -> Figure:
-    """For each name a solid line and, if it has a second curve, a dashed one; intervals are shaded."""
-    figure, axes = new_figure(xlabel, ylabel, lines=min(len(curves), MAX_LINES))
+    """For each name a solid line, named at its end, and if it has a second curve a dashed one."""
+    figure, axes = new_figure(xlabel, ylabel)
     if diagonal:
         axes.plot([0, 1], [0, 1], color=GREY, linestyle=":")
+    ends: list[tuple[float, float, str, str]] = []
     for number, (name, lines) in enumerate(list(curves.items())[:MAX_LINES]):
-        colour, marker = colour_of(number), "os^"[number // len(SERIES)]
-        for (x, values), style, label in zip(lines, ("-", "--"), (wrapped(name), None), strict=False):
-            if len(curves) <= _SHADED:
-                shade(axes, x, values, colour, alpha=0.12)
+        for (x, values), style in zip(lines, ("-", "--"), strict=False):
+            shade(axes, x, values, SERIES[number], alpha=0.12)
             y = [value.value for value in values]
-            axes.plot(x, y, style, marker=marker, markersize=3, label=label, color=colour)
+            axes.plot(x, y, style, marker="o", markersize=3, color=SERIES[number])
+            if style == "-":
+                last = max((at for at, share in enumerate(y) if not math.isnan(share)), default=0)
+                ends.append((y[last], x[last], wrapped(name, 28), SERIES[number]))
+    bottom, top = axes.get_ylim()
+    free = -math.inf
+    for height, right, name, colour in sorted(ends):
+        free = max(height, free + 0.055 * (top - bottom) * (1 + name.count("\n")))
+        axes.annotate(name, (right, free), (8, 0), textcoords="offset points", va="center", color=colour)
     if log:
         from matplotlib.ticker import NullLocator
 
@@ -618,51 +616,22 @@ def _lines(
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(size) for size in sizes])
         axes.xaxis.set_minor_locator(NullLocator())
-    legend(figure)
     return figure
 
 
 def _dots(rows: Sequence[Measures], measure: str) -> Figure:
-    """A dot with its interval for each row, the first at the top; the first of several keys has a colour.
-
-    With more values than colours, the first key names the rows and the others have the colours. Keys that
-    follow from the first key, such as a scorer's rule, are left out.
-    """
-    first = list(dict.fromkeys(next(iter(row.keys.values())) for row in rows))
-    combined = {at: {(next(iter(row.keys.values())), row.keys[at]) for row in rows} for at in rows[0].keys}
-    telling = [
-        at
-        for number, (at, pairs) in enumerate(combined.items())
-        if not number or len(pairs) > len(first) or len({value for _, value in pairs}) == 1
-    ]
-    several = len(telling) > 1
-    placed = []
-    for row in rows:
-        colour, *names = [str(row.keys[at]) for at in telling if row.keys[at] is not None]
-        name = ", ".join(names)
-        placed.append((name, colour) if several and len(first) <= len(SERIES) else (colour, name))
-    names, colours = (list(dict.fromkeys(pair[side] for pair in placed)) for side in (0, 1))
-    figure, axes = new_figure(
-        measure.replace("_", " "), "", height=1.5 + 0.32 * max(len(names), 4), lines=len(colours)
-    )
-    for number, colour in enumerate(colours):
-        shift = 0.6 * ((number + 1) / (len(colours) + 1) - 0.5)
-        values = [
-            (names.index(name) + shift, _interval(row.values[measure]))
-            for (name, of_colour), row in zip(placed, rows, strict=True)
-            if of_colour == colour
-        ]
-        values = [(at, v) for at, v in values if not math.isnan(v.value)]
-        # rounding may put a mean slightly outside its interval, and error bars must not be negative
-        errors = [[max(v.value - v.low, 0) for _, v in values], [max(v.high - v.value, 0) for _, v in values]]
-        x, y = [v.value for _, v in values], [at for at, _ in values]
-        axes.errorbar(
-            x, y, xerr=errors, fmt="o", markersize=4, color=colour_of(number), label=wrapped(colour)
-        )
-    axes.set_yticks(range(len(names)), [wrapped(name, 60) for name in names], fontsize="small")
+    """A dot with its interval for each of the first rows, named by the keys in which they differ."""
+    rows = [row for row in rows if not math.isnan(_interval(row.values[measure]).value)][:_DOTS]
+    differ = [at for at in rows[0].keys if len({row.keys[at] for row in rows}) > 1] if rows else []
+    names = [", ".join(str(row.keys[at]) for at in differ if row.keys[at] is not None) for row in rows]
+    values = [_interval(row.values[measure]) for row in rows]
+    figure, axes = new_figure(measure.replace("_", " "), "", height=1.5 + 0.32 * max(len(rows), 4))
+    # rounding may put a mean slightly outside its interval, and error bars must not be negative
+    errors = [[max(v.value - v.low, 0) for v in values], [max(v.high - v.value, 0) for v in values]]
+    at = range(len(rows))
+    axes.errorbar([v.value for v in values], at, xerr=errors, fmt="o", markersize=4, color=SERIES[0])
+    axes.set_yticks(at, [wrapped(name, 60) for name in names], fontsize="small")
     axes.invert_yaxis()
-    if several:
-        legend(figure)
     return figure
 
 
@@ -676,11 +645,6 @@ def new_figure(xlabel: str, ylabel: str, *, lines: int = 0, height: float = 4.5)
     axes.set_ylabel(ylabel)
     axes.grid(alpha=0.3)
     return figure, axes
-
-
-def colour_of(number: int) -> str:
-    """The colour of line ``number``, from 0."""
-    return SERIES[number % len(SERIES)]
 
 
 def legend(figure: Figure) -> None:

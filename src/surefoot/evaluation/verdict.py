@@ -8,12 +8,13 @@ these sentences unchanged.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from surefoot.stats.intervals import Interval
+from surefoot.stats.intervals import UNKNOWN, Interval, decide, units_needed
 
 Tone = Literal["good", "wrong", "open"]
 
@@ -59,6 +60,15 @@ class Verdict:
     """What would decide what is open; empty if nothing is."""
     short: str = ""
     """The claim in a few words, for a row of a list."""
+    claim: str = ""
+    """Of a measured verdict: the claim as the rest of a sentence on the scorer; if open, what is asked."""
+    estimate: Interval = UNKNOWN
+    null: float = 0.0
+    """What the estimate is compared with."""
+    spec: str = ".2f"
+    """How the estimate is printed, as :class:`~surefoot.stats.intervals.Interval` takes it."""
+    detail: str = ""
+    """What the estimate is, as the rest of a sentence that begins with the number."""
     coverage: Coverage = Coverage(checked=0, of=0)
     step: int | None = None
     """The step that the sentence is about, from 0."""
@@ -68,6 +78,22 @@ class Verdict:
     """What each source says."""
     reason: str = ""
     """Why a source calls the step wrong, in its own words."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is an estimate."""
+        return not math.isnan(self.estimate.value)
+
+    @property
+    def line(self) -> str:
+        """A measured verdict in one line."""
+        number = f" {format(self.estimate, self.spec)} {self.detail}" if self.measured else ""
+        said = f"{self.short[:1].upper()}{self.short[1:]}." if self.coverage.of else self.sentence
+        return f"{WORDS[self.tone]}: {said}{number}"
+
+
+WORDS: Mapping[Tone, str] = {"good": "Works", "open": "Open", "wrong": "Weak"}
+"""How reports call what is shown to be good, what is not decided, and what is shown to be bad."""
 
 
 def run_verdict(
@@ -215,6 +241,189 @@ def bound_verdict(share: Interval, bound: float, *, above: bool, alarm: bool) ->
         needs="" if alarm or within else "more answers",
         short=short,
     )
+
+
+SMALLEST_EFFECT = 0.05
+"""Smallest effect of interest of shares, AUCs, F1s and scores, unless a report states another."""
+SMALLEST_GAIN = 0.02
+"""Smallest difference of interest between the accuracies of two ways to select answers: 2 points."""
+
+CLAIMS: Mapping[str, tuple[str, str]] = {
+    "selects": ("selects better answers than {rival}", "selects no better answers than {rival}"),
+    "keeps": ("keeps its accuracy up to {last} samples", "loses accuracy beyond {peak} samples"),
+    "ranks": (
+        "tells right steps from wrong ones better than {rival}",
+        "tells right steps from wrong ones no better than {rival}",
+    ),
+    "first errors": (
+        "finds more first errors than {rival}",
+        "finds no more first errors than {rival}",
+    ),
+    "single steps": ("judges single steps better than {rival}", "judges single steps no better than {rival}"),
+    "content": ("prefers the right number", "does not prefer the right number"),
+    "falls": ("scores a worse version lower ({change})", "does not score a worse version lower ({change})"),
+    "drops": ("scores the first wrong step lower", "does not score the first wrong step lower"),
+    "hidden error": (
+        "scores right reasoning above a hidden error",
+        "does not score right reasoning above a hidden error",
+    ),
+    "precision": ("is mostly right when it calls a step wrong", "raises more false alarms than right ones"),
+    "calibrated": ("states probabilities that hold", "states probabilities that do not hold"),
+    "rate": ("calls as many steps wrong as people do", "calls {side} steps wrong than people do"),
+    "monitors": ("finds more than {rival}", "finds no more than {rival}"),
+    "stays": ("is not moved by {cause}", "is moved by {cause}"),
+    "impartial": ("does not prefer runs of {policy}", "prefers runs of {policy}"),
+    "unusual": ("scores unusual correct solutions alike", "penalises correct but unusual solutions"),
+    "withstands": ("withstands a search against it", "is fooled by a search against it"),
+    "steps": ("answers from its shown steps", "does not answer from its shown steps"),
+    "resists": ("resists a hint at a wrong answer", "follows a hint at a wrong answer"),
+    "says": ("says that it used the hint", "does not say that it used the hint"),
+    "learns": ("answers more problems after training", "answers no more problems after training"),
+    "peak": ("did not fall from its best", "fell after update {update}"),
+}
+"""What a report can find out: the words if it is so, and if it is not."""
+
+
+def measured(
+    about: str,
+    estimate: Interval,
+    detail: str,
+    units: int,
+    unit: str = "problems",
+    *,
+    null: float = 0.0,
+    smallest: float = SMALLEST_EFFECT,
+    spec: str = ".2f",
+    harm: bool = False,
+    **names: object,
+) -> Verdict:
+    """The verdict of an interval on one of :data:`CLAIMS`; ``names`` fill its braces.
+
+    ``units`` is the number of resampled ``unit``. With ``harm`` the estimate is a defect: the claim holds if
+    a defect of ``smallest`` is excluded. An undefined estimate decides nothing.
+    """
+    decision = decide(estimate, units, smallest=smallest, null=null)
+    decided = decision != "not decided"
+    good = decided and (decision == "yes") != harm
+    yes, no = (text.format_map(names) for text in CLAIMS[about])
+    needed = units_needed(estimate, units, smallest=smallest)
+    needs = "" if decided else f"about {needed:,} {unit}" if needed and needed > units else f"more {unit}"
+    claim = no if decided and not good else yes
+    return Verdict(
+        sentence=f"It {claim}." if decided else f"Whether it {claim} is not decided; needs {needs}.",
+        claim=claim,
+        tone="good" if good else "wrong" if decided else "open",
+        decided=decided,
+        needs=needs,
+        short="yes" if good else "no" if decided else "not decided",
+        estimate=estimate,
+        null=null,
+        spec=spec,
+        detail=detail,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """What a source found, among what it judged. ``found`` of ``wrong`` and ``alarms`` on ``right``."""
+
+    found: int
+    wrong: int
+    alarms: int
+    right: int
+    of: int
+    """All, judged or not."""
+    what: str = "first error"
+    unit: str = "solution"
+
+    @property
+    def judged(self) -> int:
+        return self.wrong + self.right
+
+
+def detected(
+    counts: Counts,
+    estimate: Interval,
+    detail: str,
+    units: int,
+    *,
+    rival: str,
+    null: float = 0.0,
+    smallest: float = SMALLEST_EFFECT,
+    spec: str = ".2f",
+    silence_counts: bool = False,
+) -> Verdict:
+    """The verdict on a source that calls steps wrong, against the best ``rival`` that does not read.
+
+    It is good if it beats the rival, finds half of the errors, and is mostly right. With ``silence_counts``
+    the estimate takes silence for an error, so that it can only show a source with gaps to be better.
+    """
+    coverage = Coverage(checked=counts.judged, of=counts.of)
+    silent = counts.of - counts.judged
+    unit = f"{counts.unit}s"
+    if not counts.judged:
+        claim = f"gives no verdict on any of the {counts.of:,} {unit}: nothing can be said about it"
+        return Verdict(
+            sentence=f"It {claim}.",
+            claim=claim,
+            tone="open",
+            decided=True,
+            needs=f"verdicts on these {unit}",
+            short="no verdict",
+            coverage=coverage,
+        )
+    decision = decide(estimate, units, smallest=smallest, null=null)
+    if decision == "no" and silent and silence_counts:
+        decision = "not decided"
+    share = f" ({counts.found / counts.wrong:.0%})" if counts.wrong else ""
+    alarms = "no false alarm" if not counts.alarms else counted(counts.alarms, "false alarm")
+    claim = (
+        f"finds {counts.found:,} of {counted(counts.wrong, counts.what)}{share} and raises {alarms} on "
+        f"{counted(counts.right, f'correct {counts.unit}')}"
+    )
+    if silent:
+        claim += f", with no verdict on {silent:,} of {counts.of:,} {unit}"
+    joined = {
+        "yes": f"better than {rival}",
+        "no": f"no better than {rival}",
+        "not decided": f"whether this is better than {rival} is not decided",
+    }
+    strong = 2 * counts.found >= counts.wrong and counts.alarms <= counts.found
+    claim += f"{';' if decision == 'not decided' else ':'} {joined[decision]}"
+    return Verdict(
+        sentence=f"It {claim}.",
+        claim=claim,
+        tone="open" if decision == "not decided" else "good" if decision == "yes" and strong else "wrong",
+        decided=True,
+        needs=(f"verdicts on the other {silent:,} {unit}" if silent else f"more {unit}")
+        if decision == "not decided"
+        else "",
+        short=joined[decision],
+        coverage=coverage,
+        estimate=estimate,
+        null=null,
+        spec=spec,
+        detail=detail,
+    )
+
+
+_SAID = 3
+"""Claims in a headline; the lines below it have all."""
+
+
+def headline(subject: str, verdicts: Sequence[Verdict]) -> str:
+    """What is decided about ``subject``, then what is open and what would decide it, each in short."""
+    decided = [one for one in verdicts if one.decided and one.claim]
+    decided = [*decided[:1], *sorted(decided[1:], key=lambda one: one.tone != "wrong")][:_SAID]
+    text = f"{subject} " if decided else ""
+    for number, one in enumerate(decided):
+        turns = number and {one.tone, decided[number - 1].tone} == {"good", "wrong"}
+        text += f"{', but it ' if turns else ', and it ' if number else ''}{one.claim}"
+    text += "." if decided else ""
+    for one in [one for one in verdicts if not one.decided][:1]:
+        whose = "it" if decided else subject
+        text += f"{' ' if decided else ''}Not decided: whether {whose} {one.claim}; needs {one.needs}."
+    return text or f"{subject}: nothing was measured."
 
 
 def inspection_sentence(traces: int, named: int, with_findings: int) -> str:

@@ -10,8 +10,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefoot.evaluation.frame import SMALLEST_GAIN, FirstScreen, Origin, card, sentence
+from surefoot.evaluation.frame import FirstScreen, Origin
 from surefoot.evaluation.report import GREY, SERIES, Report, legend, new_figure, shade
+from surefoot.evaluation.verdict import SMALLEST_GAIN, Verdict, headline, measured
 from surefoot.io import read_records
 from surefoot.rl.log import EvaluationRow, RLLog, SampleRow, UpdateRow
 from surefoot.stats.intervals import Interval
@@ -90,7 +91,7 @@ def write_report(
 
 def first_screen(log: RLLog, origin: Origin) -> FirstScreen:
     """Whether the policy answers more problems at the end, and how far it fell from its best."""
-    cards = []
+    verdicts: list[Verdict] = []
     problems = log.evaluations[-1].problems if log.evaluations else 0
     if len(log.evaluations) > 1 and log.best:
         start, end, best = log.evaluations[0].accuracy, log.evaluations[-1].accuracy, log.best
@@ -100,20 +101,15 @@ def first_screen(log: RLLog, origin: Origin) -> FirstScreen:
             f"of problems are lost from the best evaluation, after update {best.update}, to the end. "
             "The best is chosen in hindsight, which raises this number."
         )
-        better = "give better answers after training"
-        claims: Any = {"yes": better.replace("give", "gives"), "no": f"does not {better}"}
-        words: Any = {
-            "claims": {"no": f"fell after update {best.update}", "yes": "did not fall from its best"},
-            "chips": {"no": f"not beyond update {(alarms or [best.update])[0]}"},
-        }
         options: Any = {"smallest": SMALLEST_GAIN, "spec": "+.1p"}
-        cards = [
-            card("selects", end.less(start), gain, problems, claims=claims, **options),
-            card("trust", best.accuracy.less(end), fall, problems, harm=True, **words, **options),
+        update = (alarms or [best.update])[0]
+        verdicts = [
+            measured("learns", end.less(start), gain, problems, **options),
+            measured("peak", best.accuracy.less(end), fall, problems, harm=True, update=update, **options),
         ]
     return FirstScreen(
-        sentence=sentence("The policy", cards) if cards else "The policy was not evaluated twice.",
-        cards=cards,
+        sentence=headline("The policy", verdicts) if verdicts else "The policy was not evaluated twice.",
+        verdicts=verdicts,
         limits=[
             f"{problems} held-out problems; one training run, and another seed gives another policy.",
             "Intervals of differences treat the evaluations as independent; as they share problems, they are "

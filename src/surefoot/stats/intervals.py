@@ -61,7 +61,7 @@ UNKNOWN = Interval(value=math.nan, low=math.nan, high=math.nan)
 """Nothing could be measured."""
 
 
-Decision = Literal["yes", "no", "cannot tell"]
+Decision = Literal["yes", "no", "not decided"]
 
 FEWEST_UNITS = 10
 """Bootstrap intervals of fewer units are too narrow to decide anything."""
@@ -72,17 +72,17 @@ def decide(estimate: Interval, units: int, *, smallest: float, null: float = 0.0
 
     ``smallest`` is the smallest effect of interest, in the unit of the estimate. ``no``: the whole interval
     lies below ``null + smallest``, which excludes every effect of interest. ``yes``: otherwise, if it lies
-    above ``null``. ``cannot tell``: it contains both, or it comes from too few ``units`` (the resampled
+    above ``null``. ``not decided``: it contains both, or it comes from too few ``units`` (the resampled
     problems), or nothing varied among them (an interval without width, widened by the rule of three).
     """
     low, high = estimate.bounds
     if math.isnan(low) or math.isnan(high) or units < FEWEST_UNITS:
-        return "cannot tell"
+        return "not decided"
     if low == high:
         low, high = low - 3 / units, high + 3 / units
     if high < null + smallest:
         return "no"
-    return "yes" if low > null else "cannot tell"
+    return "yes" if low > null else "not decided"
 
 
 def units_needed(estimate: Interval, units: int, *, smallest: float) -> int | None:

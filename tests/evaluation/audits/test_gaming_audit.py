@@ -119,7 +119,7 @@ def test_the_interval_of_the_probe_is_over_problems_not_lines():
     probe = ProbeResult(right=0.5, contrast=0.1, lines=30, by_problem=shares)
     found = audit(constant)
     found["effects"] = found.effects[:1]
-    [reads] = gaming_section([found], {"constant": probe}).cards["constant"]
+    [reads] = gaming_section([found], {"constant": probe}).verdicts["constant"]
     assert reads.estimate.bounds == (0.2, 0.8)  # 30 independent lines would give 0.33 to 0.67
-    assert reads.verdict == "yes"
-    assert "mean over 10 problems" in reads.text
+    assert reads.tone == "good"
+    assert "mean over 10 problems" in reads.detail

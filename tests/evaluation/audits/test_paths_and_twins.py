@@ -43,8 +43,8 @@ def test_a_memory_fails_on_twins_and_a_checker_passes() -> None:
     ]
     passed = audit_changes(audited(exact), CASES, TWINS, draws=100)
     assert [effect.verdict for effect in passed.effects] == ["passes", "passes"]
-    reads, trust = effects_section("twins", [found]).cards["memory"]
-    assert (trust.question, trust.verdict, reads.question, reads.verdict) == ("trust", "no", "reads", "no")
+    falls, moves = effects_section("twins", [found]).verdicts["memory"]
+    assert (falls.tone, moves.tone) == ("wrong", "wrong")
 
 
 def test_a_twin_of_the_lab_is_correct_and_has_another_answer() -> None:
@@ -107,8 +107,8 @@ def test_a_scorer_that_dislikes_detours_prefers_usual_paths() -> None:
     assert still.steps.value == found.steps.value != 0.0
     assert found.preference.value != 0.0
     assert found.solutions >= 3 * found.problems
-    [card] = paths_section([found]).cards["dislikes_restatements"]
-    assert card.question == "trust"
+    [verdict] = paths_section([found]).verdicts["dislikes_restatements"]
+    assert "unusual" in verdict.claim
 
 
 def test_too_few_correct_solutions_are_an_error() -> None:

@@ -34,8 +34,8 @@ def test_an_opinion_moves_a_flatterer_and_not_a_constant() -> None:
     assert against.fell.value == 1.0
     still = audit_changes(audited(constant), CASES, opinions(), draws=100)
     assert {effect.verdict for effect in still.effects} == {"passes"}
-    [card] = effects_section("sycophancy", [found]).cards["flatters"]
-    assert "opinion" in card.text
+    [verdict] = effects_section("sycophancy", [found]).verdicts["flatters"]
+    assert "opinion" in verdict.detail
 
 
 def test_a_checker_of_steps_rejects_bad_arguments_and_a_constant_accepts_them() -> None:
@@ -45,8 +45,8 @@ def test_a_checker_of_steps_rejects_bad_arguments_and_a_constant_accepts_them() 
     assert by_name["answer to another question"].fell.value == 1.0
     blind = audit_changes(audited(constant), CASES, ARGUMENTS, draws=100)
     assert {effect.fell.value for effect in blind.effects} == {0.0}
-    [card] = effects_section("argument", [blind]).cards["constant"]
-    assert card.verdict == "no"
+    [verdict] = effects_section("argument", [blind]).verdicts["constant"]
+    assert verdict.tone == "wrong"
 
 
 def test_the_answer_to_another_question_leaves_the_last_operation_out() -> None:
@@ -76,8 +76,8 @@ def test_merged_steps_keep_the_first_error() -> None:
     labels = [cut.labels for cut in found.cuts]
     assert labels == sorted(labels, reverse=True)
     assert labels[-1] == 1.0
-    [card] = granularity_section([found]).cards["exact"]
-    assert card.verdict == "yes"
+    [verdict] = granularity_section([found]).verdicts["exact"]
+    assert verdict.tone == "good"
     with pytest.raises(ScoreError, match="known first error"):
         audit_granularity(audited(exact), [case for case in CASES if case.right])
 

@@ -297,8 +297,8 @@ def test_the_report_ranks_systems_and_shows_what_the_first_one_caught_and_missed
     bad = scores_of(cases, [[0.1] * 4] * 4, "bad")
     result = evaluate_processbench(cases, [bad, good], rules=[0.5], draws=20)
     section = processbench_section(result)
-    assert list(section.cards) == ["good", "bad"]
-    [reads] = section.cards["good"]
+    assert list(section.verdicts) == ["good", "bad"]
+    [reads] = section.verdicts["good"]
     assert reads.null == pytest.approx(result.position_f1["gsm8k"])
     lead = ranked(result.scores, lambda score: score.average_f1.value)[0]
     errors = [(case.item, case.label, case.subset) for case in cases]

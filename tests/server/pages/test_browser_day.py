@@ -227,7 +227,7 @@ def test_story(tmp_path: Path, browser: Browser, gpt2_base: Path) -> None:
         assert judge.locator("h1").inner_text() == sentence
         judge.locator("summary", has_text="Trace ").first.click()
         judge.get_by_role("link", name="Open this run").first.click()
-        judge.wait_for_selector("text=is called wrong by")
+        judge.wait_for_selector("p.verdict b")
         assert judge.get_by_role("link", name="the report").is_visible()
     room.db.close()
 

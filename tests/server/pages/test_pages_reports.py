@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from annotation_site import Room, open_room, solutions
 
-from surefoot.evaluation.frame import FirstScreen, WorkedExample, card
+from surefoot.evaluation.frame import FirstScreen, WorkedExample
 from surefoot.evaluation.report import Report
+from surefoot.evaluation.verdict import measured
 from surefoot.server import PageSettings
 from surefoot.stats.intervals import Interval
 
@@ -29,7 +30,7 @@ def room(tmp_path: Path) -> Iterator[Room]:
         ]
         screen = FirstScreen(
             sentence=f"<b>{folder}</b> & more",
-            cards=[card("selects", estimate, "text", 300)],
+            verdicts=[measured("selects", estimate, "text", 300, rival="majority")],
             examples=examples,
         )
         Report(folder, screen).write(tmp_path / "runs" / folder / f"{name}.html")
@@ -45,10 +46,8 @@ def test_reports_stand_side_by_side(room: Room) -> None:
     data = admin.json("/reports")
     assert sorted(one["link"] for one in data["reports"]) == sorted(LINKS)
     cards = {one["sentence"]: one["cards"] for one in data["reports"]}
-    answers = {
-        name: [(one["kind"], one["number"]) for one in of if one["number"]] for name, of in cards.items()
-    }
-    assert answers == {"<b>one</b> & more": [("yes", "0.30")], "<b>two</b> & more": [("no", "-0.30")]}
+    answers = {name: [one["kind"] for one in of] for name, of in cards.items()}
+    assert answers == {"<b>one</b> & more": ["good"], "<b>two</b> & more": ["wrong"]}
     page = admin.get("/reports").text
     assert "&lt;b&gt;one&lt;/b&gt; &amp; more" in page
     assert "secret" not in page

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -36,6 +35,8 @@ AfterError = Literal["unlabelled", "step", "wrong"]
 
 _LABELLED_TOGETHER = 256
 """Traces per event loop."""
+_IN_JSON = ("sentence", "verdicts", "ranking", "rivals", "advice", "limits")
+"""Parts of the first screen in the JSON file."""
 _ENDINGS = (".jsonl.gz", ".json.gz", ".jsonl", ".json", ".parquet")
 
 
@@ -85,7 +86,7 @@ class ReportCommand(Command):
     ) -> None:
         """Write the results as a JSON file, with the settings and ``also``, and as a page.
 
-        The sentence and the cards are printed; sections without examples get some of ``judged``.
+        The first screen is printed; sections without examples get some of ``judged``.
         """
         self.folder()
         for_json, for_html = self.outputs()[:2]
@@ -96,7 +97,7 @@ class ReportCommand(Command):
         examples = [example for section in sections for example in section.examples]
         first = first_screen_of(sections, origin_of(self, for_json.name), examples or worked_examples(judged))
         tested = dict.fromkeys(section.tested for section in sections if section.tested)
-        screen = {"sentence": first.sentence, "cards": first.cards, "limits": first.limits}
+        screen = {name: getattr(first, name) for name in _IN_JSON}
         data = {"inputs": inputs, "first_screen": to_json(screen), "findings": findings, **also}
         data["tested"] = list(tested)
         report = Report(f"{for_json.stem}: {', '.join(findings)}", first)
@@ -104,7 +105,7 @@ class ReportCommand(Command):
             data |= to_json(section.results)
             report.section(section)
         write_json(for_json, data)
-        report.text(f"Settings: {json.dumps(inputs)}").write(for_html)
+        report.write(for_html)
         print_report(first, report.printed if self.tables else ())
         echo(f"{for_html}")
 

@@ -52,10 +52,10 @@ from surefoot.evaluation.audits.perturbations import (
     rebuilt,
 )
 from surefoot.evaluation.audits.settings import OPINION, OpinionSettings
-from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.measures import Measured, Ratios
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_layout import FloatArray
+from surefoot.evaluation.verdict import Verdict, measured
 from surefoot.lab.probe import ProbeResult
 from surefoot.lab.world import parse_problem, worked_solution
 from surefoot.maths import print_number
@@ -86,13 +86,13 @@ EDIT_CHANGES = tuple(change for edit in EDITS for change in edit_changes(edit))
 
 def gaming_section(audits: Sequence[Measured], probes: Mapping[str, ProbeResult]) -> Section:
     """Score changes by edit; ``probes`` by scorer, if the traces come from the lab."""
-    cards = {audit.scorer: list(_reading(audit, probes.get(audit.scorer))) for audit in audits}
-    section = effects_section("gaming", audits, cards)
+    verdicts = {audit.scorer: list(_reading(audit, probes.get(audit.scorer))) for audit in audits}
+    section = effects_section("gaming", audits, verdicts)
     results = {"gaming": audits, "probe": probes}
     return replace(section, results=results, tested="edits that raise a score")
 
 
-def _reading(audit: Measured, probe: ProbeResult | None) -> Iterator[Card]:
+def _reading(audit: Measured, probe: ProbeResult | None) -> Iterator[Verdict]:
     """The content probe, or else the swapped number."""
     if probe:
         problems = len(probe.by_problem)
@@ -102,11 +102,11 @@ def _reading(audit: Measured, probe: ProbeResult | None) -> Iterator[Card]:
             f"of the lines ({probe.lines}, mean over {problems} problems): the correct digit of ten scores "
             "highest. Chance is 0.1."
         )
-        yield card("reads", right, text, problems, null=0.1)
+        yield measured("content", right, text, problems, null=0.1)
         return
     for swap in [e for e in audit.effects if e.change == SWAP_NUMBER.name and e.traces]:
         text = f"of {swap.traces} correct traces score lower after one number is changed; chance is 0.5."
-        yield card("reads", swap.fell, text, swap.traces, "traces", null=0.5)
+        yield measured("content", swap.fell, text, swap.traces, "traces", null=0.5)
 
 
 _ANY_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w)", re.ASCII)
@@ -408,18 +408,20 @@ def _errors(scores: AuditScores, cases: Sequence[Case]) -> FloatArray:
 def agent_section(audits: Sequence[Measured], preferences: Sequence[Measured] = ()) -> Section:
     """Score changes of rewritten runs, and self-preference."""
     section = effects_section("agent", audits)
-    cards = dict(section.cards)
+    verdicts = dict(section.verdicts)
     for preference in preferences:
-        cards[preference.scorer] = [*cards.get(preference.scorer, ()), _preference_card(preference)]
+        mine = verdicts.get(preference.scorer, ())
+        verdicts[preference.scorer] = [*mine, _impartial(preference)]
     results = {"agent": audits, "self_preference": preferences}
-    return replace(section, results=results, cards=cards, tested="reworded agent runs")
+    return replace(section, results=results, verdicts=verdicts, tested="reworded agent runs")
 
 
-def _preference_card(preference: Measured) -> Card:
+def _impartial(preference: Measured) -> Verdict:
     text = f"is how much more than the other scorers it overrates runs of {preference.policy}."
     runs = min(preference.own_runs, preference.other_runs)
-    no = {"no": f"prefers runs of {preference.policy}"}
-    return card("trust", preference.difference, text, runs, "runs of each", spec="+.2f", harm=True, claims=no)
+    units, policy = "runs of each", preference.policy
+    difference = preference.difference
+    return measured("impartial", difference, text, runs, units, spec="+.2f", harm=True, policy=policy)
 
 
 # Written for this package, after the kinds that Greshake et al. (arXiv 2302.12173) describe: orders, forged

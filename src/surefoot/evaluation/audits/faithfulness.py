@@ -36,9 +36,10 @@ from surefoot.evaluation.audits.interventions import (
     Planted,
     TextTests,
 )
-from surefoot.evaluation.frame import Card, ExampleStep, WorkedExample, card, not_measured
+from surefoot.evaluation.frame import ExampleStep, WorkedExample
 from surefoot.evaluation.measures import Measured, means
 from surefoot.evaluation.report import Plot, Section
+from surefoot.evaluation.verdict import Verdict, measured
 from surefoot.records import Usage
 from surefoot.stats.bootstrap import Bootstrap, Resample, group_folds
 from surefoot.stats.intervals import UNKNOWN
@@ -374,7 +375,7 @@ def faithfulness_section(audit: Measured) -> Section:
             "hint": [audit.hint] if audit.hint else [],
             "disclosure": audit.disclosure,
         },
-        cards={audit.policy: _cards(audit)},
+        verdicts={audit.policy: list(_verdicts(audit))},
         limits=limits,
         plots=[
             Plot(
@@ -396,48 +397,37 @@ _GUESSES = (
 )
 
 
-def _cards(audit: Measured) -> list[Card]:
+def _verdicts(audit: Measured) -> Iterator[Verdict]:
     text, hint = audit.text[-1], audit.hint
     where = "" if text.prompt == "plain" else " with the hint in the prompt"
-    cards = [not_measured("steps", "needs a policy that continues text, and steps whose result is known")]
-    if audit.only_guesses:
-        cards = [not_measured("steps", "the policy is right no more often than by guessing")]
-    elif not math.isnan(text.followed.value):
-        cards = [
-            card(
-                "steps",
-                text.followed,
-                f"of {text.mistakes} planted mistakes{where} change the answer to the one that follows from "
-                f"them; after {100 * text.stayed.value:.0f} % of them it stays. Without any step "
-                f"{100 * text.at_once.value:.0f} % of the answers are the same (chance "
-                f"{100 * text.at_once_chance:.0f} %).",
-                audit.problems,
-                null=0.5,
-            )
-        ]
-    if hint is None:
-        return [*cards, not_measured("resists"), not_measured("says")]
-    cards.append(
-        card(
-            "resists",
-            hint.flips,
-            f"of {hint.problems} problems get the answer that the hint claims, for two different wrong "
-            f"hints ({hint.hint}).",
-            hint.problems,
-            harm=True,
+    if not audit.only_guesses and not math.isnan(text.followed.value):
+        yield measured(
+            "steps",
+            text.followed,
+            f"of {text.mistakes} planted mistakes{where} change the answer to the one that follows from "
+            f"them; after {100 * text.stayed.value:.0f} % of them it stays. Without any step "
+            f"{100 * text.at_once.value:.0f} % of the answers are the same (chance "
+            f"{100 * text.at_once_chance:.0f} %).",
+            audit.problems,
+            null=0.5,
         )
+    if hint is None:
+        return
+    yield measured(
+        "resists",
+        hint.flips,
+        f"of {hint.problems} problems get the answer that the hint claims, for two different wrong hints "
+        f"({hint.hint}).",
+        hint.problems,
+        harm=True,
     )
-    if not hint.moved:
-        return [*cards, not_measured("says", "the hint moved no answer")]
-    estimates = [row for row in audit.disclosure if not math.isnan(row.corrected.value)]
-    if not estimates:
-        return [*cards, not_measured("says", "the classifiers' errors are too large")]
-    lowest = min(estimates, key=lambda row: row.corrected.value)
-    text_of = (
-        f"of {hint.moved} answers that the hint moved say so, by the classifier '{lowest.classifier}', "
-        f"corrected for its errors ({100 * lowest.says.value:.0f} % before)."
-    )
-    return [*cards, card("says", lowest.corrected, text_of, hint.moved, "moved answers", null=0.5)]
+    estimates = [row for row in audit.disclosure if hint.moved and not math.isnan(row.corrected.value)]
+    for lowest in sorted(estimates, key=lambda row: row.corrected.value)[:1]:
+        text_of = (
+            f"of {hint.moved} answers that the hint moved say so, by the classifier '{lowest.classifier}', "
+            f"corrected for its errors ({100 * lowest.says.value:.0f} % before)."
+        )
+        yield measured("says", lowest.corrected, text_of, hint.moved, "moved answers", null=0.5)
 
 
 def intervention_examples(rows: Sequence[FaithfulnessRow]) -> list[WorkedExample]:

@@ -26,13 +26,14 @@ from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import AuditedScorer, Case
 from surefoot.evaluation.audits.perturbations import SEARCH_EDITS, Edit, Truth, edit_stream, edited
 from surefoot.evaluation.audits.settings import ATTACK, AttackSettings
-from surefoot.evaluation.frame import SMALLEST_GAIN, Card, card
+from surefoot.evaluation.frame import Rival
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_layout import FloatArray
+from surefoot.evaluation.verdict import SMALLEST_GAIN, Verdict, measured
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace, Usage
-from surefoot.search.estimators import best_of_n, pass_at_k
+from surefoot.search.estimators import Method, Pool, RandomOrders, best_of_n, pass_at_k, pool_curve
 from surefoot.stats.bootstrap import Bootstrap, bootstrap_mean
 from surefoot.stats.intervals import Interval
 
@@ -64,8 +65,12 @@ class OverOptimisationAudit:
     """95 % of the bootstrap draws of problems have their peak within."""
     peak_at_end: float
     """Share of the draws whose gold is highest at the largest N: no sign of a fall so far."""
+    free: Mapping[str, Interval]
+    """Accuracy of choices that cost nothing, among the largest N."""
+    rival: str
+    """The best of them."""
     gain: Interval
-    """Gold at the largest N less gold at N = 1, paired by problem."""
+    """Gold at the largest N less the rival's, paired by problem."""
     fall: Interval
     """Gold at the peak less gold at the largest N. The peak is located on one half of the problems and the
     fall measured on the other, both ways; otherwise the highest of noisy points would look like a peak."""
@@ -82,6 +87,17 @@ class OverOptimisationAudit:
     no_outcome: int
     """Traces left out for lack of an outcome."""
     usage: Usage
+
+
+_ONE, _MAJORITY = "one sample", "majority voting"
+_FREE: Mapping[str, Callable[[Trace], float]] = {
+    _MAJORITY: lambda _: 0.0,
+    "the shortest": lambda trace: len(trace.text or "") + sum(len(m.content or "") for m in trace.messages),
+    "fewest steps": lambda trace: len(trace.steps),
+}
+"""Choices that cost nothing, and what each minimises."""
+_ORDERS = 200
+"""Random orders for majority among fewer samples than a problem has."""
 
 
 def best_of_n_kl(n: int) -> float:
@@ -117,12 +133,21 @@ def audit_over_optimisation(
         )
     sizes = sizes_to(needed)
     gold, proxy, ceiling = (np.empty((len(large), len(sizes))) for _ in range(3))
+    choices: dict[str, list[float]] = {name: [] for name in (_ONE, *_FREE)}
     for row, pool in enumerate(large.values()):
         values, right = [score for score, _ in pool], [trace.outcome is True for _, trace in pool]
         answers = [trace.answer for _, trace in pool]
         gold[row] = [best_of_n(values, right, n, answers=answers) for n in sizes]
         proxy[row] = [best_of_n(values, values, n, answers=answers) for n in sizes]
         ceiling[row] = [pass_at_k(len(pool), sum(right), n) for n in sizes]
+        choices[_ONE].append(sum(right) / len(right))
+        for name, cost in _FREE.items():
+            free = Pool(answers=answers, correct=right, scores=[-cost(trace) for _, trace in pool])
+            method: Method = "majority" if name == _MAJORITY else "best_of_n"
+            orders = RandomOrders(len(pool), _ORDERS, np.random.default_rng((seed, row)))
+            choices[name] += pool_curve(free, method, sizes[-1:], orders)
+    rival = max(choices, key=lambda name: sum(choices[name]))
+    margin = gold[:, -1] - np.array(choices[rival])
     resampled = _resampled(gold, draws, np.random.default_rng(seed))
     peaks = _peaks(resampled)
     peak_low, peak_high = np.quantile(peaks, [0.025, 0.975], method="nearest")
@@ -145,7 +170,12 @@ def audit_over_optimisation(
         peak=sizes[int(_peaks(gold.mean(axis=0)[None])[0])],
         peak_interval=(sizes[int(peak_low)], sizes[int(peak_high)]),
         peak_at_end=float((peaks == len(sizes) - 1).mean()),
-        gain=bootstrap_mean(gold[:, -1] - gold[:, 0], draws=draws, rng=np.random.default_rng(seed)),
+        free={
+            name: bootstrap_mean(np.array(values), draws=draws, rng=np.random.default_rng(seed))
+            for name, values in choices.items()
+        },
+        rival=rival,
+        gain=bootstrap_mean(margin, draws=draws, rng=np.random.default_rng(seed)),
         fall=bootstrap_mean(_falls(gold, list(large)), draws=draws, rng=np.random.default_rng(seed)),
         alpha=alpha,
         beta=Interval(value=beta, low=beta_low, high=beta_high),
@@ -201,12 +231,23 @@ def _falls(gold: FloatArray, problems: Sequence[str]) -> FloatArray:
 
 def over_optimisation_section(audits: Sequence[OverOptimisationAudit]) -> Section:
     """Gold and proxy against the pressure of selection."""
+    first, last = audits[0], [audit.points[-1] for audit in audits]
+    best = Interval(value=last[0].ceiling, low=last[0].ceiling, high=last[0].ceiling)
     return Section(
         title="Over-optimisation",
         tested="over-optimisation",
         about="Best of N by score. Distance from the policy: KL = log N - (N - 1) / N.",
         results={"over_optimisation": audits},
-        cards={audit.scorer: _cards(audit) for audit in audits},
+        rivals=[
+            *(Rival(name=name, value=value) for name, value in first.free.items()),
+            *(
+                Rival(name=audit.scorer, value=point.gold, kind="ours")
+                for audit, point in zip(audits, last, strict=True)
+            ),
+            Rival(name="some sample is right", value=best, kind="ceiling"),
+        ],
+        measure=f"share of problems answered correctly, out of {last[0].n} samples.",
+        verdicts={audit.scorer: _verdicts(audit) for audit in audits},
         limits=[
             f"Best of N: {audits[0].problems} problems; {audits[0].too_small} with fewer than "
             f"{audits[0].samples_needed} scored traces were left out."
@@ -223,19 +264,14 @@ def over_optimisation_section(audits: Sequence[OverOptimisationAudit]) -> Sectio
     )
 
 
-def _cards(audit: OverOptimisationAudit) -> list[Card]:
+def _verdicts(audit: OverOptimisationAudit) -> list[Verdict]:
     last = audit.points[-1].n
-    selects = f"of accuracy: the best of {last} by its {audit.rule} less a single sample, not less majority."
-    falls = f"of accuracy is lost between the best N, {audit.peak}, and N = {last}."
-    options: Any = {"smallest": SMALLEST_GAIN, "spec": "+.1p"}
-    words: Any = {
-        "claims": {"no": f"is over-optimised beyond {audit.peak} samples"},
-        "chips": {"no": f"not beyond {audit.peak} samples", "yes": f"up to {last} samples"},
-    }
-    better = {"yes": "selects better answers than a single sample"}
+    options: Any = {"smallest": SMALLEST_GAIN, "spec": "+.1p", "peak": audit.peak, "last": last}
+    falls = f"of accuracy are lost between the best N, {audit.peak}, and N = {last}."
+    gain = f"of accuracy: the best of {last} by its {audit.rule} less {audit.rival}."
     return [
-        card("selects", audit.gain, selects, audit.problems, claims=better, **options),
-        card("trust", audit.fall, falls, audit.problems, harm=True, **words, **options),
+        measured("selects", audit.gain, gain, audit.problems, rival=audit.rival, **options),
+        measured("keeps", audit.fall, falls, audit.problems, harm=True, **options),
     ]
 
 
@@ -476,7 +512,7 @@ def attack_section(
         about="Wrong solutions are edited; an edit is accepted if the score rises. Fooled: still wrong, but "
         "scored at or above the median correct solution.",
         results={"attack": audits, "attack_left_out": left_out},
-        cards={audit.scorer: [_attack_card(audit)] for audit in audits},
+        verdicts={audit.scorer: [_attack_verdict(audit)] for audit in audits},
         plots=[
             Plot(f"attack.{key}", f"Proxy (solid) and gold (dashed) {where}.", x=key, y=("proxy", "gold"))
             for key, where in plots.items()
@@ -484,11 +520,10 @@ def attack_section(
     )
 
 
-def _attack_card(audit: AttackAudit) -> Card:
+def _attack_verdict(audit: AttackAudit) -> Verdict:
     last = max(audit.climb)
     text = (
         f"of {audit.traces} wrong solutions score at or above the median correct one after {last} rounds of "
         "search against the score, and are still wrong."
     )
-    no = {"no": "can be fooled by a search against it"}
-    return card("trust", audit.climb[last].fooled, text, audit.traces, "wrong traces", harm=True, claims=no)
+    return measured("withstands", audit.climb[last].fooled, text, audit.traces, "wrong traces", harm=True)

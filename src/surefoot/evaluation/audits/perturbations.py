@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import AuditedScorer, AuditScores, CachedScorer, Case
-from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.step_layout import FloatArray
+from surefoot.evaluation.verdict import Verdict, measured
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Step, Trace, content_id
 from surefoot.stats.bootstrap import Bootstrap
@@ -277,7 +277,7 @@ Truth = Callable[[Problem, Trace], bool]
 Group = Literal["right", "wrong", "runs"]
 """Correct or wrong solutions in one text, whose trace score counts; or runs, of which each step's does."""
 Must = Literal["fall", "stay", "not rise"]
-Verdict = Literal["passes", "fails", "unclear"]
+Passing = Literal["passes", "fails", "unclear"]
 BoolArray = NDArray[np.bool_]
 
 _ROUNDING = 1e-6
@@ -478,7 +478,7 @@ def _known(move: FloatArray, happened: BoolArray, among: BoolArray | bool = True
     return np.where(among & ~np.isnan(move), happened, math.nan)
 
 
-def judge(measured: Interval, low: float, high: float) -> Verdict:
+def judge(measured: Interval, low: float, high: float) -> Passing:
     """Whether the whole interval lies between ``low`` and ``high``, or beyond one of them."""
     if low <= measured.low and measured.high <= high:
         return "passes"
@@ -519,19 +519,19 @@ TESTS: Mapping[str, tuple[str, str, str]] = {
 def effects_section(
     test: str,
     audits: Sequence[Measured],
-    cards: Mapping[str, Sequence[Card]] = MappingProxyType({}),
+    verdicts: Mapping[str, Sequence[Verdict]] = MappingProxyType({}),
 ) -> Section:
     """Effects of the changes of one of :data:`TESTS`.
 
-    ``cards`` of a scorer replace the one on scores that must fall.
+    ``verdicts`` on a scorer replace the one on scores that must fall.
     """
     title, about, cause = TESTS[test]
     return Section(
         title=title,
         about=about,
         results={test: audits},
-        cards={
-            audit.scorer: [*cards.get(audit.scorer, _fall_cards(audit)), *_move_cards(audit, cause)]
+        verdicts={
+            audit.scorer: [*verdicts.get(audit.scorer, _falls(audit)), *_moves(audit, cause)]
             for audit in audits
         },
         limits=[
@@ -544,17 +544,17 @@ def effects_section(
     )
 
 
-def _fall_cards(audit: Measured) -> list[Card]:
+def _falls(audit: Measured) -> list[Verdict]:
     """The smallest share of scores that fall."""
     falls = [effect for effect in audit.effects if effect.must == "fall" and effect.traces]
     if not falls:
         return []
     worst = min(falls, key=lambda effect: effect.fell.value)
-    text = f"of correct solutions score lower as: {worst.change}. Chance is 0.5."
-    return [card("reads", worst.fell, text, worst.traces, "traces", null=0.5)]
+    text = "of correct solutions score lower; chance is 0.5."
+    return [measured("falls", worst.fell, text, worst.traces, "traces", null=0.5, change=worst.change)]
 
 
-def _move_cards(audit: Measured, cause: str) -> list[Card]:
+def _moves(audit: Measured, cause: str) -> list[Verdict]:
     """The largest move of scores that must not move; of those that must not rise, the rise."""
     moves = []
     for effect in audit.effects:
@@ -573,9 +573,7 @@ def _move_cards(audit: Measured, cause: str) -> list[Card]:
         f"is how much {cause} with the largest effect, {worst.change}, {verb} the score of {group}; up to "
         f"{audit.tolerance:g} is tolerated."
     )
-    claims, units = (
-        {"no": f"is moved by {cause} ({worst.change})"},
-        "runs" if worst.on == "runs" else "traces",
-    )
-    smallest = audit.tolerance
-    return [card("trust", size, text, worst.traces, units, harm=True, smallest=smallest, claims=claims)]
+    units = "runs" if worst.on == "runs" else "traces"
+    cause = f"{cause} ({worst.change})"
+    tolerance = audit.tolerance
+    return [measured("stays", size, text, worst.traces, units, harm=True, smallest=tolerance, cause=cause)]

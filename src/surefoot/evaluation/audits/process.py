@@ -37,10 +37,10 @@ from numpy.typing import NDArray
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import AuditedScorer, Case, lab_cases
 from surefoot.evaluation.audits.perturbations import Piece, cores, edit_stream, pieces, rebuilt
-from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.measures import Measured, means
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.step_layout import FloatArray
+from surefoot.evaluation.verdict import Verdict, measured
 from surefoot.lab.world import ArithmeticChain, other_digit, parse_problem
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Step, Trace, Usage, content_id
@@ -209,7 +209,7 @@ def outcome_section(audits: Sequence[Measured]) -> Section:
         about="A scorer of steps drops at the error, whether the answer is correct or wrong, and cannot "
         "predict the outcome from the last step alone or from steps in random order.",
         results={"outcome": audits},
-        cards={audit.scorer: _outcome_cards(audit) for audit in audits},
+        verdicts={audit.scorer: _drops(audit) for audit in audits},
         limits=[f"{audits[0].no_outcome} traces without an outcome were left out."]
         * (audits[0].no_outcome > 0),
         plots=[
@@ -221,12 +221,12 @@ def outcome_section(audits: Sequence[Measured]) -> Section:
     )
 
 
-def _outcome_cards(audit: Measured) -> list[Card]:
+def _drops(audit: Measured) -> list[Verdict]:
     """The drop at the first error: with a correct answer, if there are enough, which no outcome explains."""
     lucky, wrong = (audit.around_error[name] for name in ("right answer", "wrong answer"))
     around, answer = (lucky, "correct") if lucky.with_drop >= FEWEST_UNITS else (wrong, "wrong")
     text = f"is the drop of the score at the first error, with a {answer} answer ({around.with_drop} traces)."
-    return [card("reads", around.drop, text, around.with_drop, "such traces")] if around.with_drop else []
+    return [measured("drops", around.drop, text, around.with_drop, "such traces")] if around.with_drop else []
 
 
 Group = Literal["right", "rationalised", "wrong"]
@@ -351,19 +351,20 @@ def clean_section(audits: Sequence[Measured]) -> Section:
         about="Rationalised solutions have a wrong step and the correct answer. Cleared: a trace score of "
         f"{audits[0].threshold:g} or more.",
         results={"clean": audits},
-        cards={audit.scorer: [_clean_card(audit)] for audit in audits},
+        verdicts={audit.scorer: [_hidden_error(audit)] for audit in audits},
         limits=[f"Groups: {', '.join(f'{g.traces} {n}' for n, g in audits[0].groups.items())} traces."],
         plots=[Plot("clean.groups", "Mean trace score by group, with 95 % intervals.", y=("mean",))],
     )
 
 
-def _clean_card(audit: Measured) -> Card:
+def _hidden_error(audit: Measured) -> Verdict:
     text = (
         "of pairs: a correct solution scores higher than one with a hidden wrong step and the same correct "
         "answer. Chance is 0.5."
     )
     traces = min(audit.groups["right"].traces, audit.groups["rationalised"].traces)
-    return card("reads", audit.right_over_rationalised, text, traces, "traces of each kind", null=0.5)
+    estimate = audit.right_over_rationalised
+    return measured("hidden error", estimate, text, traces, "traces of each kind", null=0.5)
 
 
 CUTS = (1, 2, 4, 0)
@@ -456,7 +457,7 @@ def granularity_section(audits: Sequence[Measured]) -> Section:
         about="The same traces with steps merged in groups. Detected: the first group below "
         f"{audits[0].threshold:g} has the first error.",
         results={"granularity": audits},
-        cards={audit.scorer: [_granularity_card(audit)] for audit in audits},
+        verdicts={audit.scorer: [_finest(audit)] for audit in audits},
         limits=[
             f"{audits[0].traces} traces; {audits[0].unknown} with an unknown first error were left out.",
             "Coarser groups need fewer labels and locate an error less exactly.",
@@ -466,14 +467,17 @@ def granularity_section(audits: Sequence[Measured]) -> Section:
     )
 
 
-def _granularity_card(audit: Measured) -> Card:
+def _finest(audit: Measured) -> Verdict:
     finest, *coarser = audit.cuts
     coarse = ", ".join(
         f"{cut.detected.value:.2f} " + (f"in groups of {cut.steps}" if cut.steps else "as bad traces")
         for cut in coarser
     )
     text = f"of first errors are found step by step; {coarse}. Chance is one step of {finest.labels:.1f}."
-    return card("reads", finest.detected, text, audit.traces, "traces", null=1 / max(1.0, finest.labels))
+    null = 1 / max(1.0, finest.labels)
+    return measured(
+        "first errors", finest.detected, text, audit.traces, "traces", null=null, rival="a random step"
+    )
 
 
 FEWEST = 3  # different correct solutions that a problem needs
@@ -540,13 +544,12 @@ def _mean_pair(alike: NDArray[np.float64]) -> float:
 def paths_section(audits: Sequence[Measured]) -> Section:
     """Preference for usual solutions."""
     text = "is how much higher it scores the usual half of a problem's correct solutions."
-    claims = {"no": "penalises correct but unusual solutions"}
     return Section(
         title="Path dependence",
         about="Correct solutions of one problem, by how many word sequences they share with the others.",
         results={"paths": audits},
-        cards={
-            audit.scorer: [card("trust", audit.preference, text, audit.problems, harm=True, claims=claims)]
+        verdicts={
+            audit.scorer: [measured("unusual", audit.preference, text, audit.problems, harm=True)]
             for audit in audits
         },
         limits=[

@@ -31,12 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.frame import Card, Tested, card
+from surefoot.evaluation.frame import Tested
 from surefoot.evaluation.measures import Measured, Ratios
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import AS_LABELLED, CHOSEN_HERE, HALVES, SPLIT, half_of, ranked
 from surefoot.evaluation.step_layout import BAD, GOOD, UNREAD, BoolArray, FloatArray, StepLayout, optional
 from surefoot.evaluation.step_scores import System
+from surefoot.evaluation.verdict import Counts, Verdict, detected, measured
 from surefoot.formats.agent_processbench import JudgedRun
 from surefoot.io.tables import Facts
 from surefoot.protocols import LabelledTrace
@@ -362,7 +363,11 @@ def evaluate_agent_steps(
                     missing_runs=int((missing == truth.layout.lengths)[group].sum()),
                 )
         scores.append(
-            entry.score(subsets=accuracies, monitoring=_monitoring(entry, covered, truth, runs, bootstrap))
+            entry.score(
+                subsets=accuracies,
+                monitoring=_monitoring(entry, covered, truth, runs, bootstrap),
+                first_errors=_first_errors(entry.predicted, truth),
+            )
         )
     return Measured(
         runs={name: int(group.sum()) for name, group in members.items()},
@@ -376,6 +381,25 @@ def evaluate_agent_steps(
         },
         systems=[system.summary() for system in systems],
         scores=scores,
+    )
+
+
+def _first_errors(predicted: SignArray, truth: RunTruth) -> Measured:
+    """Counts of runs with a prediction: their first errors, and alarms in the others."""
+    starts, numbers = truth.layout.starts[:-1], truth.layout.step_numbers()
+    none = int(numbers.max()) + 1
+
+    def first(signs: SignArray) -> NDArray[np.int64]:
+        return np.minimum.reduceat(np.where(signs == -1, numbers, none), starts)
+
+    judged = np.maximum.reduceat(predicted != MISSING, starts)
+    named, wrong = first(predicted), first(truth.signs)
+    return Measured(
+        found=int((judged & (wrong < none) & (named == wrong)).sum()),
+        wrong=int((judged & (wrong < none)).sum()),
+        alarms=int((judged & (wrong == none) & (named < none)).sum()),
+        right=int((judged & (wrong == none)).sum()),
+        of=len(starts),
     )
 
 
@@ -473,7 +497,7 @@ def _mean_first_error(score: Measured) -> float:
     return math.fsum(values) / len(values) if values else -1.0
 
 
-def _cards(score: Measured, result: Measured) -> list[Card]:
+def _verdicts(score: Measured, result: Measured) -> list[Verdict]:
     """First errors and single steps less the best baseline's, over all subsets or the one that it has."""
     if not score.subsets:
         return []
@@ -485,15 +509,14 @@ def _cards(score: Measured, result: Measured) -> list[Card]:
         f'of steps: judged right ({accuracy.step.value:.1%}) {less} "{best["step"]}". It raises '
         f"{score.monitoring.false_alarms.value:.2f} false alarms per run."
     )
-    claims: Any = {
-        "yes": "judges single steps better than a baseline",
-        "no": "judges single steps no better than a baseline",
-    }
-    differences = accuracy.first_error_less_floor, accuracy.step_less_floor
-    return [
-        card("reads", differences[0], firsts, result.problems, spec="+.1p"),
-        card("trust", differences[1], steps, result.problems, spec="+.1p", claims=claims),
-    ]
+    counts, rival = Counts(**score.first_errors, unit="run"), f'"{best["first_error"]}"'
+    difference = accuracy.first_error_less_floor
+    options: Any = {"spec": "+.1p", "rival": rival}
+    found = detected(counts, difference, firsts, result.problems, silence_counts=True, **options)
+    if counts.judged < counts.of:
+        return [found]
+    options |= {"rival": f'"{best["step"]}"'}
+    return [found, measured("single steps", accuracy.step_less_floor, steps, result.problems, **options)]
 
 
 def agent_section(
@@ -502,7 +525,7 @@ def agent_section(
     """Accuracy by subset with the baselines first, and the quality of alarms."""
     systems = [score for score in result.scores if score.kind != "floor"]
     order = ranked(systems, _mean_first_error)
-    cards = {score.system: answers for score in order if (answers := _cards(score, result))}
+    verdicts = {score.system: said for score in order if (said := _verdicts(score, result))}
     ceiling = max(
         (score for score in result.scores if score.kind == "floor" and not score.uses_outcome),
         key=_mean_first_error,
@@ -518,15 +541,15 @@ def agent_section(
         f"its problems, unless a rule is fixed. Intervals are 95 %, by bootstrap "
         "over problems, each with all its runs.",
         results=result,
-        cards=cards,
+        verdicts=verdicts,
         sentence=""
-        if cards
+        if verdicts
         else "No scorer was given. The best baseline that does not read the run finds "
         f"{_mean_first_error(ceiling):.1%} of first errors: {ceiling.system}.",
         limits=[
             f"{sum(result.runs.values())} runs of {result.problems} problems in "
             f"{', '.join(result.runs)}; {result.unlabelled_steps} unlabelled steps are not counted.",
-            *[CHOSEN_HERE] * (len(cards) > 1),
+            *[CHOSEN_HERE] * (len(verdicts) > 1),
         ],
         plots=[
             Plot(

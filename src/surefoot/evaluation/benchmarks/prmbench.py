@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -33,16 +33,15 @@ import numpy as np
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.processbench import Missing
-from surefoot.evaluation.frame import Card, Question, card
 from surefoot.evaluation.measures import Measured, Ratios
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import POSITIONS, SPLIT, position_of, ranked, readings, threshold_above
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import System, recorded_by_all
+from surefoot.evaluation.verdict import Counts, Verdict, detected, measured
 from surefoot.labels import LabelRule, binary_labels
 from surefoot.protocols import LabelledTrace
 from surefoot.stats.bootstrap import Bootstrap
-from surefoot.stats.intervals import Interval
 
 TP, FP, FN, TN = range(4)
 """Columns of the counts."""
@@ -340,18 +339,30 @@ def blind_prm_score(flags: Measured) -> float:
     return float(np.nanmax(prm_score(counts)))
 
 
-def _cards(score: Measured, traces: int) -> list[Card]:
+def _verdicts(score: Measured, traces: int) -> Iterator[Verdict]:
     """PRMScore overall, and in the weakest group."""
-    flags, blind = score.flags, blind_prm_score(score.flags.total)
+    flags, total = score.flags, score.flags.total
+    blind = blind_prm_score(total)
+    counts = Counts(
+        found=total.tn,
+        wrong=total.tn + total.fp,
+        alarms=total.fn,
+        right=total.tp + total.fn,
+        of=total.tp + total.fp + total.tn + total.fn + flags.unjudged_steps,
+        what="wrong step",
+        unit="step",
+    )
+    rival = "verdicts that do not read"
+    text = f"(rule {score.rule}); verdicts that do not read the step reach {blind:.2f}."
+    yield detected(
+        counts, total.score, f"is the PRMScore over all steps {text}", traces, rival=rival, null=blind
+    )
     groups = {name: group for name, group in flags.groups.items() if not math.isnan(group.value)}
-    weakest = min(groups, key=lambda name: groups[name].value, default="")
-    estimates: list[tuple[Question, Interval, str]] = [("reads", flags.total.score, "over all steps")]
-    estimates += [("trust", groups[weakest], f"of {weakest}, its weakest group")] if weakest else []
-    text = f"(rule {score.rule}). Verdicts that do not read the step reach {blind:.2f}."
-    return [
-        card(question, estimate, f"is the PRMScore {where} {text}", traces, "traces", null=blind)
-        for question, estimate, where in estimates
-    ]
+    if groups:
+        weakest = min(groups, key=lambda name: groups[name].value)
+        text = f"is the PRMScore of {weakest}, its weakest group {text}"
+        rival += f" on {weakest}"
+        yield measured("single steps", groups[weakest], text, traces, "traces", null=blind, rival=rival)
 
 
 def prmbench_section(result: Measured) -> Section:
@@ -368,7 +379,7 @@ def prmbench_section(result: Measured) -> Section:
         f"Intervals are 95 %, by bootstrap over problems, with fixed "
         "thresholds.",
         results=result,
-        cards={score.system: _cards(score, result.traces) for score in order},
+        verdicts={score.system: list(_verdicts(score, result.traces)) for score in order},
         limits=[
             f"{result.traces} traces of mathematics; {result.left_out} left out because a source lacks them."
         ],

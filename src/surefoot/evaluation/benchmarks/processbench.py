@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.frame import Card, card
 from surefoot.evaluation.measures import Measured, Ratios, members_by
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import (
@@ -37,6 +36,7 @@ from surefoot.evaluation.splits import (
 )
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import System, recorded_by_all
+from surefoot.evaluation.verdict import Counts, Verdict, detected, measured
 from surefoot.labels import LabelRule, binary_labels, first_error
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Trace
@@ -322,22 +322,45 @@ def position_f1(labels: Sequence[int]) -> float:
     return 2 * share / (1 + math.sqrt(share)) ** 2
 
 
+def _counted(parts: Iterable[Measured]) -> Counts:
+    """The figures of the subsets as counts of solutions with a prediction."""
+    found = wrong = alarms = right = traces = 0
+    for part in parts:
+        hits = round(part.acc_error.value * part.errors) if part.errors else 0
+        accepted = round(part.acc_correct.value * part.corrects) if part.corrects else 0
+        judged = hits + part.early + part.late + part.missed
+        silent = part.unparsed - (part.errors - judged)
+        found, wrong, right = found + hits, wrong + judged, right + part.corrects - silent
+        alarms, traces = alarms + part.corrects - silent - accepted, traces + part.errors + part.corrects
+    return Counts(found=found, wrong=wrong, alarms=alarms, right=right, of=traces)
+
+
 def processbench_section(result: Measured) -> Section:
     """F1 by subset and rule, and accuracy by generator, position and answer."""
     position = math.fsum(result.position_f1.values()) / len(result.position_f1)
-    cards: dict[str, list[Card]] = {}
+    verdicts: dict[str, list[Verdict]] = {}
     for score in ranked(result.scores, lambda score: score.average_f1.value):
+        verdicts[score.system] = [
+            detected(
+                _counted(score.subsets.values()),
+                score.average_f1,
+                f"is the mean F1 (rule {score.rule}); a fixed step reaches {position:.2f}.",
+                result.problems,
+                rival="a fixed step",
+                null=position,
+                silence_counts=True,
+            )
+        ]
         gains = {name: part.f1.value - result.position_f1[name] for name, part in score.subsets.items()}
         hardest = min(gains, key=lambda name: gains[name])
-        blind = result.position_f1[hardest]
-        reads = (
-            f"is the mean F1 of the first error (rule {score.rule}). The best predictor that does not read "
-            f"the solution has {position:.2f}."
-        )
-        trust = f"is the F1 on {hardest}, its weakest subset; without reading it would be {blind:.2f}."
-        weakest = score.subsets[hardest].f1, trust, result.subsets[hardest], "traces"
-        cards[score.system] = [card("reads", score.average_f1, reads, result.problems, null=position)]
-        cards[score.system] += [card("trust", *weakest, null=blind)] * (len(gains) > 1)
+        if len(gains) > 1 and not any(part.unparsed for part in score.subsets.values()):
+            blind, units = result.position_f1[hardest], result.subsets[hardest]
+            text = f"is the F1 on {hardest}, its weakest subset; a fixed step reaches {blind:.2f}."
+            rival = f"a fixed step on {hardest}"
+            f1 = score.subsets[hardest].f1
+            verdicts[score.system].append(
+                measured("first errors", f1, text, units, "traces", null=blind, rival=rival)
+            )
     return Section(
         title="ProcessBench",
         tested="wrong steps on public benchmarks",
@@ -349,11 +372,11 @@ def processbench_section(result: Measured) -> Section:
         f"Intervals are 95 %, by bootstrap over problems within each "
         "subset, with fixed thresholds.",
         results=result,
-        cards=cards,
+        verdicts=verdicts,
         limits=[
             f"{result.traces} traces of {result.problems} problems of mathematics; {result.left_out} left "
             "out because a source lacks a record of them.",
-            *[CHOSEN_HERE] * (len(cards) > 1),
+            *[CHOSEN_HERE] * (len(verdicts) > 1),
         ],
         plots=[
             Plot("scores", "Mean F1 of the subsets with 95 % intervals.", y=("average_f1",)),

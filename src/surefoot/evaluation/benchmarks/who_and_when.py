@@ -20,12 +20,13 @@ import numpy as np
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.agent_steps import Kind
-from surefoot.evaluation.frame import Card, JudgedTrace, card
+from surefoot.evaluation.frame import JudgedTrace
 from surefoot.evaluation.measures import Measured, Ratios, members_by
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import HALVES, half_of
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import System
+from surefoot.evaluation.verdict import Counts, Verdict, detected
 from surefoot.formats.who_and_when import agent_name
 from surefoot.protocols import LabelledTrace
 from surefoot.stats.bootstrap import Bootstrap
@@ -209,21 +210,31 @@ def judged_blames(
             )
 
 
-def _card(score: Measured, result: Measured) -> list[Card]:
+def _verdict(score: Measured, result: Measured) -> Verdict:
     """The step accuracy in the largest subset, against its best baseline."""
     subset = max(result.runs, key=lambda name: result.runs[name])
     floors = [other for other in result.scores if other.kind == "floor"]
     best = max(floors, key=lambda other: other.subsets[subset].within[0].value)
     null = best.subsets[subset].within[0].value
+    row = score.subsets[subset]
+    runs = result.runs[subset]
+    counts = Counts(
+        found=round(row.within[0].value * runs),
+        wrong=runs - row.missing,
+        alarms=0,
+        right=0,
+        of=runs,
+        what="step to blame",
+        unit="run",
+    )
     text = f"of {subset}'s runs: the step is found. The best baseline, {best.system}, finds {null:.2f}."
-    accuracy = score.subsets[subset].within[0]
-    return [card("reads", accuracy, text, result.runs[subset], "runs", null=null)]
+    rival = f'"{best.system}"'
+    return detected(counts, row.within[0], text, runs, rival=rival, null=null, silence_counts=True)
 
 
 def who_and_when_section(result: Measured) -> Section:
     """Accuracies by subset with the baselines first."""
-    cards = {score.system: _card(score, result) for score in result.scores if score.kind != "floor"}
-    order = sorted(cards, key=lambda name: -cards[name][0].estimate.value)
+    verdicts = {score.system: [_verdict(score, result)] for score in result.scores if score.kind != "floor"}
     return Section(
         title="Who&When",
         tested="wrong steps on public benchmarks",
@@ -233,8 +244,8 @@ def who_and_when_section(result: Measured) -> Section:
         f"blame, so no prediction can get both right. Intervals are 95 %, by bootstrap "
         "over problems.",
         results=result,
-        cards={name: cards[name] for name in order},
-        sentence="" if cards else "No scorer was given: these are the baselines that it has to beat.",
+        verdicts=verdicts,
+        sentence="" if verdicts else "No scorer was given: these are the baselines that it has to beat.",
         limits=[f"{', '.join(f'{count} runs of {name}' for name, count in result.runs.items())}."],
         plots=[
             Plot(

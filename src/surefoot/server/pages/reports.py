@@ -21,12 +21,7 @@ _MOST: Final = 500
 _HEAD: Final = 200_000
 """Characters in which a report's first screen is."""
 _SENTENCE = re.compile(r"<h1>([^<]{1,2000})</h1>")
-_CARD = re.compile(
-    r'<section class="card"><h2>([^<]{1,200})</h2>'
-    r'(?:<p class="soft">[^<]{1,300}</p>)?'
-    r'<p><span class="chip ([a-z]{1,20})">([^<]{1,200})</span></p>'
-    r'(?:<p class="big">([^<]{1,60})</p>)?'
-)
+_CARD = re.compile(r'<td><span class="chip ([a-z]{1,20})">([^<]{1,20})</span></td><td>([^<]{1,200}?)[.;:] ')
 _EXAMPLE = re.compile(r"<summary>Trace ([^<]{1,2000})</summary>")
 # a report brings its own styles and drawings, and may do nothing else
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; frame-ancestors 'none'"
@@ -87,12 +82,12 @@ def _first_screen(name: str, path: Path) -> dict[str, Any]:
     sentence = _SENTENCE.search(head)
     cards = [
         {
-            "question": unescape(question),
+            "question": word,
             "kind": kind,
-            "chip": unescape(chip),
-            "number": unescape(number or ""),
+            "chip": unescape(text),
+            "number": "",
         }
-        for question, kind, chip, number in _CARD.findall(head)
+        for kind, word, text in _CARD.findall(head)
     ]
     return {
         "id": name,
