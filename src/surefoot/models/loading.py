@@ -217,7 +217,6 @@ def _open(name: str | Path, *, family: str | None, options: Opening, calibrated:
 
 def _published(directory: Path, *, name: str, family: str | None, options: Opening) -> CheckpointScorer:
     from surefoot.models.families.checkpoint import Checkpoint
-    from surefoot.models.families.published import WritingModel
 
     checkpoint = Checkpoint(
         directory,
@@ -231,7 +230,7 @@ def _published(directory: Path, *, name: str, family: str | None, options: Openi
     settings = {"name": Path(name).name, "batch_tokens": options.loading.batch_tokens}
     if not FAMILIES[family].has_reference:
         options.refuse("reference", of=f"of family {family!r}")
-    if issubclass(kind, WritingModel):
+    if family == "thinkprm":
         settings["chains"] = options.chains
     else:
         options.refuse("chains", of=f"of family {family!r}")

@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from surefoot.errors import ScoreError
 from surefoot.models.card import CheckpointCard
@@ -57,8 +57,6 @@ class CheckpointScorer(ABC):
     """Name recorded with the scores."""
     card: CheckpointCard
     """What the checkpoint says of itself."""
-    writes: ClassVar[bool] = False
-    """Whether it writes a critique of each trace, which takes long."""
 
     @property
     def reads(self) -> frozenset[TraceChannel]:

@@ -13,16 +13,13 @@ import test_eurus_family
 from published_checkpoints import LLAMA_TEMPLATE, QWEN_TEMPLATE, QWEN_TOKENS, piece_tokenizer
 from published_inputs import REFERENCE
 from test_rlhflow_family import TOKENS as LLAMA_TOKENS
-from test_writing_families import END, R1_TEMPLATE, thinkprm_prompt
+from test_writing_families import R1_TEMPLATE, thinkprm_prompt
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from surefoot import load_prm
-from surefoot.models.families.genprm import SYSTEM as GENPRM_SYSTEM
-from surefoot.models.families.genprm import GenPRMScorer
 from surefoot.models.families.registry import FAMILIES
 from surefoot.models.kinds.verifier_format import VerifierFormat
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
 from surefoot.segment import BlankLine, Line, segment_trace
@@ -161,37 +158,3 @@ def test_thinkprm_numbers_the_steps_of_whole_responses():
         shown = tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=True)
         expected = thinkprm_prompt(tokenizer, QUESTION, pieces(text, "\n\n"))
         assert shown + VerifierFormat().opening == expected
-
-
-class NoOdds:
-    """No critique below ends in a verdict."""
-
-    async def read(self, requests):
-        assert not requests
-        return []
-
-
-def test_genprm_asks_for_the_paragraphs_of_whole_responses():
-    """The conversation of ``genprm_inference.py``: each paragraph is a user's message."""
-    tokenizer = merging_tokenizer(["<s>"], R1_TEMPLATE)
-    tokenizer.add_special_tokens({"eos_token": END})
-    for text in RESPONSES:
-        asked = []
-
-        def write(request, _sample, asked=asked):
-            asked.append(request)
-            return "fine</analyze>\n" if request.prefix.endswith("step by step: ") else "{Maybe}"
-
-        scripted = GenPRMScorer(ScriptedPolicy(write), NoOdds(), tokenizer)
-        [record] = scripted.score_traces([trace_of(QUESTION, text, BlankLine())])
-        paragraphs = pieces(text, "\n\n")
-        assert record.scores == (None,) * len(paragraphs)
-        rows = [{"role": "system", "content": GENPRM_SYSTEM}]
-        for number, paragraph in enumerate(paragraphs, start=1):
-            question = f"Question: {QUESTION}\n\n" if number == 1 else ""
-            rows.append({"role": "user", "content": question + paragraph})
-            prompt = tokenizer.apply_chat_template(rows, tokenize=False).removesuffix(END)
-            assert asked[2 * number - 2].prompt == prompt
-            analysis = f"<analyze>\nLet's analyze the Paragraph {number} step by step: fine</analyze>\n"
-            judgement = "<output>\n**Judgement**: $\\boxed{Maybe}"
-            rows.append({"role": "assistant", "content": analysis + judgement})

@@ -21,9 +21,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, too_long
-from surefoot.models.engine.causal import load_causal
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.scorer import CheckpointScorer, Scorer
+from surefoot.models.scorer import Scorer
 from surefoot.policies.control_tokens import ControlTokens, control_tokens
 from surefoot.policies.pretrained import context_length
 from surefoot.policies.prompts import unknown_tokens
@@ -236,28 +235,3 @@ def _without_end(step: str, separators: Sequence[str]) -> str:
 
 def _width(head: nn.Module) -> int:
     return next(layer.in_features for layer in head.modules() if isinstance(layer, nn.Linear))
-
-
-class WritingModel(ABC):
-    """A language model that criticises."""
-
-    CARD: ClassVar[CheckpointCard]
-
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Raises ``CheckpointError`` without a chat template."""
-        if not tokenizer.chat_template:
-            raise CheckpointError(
-                f"{tokenizer.name_or_path}: the tokenizer lacks a chat template; family "
-                f"{self.CARD.family!r} needs it"
-            )
-        self.model, self.tokenizer = model.eval(), tokenizer
-        self.card = within_context(self.CARD, model)
-
-    @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Self:
-        """Raises ``CheckpointError``."""
-        return cls(*load_causal(checkpoint.directory, checkpoint.loading))
-
-    @abstractmethod
-    def scorer(self, *, name: str, batch_tokens: int, chains: int) -> CheckpointScorer:
-        """What scores with this model, by ``chains`` critiques. Raises ``ScoreError``."""

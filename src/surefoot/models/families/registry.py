@@ -38,7 +38,7 @@ class Family:
     """Servers, besides this package's gateway, that can read the family's step scores."""
 
     def load(self) -> type[Any]:
-        """Import the class: a ``PublishedModel``, a ``WritingModel`` or ``ImplicitModel``."""
+        """Import the class: a ``PublishedModel``, ``ThinkPRM`` or ``ImplicitModel``."""
         module, name = self.source.split(":")
         loaded: type[Any] = getattr(import_module(f"surefoot.models.families.{module}"), name)
         return loaded
@@ -110,16 +110,10 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             certain=False,
             has_reference=True,
         ),
-        # they close thoughts, as DeepSeek-R1-Distill-Qwen does, which they are trained from
+        # it closes thoughts, as DeepSeek-R1-Distill-Qwen does, which it is trained from
         "thinkprm": Family(
             "thinkprm:ThinkPRM",
             ("launch/ThinkPRM-1.5B", "launch/ThinkPRM-7B", "launch/ThinkPRM-14B"),
-            _causal("qwen2", "</think>"),
-            certain=False,
-        ),
-        "genprm": Family(
-            "genprm:GenPRM",
-            ("GenPRM/GenPRM-1.5B", "GenPRM/GenPRM-7B", "GenPRM/GenPRM-14B", "GenPRM/GenPRM-32B"),
             _causal("qwen2", "</think>"),
             certain=False,
         ),

@@ -15,14 +15,21 @@ weights.
 
 from __future__ import annotations
 
+from typing import Self
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.families.published import WritingModel
+from surefoot.models.engine.causal import load_causal
+from surefoot.models.families.checkpoint import Checkpoint
+from surefoot.models.families.published import within_context
 from surefoot.models.kinds.generative import GenerativeVerifier
 from surefoot.models.kinds.verifier_format import VerifierFormat
 
 
-class ThinkPRM(WritingModel):
+class ThinkPRM:
     """See the module."""
 
     CARD = CheckpointCard(
@@ -34,6 +41,20 @@ class ThinkPRM(WritingModel):
         label_source="critiques by QwQ-32B-Preview that agree with PRM800K",
         base="DeepSeek-R1-Distill-Qwen",
     )
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Raises ``CheckpointError`` without a chat template."""
+        if not tokenizer.chat_template:
+            raise CheckpointError(
+                f"{tokenizer.name_or_path}: the tokenizer lacks a chat template; family 'thinkprm' needs it"
+            )
+        self.model, self.tokenizer = model.eval(), tokenizer
+        self.card = within_context(self.CARD, model)
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Self:
+        """Raises ``CheckpointError``."""
+        return cls(*load_causal(checkpoint.directory, checkpoint.loading))
 
     def scorer(self, *, name: str, batch_tokens: int, chains: int) -> GenerativeVerifier:
         """What scores with this model. Raises ``ScoreError`` if " Yes" or " No" is not one token."""

@@ -5,7 +5,6 @@ ThinkPRM (Khalifa et al., arXiv 2504.16828) and GenRM (Zhang et al., arXiv 2408.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -26,33 +25,9 @@ from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.prompts import render_chat
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
-from surefoot.records import Message, StepScores, Usage
+from surefoot.records import Message, StepScores, Trace, Usage
 
 Prompt = str | tuple[Message, ...]
-
-
-class WritingScorer(CheckpointScorer):
-    """A :class:`surefoot.protocols.StepScorer` whose model writes; it reads solutions that are text."""
-
-    writes = True
-
-    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """Scores in order, one record each; messages have none.
-
-        Raises ``ScoreError`` for a trace without steps. In a running event loop, ``await criticise(items)``
-        does not block it.
-        """
-        texts = [item for item in items if item.trace.text is not None]
-        records = iter(run_sync(self.criticise(texts)))
-        reason = "a model that writes critiques reads solutions that are text; use a judge for messages"
-        return [
-            StepScores.unscored(item.trace, self.name, reason) if item.trace.text is None else next(records)
-            for item in items
-        ]
-
-    @abstractmethod
-    async def criticise(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """Scores of text traces, in order; equal traces are read and paid once."""
 
 
 @dataclass(kw_only=True)
@@ -90,7 +65,7 @@ class VerifierOutput:
         return texts
 
 
-class GenerativeVerifier(WritingScorer):
+class GenerativeVerifier(CheckpointScorer):
     """A :class:`surefoot.protocols.StepScorer` that lets ``policy`` write critiques.
 
     **Scores.** The last step's score is the solution's: the mean over the chains of P(yes) / (P(yes) + P(no))
@@ -173,18 +148,33 @@ class GenerativeVerifier(WritingScorer):
         )
         return cls(policy, reader, form=form, chains=chains, sampling=sampling, seed=seed, card=card)
 
+    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
+        """Scores in order, one record each; messages have none.
+
+        Raises ``ScoreError`` for a trace without steps. In a running event loop, ``await criticise(items)``
+        does not block it.
+        """
+        return run_sync(self.criticise(items))
+
     async def criticise(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """Scores of text traces, in order; equal traces are read and paid once."""
+        """As :meth:`score_traces`."""
+        outputs = iter(await self.verify([item for item in items if item.trace.text is not None]))
+        reason = "a model that writes critiques reads solutions that are text; use a judge for messages"
         return [
-            StepScores.of_model(
-                trace_id=item.trace.id,
-                scorer=self.name,
-                scores=output.scores,
-                unscored_reason=None if output.chains else _reason(output.invalid),
-                usage=output.usage,
-            )
-            for item, output in zip(items, await self.verify(items), strict=True)
+            StepScores.unscored(item.trace, self.name, reason)
+            if item.trace.text is None
+            else self._scores(item.trace, next(outputs))
+            for item in items
         ]
+
+    def _scores(self, trace: Trace, output: VerifierOutput) -> StepScores:
+        return StepScores.of_model(
+            trace_id=trace.id,
+            scorer=self.name,
+            scores=output.scores,
+            unscored_reason=None if output.chains else _reason(output.invalid),
+            usage=output.usage,
+        )
 
     async def verify(self, items: Sequence[ProblemTrace]) -> list[VerifierOutput]:
         """Critiques, verdicts and scores of each item, in order. Raises like :meth:`score_traces`."""
