@@ -189,7 +189,7 @@ def test_an_unjudged_rollout_is_wrong_in_the_share_of_its_group():
 
 VOTES = st.lists(st.sampled_from([True, False, None]), min_size=2, max_size=4)
 RULES = [
-    *(ConsensusSettings(rule=rule) for rule in ("first-error", "unanimous", "weighted")),
+    *(ConsensusSettings(rule=rule) for rule in ("first-error", "weighted")),
     ConsensusSettings(rule="weighted", margin=0.5),
 ]
 

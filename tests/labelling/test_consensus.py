@@ -50,7 +50,7 @@ def row(labelled, values, kind="correctness", tokens=0):
 
 
 FIRST = ConsensusSettings()
-UNANIMOUS = ConsensusSettings(rule="unanimous")
+UNANIMOUS = ConsensusSettings(rule="weighted", margin=1.0)
 
 
 def weighted(margin=0.0, **weights):
@@ -136,13 +136,14 @@ def test_what_counts_as_good_is_said_in_the_call():
     assert values(combined(FIRST, neutral="good", **sources)) == [None, None]
     assert values(combined(FIRST, neutral="bad", good_above=0.5, **sources)) == [None, None]
     silent = combined(UNANIMOUS, good_above=None, **sources)
-    assert reasons(silent)[0] == "no vote of mc (label of kind 'value')"
+    assert silent.labels[0][0].evidence.message.endswith("no vote: mc")
 
 
 def test_unanimous_steps_need_every_source():
     result = combined(UNANIMOUS, a=[1, -1, 1, None], b=[1, -1, -1, 1], c=[1, -1, 1, 1])
     assert values(result) == [1, -1, None, None]
-    assert reasons(result)[2:] == ["sources disagree", "no vote of a (label without a value)"]
+    assert reasons(result)[2:] == ["lead below the margin"] * 2
+    assert result.labels[0][3].evidence.message == "good: b, c; no vote: a"
     agreed, _, split, _ = result.labels[0]
     assert (agreed.kind, agreed.source) == ("correctness", "consensus")
     assert (agreed.evidence.successes, agreed.evidence.trials) == (3, 3)
@@ -170,7 +171,7 @@ def test_a_tie_of_decimal_weights_is_a_tie_in_any_order(order):
     assert reasons(combined(rule, **{name: votes[name] for name in order})) == ["tie"]
 
 
-RULES = [FIRST, UNANIMOUS, weighted(), weighted(margin=0.4), weighted(margin=1.0)]
+RULES = [FIRST, UNANIMOUS, weighted(), weighted(margin=0.4)]
 VALUE = st.sampled_from([1.0, -1.0, 0.0, None])
 SOURCES = st.integers(1, 6).flatmap(
     lambda steps: st.lists(st.lists(VALUE, min_size=steps, max_size=steps), min_size=2, max_size=4)
@@ -210,7 +211,8 @@ def test_unanimous_steps_are_those_that_lead_by_everything(rows):
     sources = {f"source{at}": row for at, row in enumerate(rows)}
     unanimous, leading = (values(combined(rule, **sources)) for rule in (UNANIMOUS, weighted()))
     assert all(a in (None, b) for a, b in zip(unanimous, leading, strict=True))
-    assert values(combined(weighted(margin=1.0), **sources)) == unanimous
+    alike = [set(votes) for votes in zip(*rows, strict=True)]
+    assert unanimous == [vote.pop() if vote in ({1.0}, {-1.0}) else None for vote in alike]
     first = values(combined(FIRST, **sources))
     assert all(a in (None, b) for a, b in zip(first, unanimous, strict=True))
 
@@ -327,19 +329,19 @@ def test_the_command_writes_the_traces_that_were_kept_and_reports_the_others(run
 
 
 def test_the_rules_of_the_command(run):
-    assert [label.value for label in run("consensus:rule=unanimous")[0]] == [1, -1, None, 1, 1, None]
+    assert [label.value for label in run("consensus:rule=weighted,margin=1")[0]] == [1, -1, None, 1, 1, None]
     heavy = run("consensus:rule=weighted,weights=mc=1+judge=2")[0]
     assert [label.value for label in heavy] == [1, -1, -1, 1, 1, -1]
     close = run("consensus:rule=weighted,weights=judge=2,margin=0.5")[0]
     assert [label.value for label in close] == [1, -1, None, 1, 1, None]
-    high = run("consensus:rule=unanimous,good-above=0.7")[0]
+    high = run("consensus:rule=weighted,margin=1,good-above=0.7")[0]
     assert [label.value for label in high] == [None, -1, None, 1, 1, None]
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("rule=most", "rule is 'most'; choose first-error, unanimous or weighted"),
+        ("rule=most", "rule is 'most'; choose first-error or weighted"),
         ("margin=0.5", "weights and margin belong to rule=weighted"),
         ("rule=weighted,weights=mc", "'weights' mc: give a number, or NAME=NUMBER"),
         ("rule=weighted,weights=mc=x", "'weights' mc=x: give a number, or NAME=NUMBER"),

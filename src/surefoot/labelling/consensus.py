@@ -1,7 +1,7 @@
 """Combine the labels of several labellers, and report which were dropped.
 
 The published filter (Zhang et al., "Lessons of developing PRMs", arXiv 2501.07301) keeps a trace if Monte
-Carlo and a judge agree on the first error (the rule ``first-error``); two other rules decide each step
+Carlo and a judge agree on the first error (the rule ``first-error``); the rule ``weighted`` decides each step
 separately.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, Literal, Self
@@ -84,20 +84,18 @@ class ConsensusSettings(FrozenModel):
       error. Kept traces: steps before the first error are +1, the error is -1, later steps are unknown.
       Dropped traces: all steps are unknown. A source with an unknown step before its first error agrees with
       nothing.
-    - ``unanimous``: a step has the label that every source gives it; it is unknown if a source abstains or
-      differs.
     - ``weighted``: W₊ and W₋ are the weights of the sources that call the step good and bad, W the weight of
       all sources. The step is labelled if W₊ ≠ W₋ and ``|W₊ - W₋| / W ≥ margin``. A source that abstains
-      counts in W, so it makes agreement harder. With ``margin`` 1 the labels equal ``unanimous``; with
-      0 any lead decides. A tie is unknown.
+      counts in W, so it makes agreement harder. With ``margin`` 1 every source has to agree; with 0 any lead
+      decides. A tie is unknown.
     """
 
-    rule: Literal["first-error", "unanimous", "weighted"] = "first-error"
-    """first-error keeps or drops whole traces; unanimous and weighted decide on each step."""
+    rule: Literal["first-error", "weighted"] = "first-error"
+    """first-error keeps or drops whole traces; weighted decides on each step."""
     weights: Mapping[str, float] = Field(default_factory=dict)
     """`NAME=NUMBER` for rule=weighted, joined by `+`; 1 if not given."""
     margin: float = Field(default=0.0, ge=0, le=1)
-    """Least lead for rule=weighted, as a share of all weights; 0 = any."""
+    """Least lead for rule=weighted, as a share of all weights; 0 = any, 1 = all agree."""
     good_above: float | None = 0.0
     """A value label above this is good; 0 = any rollout succeeded. `None`: value labels abstain."""
     neutral: Neutral = "drop"
@@ -118,21 +116,13 @@ class ConsensusSettings(FrozenModel):
             raise LabelError(f"a weight is given for '{unknown[0]}', which is none of {', '.join(sources)}")
         if self.rule == "first-error":
             return _same_first_error(sources)
-        if self.rule == "unanimous":
-            return _by_step(sources, _unanimous)
         # Fractions of the decimals as written: 0.1 + 0.2 against 0.3 is a tie in any order.
         weights = {source: Fraction(str(self.weights.get(source, 1.0))) for source in sources}
         margin = Fraction(str(self.margin)) * sum(weights.values())
-
-        def leading(good: list[str], bad: list[str], _silent: dict[str, str]) -> bool | str:
-            lead = Fraction(sum(weights[source] for source in good) - sum(weights[source] for source in bad))
-            if not (good or bad):
-                return "no source has a label for the step"
-            if lead == 0:
-                return "tie"
-            return "lead below the margin" if abs(lead) < margin else lead > 0
-
-        return _by_step(sources, leading)
+        return [
+            _weighted(dict(zip(sources, labels, strict=True)), weights, margin)
+            for labels in zip(*sources.values(), strict=True)
+        ]
 
 
 class Consensus:
@@ -270,34 +260,25 @@ def _first_errors_differ(sources: SourceLabels, errors: Mapping[str, int | None]
     return ""
 
 
-def _by_step(
-    sources: SourceLabels, decide: Callable[[list[str], list[str], dict[str, str]], bool | str]
-) -> list[Decision]:
-    """Decide each step by ``decide``: from the names of the sources that call it good and bad, and the
-    reasons of the others, the verdict, or why there is none."""
-    decisions = []
-    for labels in zip(*sources.values(), strict=True):
-        votes = dict(zip(sources, labels, strict=True))
-        good = [source for source, label in votes.items() if label.good]
-        bad = [source for source, label in votes.items() if label.good is False]
-        silent = {source: label.reason for source, label in votes.items() if label.good is None}
-        verdict = decide(good, bad, silent)
-        sides = {"good": good, "bad": bad, "no vote": silent}
-        decisions.append(
-            Decision(
-                good=verdict if isinstance(verdict, bool) else None,
-                reason=verdict if isinstance(verdict, str) else "",
-                agreeing=len(good if verdict else bad),
-                voting=len(good) + len(bad),
-                message="; ".join(f"{side}: {', '.join(names)}" for side, names in sides.items() if names),
-            )
-        )
-    return decisions
-
-
-def _unanimous(good: list[str], bad: list[str], silent: dict[str, str]) -> bool | str:
-    if good and bad:
-        return "sources disagree"
-    if silent:
-        return f"no vote of {', '.join(f'{source} ({reason})' for source, reason in silent.items())}"
-    return bool(good)
+def _weighted(
+    votes: Mapping[str, BinaryLabel], weights: Mapping[str, Fraction], margin: Fraction
+) -> Decision:
+    good = [source for source, label in votes.items() if label.good]
+    bad = [source for source, label in votes.items() if label.good is False]
+    silent = [source for source in votes if source not in (*good, *bad)]
+    lead = Fraction(sum(weights[source] for source in good) - sum(weights[source] for source in bad))
+    reason = ""
+    if not (good or bad):
+        reason = "no source has a label for the step"
+    elif lead == 0:
+        reason = "tie"
+    elif abs(lead) < margin:
+        reason = "lead below the margin"
+    sides = {"good": good, "bad": bad, "no vote": silent}
+    return Decision(
+        good=None if reason else lead > 0,
+        reason=reason,
+        agreeing=len(good if lead > 0 else bad),
+        voting=len(good) + len(bad),
+        message="; ".join(f"{side}: {', '.join(names)}" for side, names in sides.items() if names),
+    )

@@ -150,9 +150,7 @@ class ConsensusLabels(ConsensusSettings, Method):
             write_json(label.report, report.as_json())
         note(report.summary())
         if not report.kept_traces:
-            raise LabelError(
-                "the sources agree on no trace; rule=unanimous or rule=weighted decides step by step"
-            )
+            raise LabelError("the sources agree on no trace; rule=weighted decides step by step")
 
 
 class ValueMethod(Method):
