@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from surefoot.errors import CheckpointError
 from surefoot.extras import need
@@ -95,16 +95,11 @@ def load_prm(
     Raises ``CheckpointError`` if the checkpoint does not exist, it lacks files or weights, no family fits, an
     option is given that its kind does not have, or a server does not answer or is of no known kind.
     """
-    options = Opening(
-        loading=loading,
-        reference=reference,
-        base=base,
-        chains=chains,
-        tokenizer=tokenizer,
-        windows=windows,
-    )
+    options: _Options = {
+        "reference": reference, "base": base, "chains": chains, "tokenizer": tokenizer, "windows": windows
+    }  # fmt: skip
     names = [name] if isinstance(name, str | Path) else list(name)
-    scorers = [_open(path, family=family, options=options, calibrated=calibrated) for path in names]
+    scorers = [_open(path, family, loading, options, calibrated) for path in names]
     if len(scorers) == 1:
         return scorers[0]
     try:
@@ -113,23 +108,15 @@ def load_prm(
         raise CheckpointError(f"no ensemble of {', '.join(map(str, names)) or 'nothing'}: {error}") from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class Opening:
-    """How a checkpoint is to be opened; for the fields see :func:`load_prm`."""
+_Options = dict[str, Any]
+"""Options of :func:`load_prm` that not every kind has, by name."""
 
-    loading: Loading
-    reference: str | Path | None
-    base: str | Path | None
-    chains: int
-    tokenizer: str | Path | None
-    windows: bool | None
 
-    def refuse(self, *names: str, of: str) -> None:
-        """Raise ``CheckpointError`` if an option is set that a checkpoint ``of`` a kind does not have."""
-        for name in names:
-            value = getattr(self, name)
-            if value is True or value not in (None, False, 1):
-                raise CheckpointError(f"{name}={value!r} is for {_FOR[name]}; this is {of}")
+def _refuse(options: _Options, *known: str, of: str) -> None:
+    """Raise ``CheckpointError`` if an option is set that a checkpoint ``of`` a kind does not know."""
+    for name, value in options.items():
+        if name not in known and (value is True or value not in (None, False, 1)):
+            raise CheckpointError(f"{name}={value!r} is for {_FOR[name]}; this is {of}")
 
 
 def training_problems(name: str | Path) -> frozenset[str] | None:
@@ -186,89 +173,82 @@ def identifying_files(path: str | Path | Sequence[str | Path]) -> dict[str, Path
     return {name: directory / name for name in sorted(names) if (directory / name).is_file()}
 
 
-def _open(name: str | Path, *, family: str | None, options: Opening, calibrated: bool) -> CheckpointScorer:
+def _open(
+    name: str | Path, family: str | None, loading: Loading, options: _Options, calibrated: bool
+) -> CheckpointScorer:
     if is_server(name):
-        options.refuse("windows", "reference", "base", of=f"a server ({name})")
+        _refuse(options, "tokenizer", "chains", of=f"a server ({name})")
         if calibrated:
             raise CheckpointError(
                 f"{name}: scores of a server cannot be calibrated here; calibrate its model"
             )
         from surefoot.models.remote.opening import open_server
 
-        return open_server(str(name), family=family, tokenizer=options.tokenizer, chains=options.chains)
+        return open_server(str(name), family=family, tokenizer=options["tokenizer"], chains=options["chains"])
     if re.fullmatch(r"[\w.-]+:\d+(/.*)?", str(name)) and not Path(name).exists():
         raise CheckpointError(f"{name}: an address begins with http:// or https://; write http://{name}")
-    options.refuse("tokenizer", of=f"a checkpoint ({name})")
     directory = locate(name)
     need("torch", "a reward model in this process")
     if family in OWN or (family is None and is_own(directory)):
-        scorer = _own(directory, name=Path(name).name, family=family, options=options)
+        scorer = _own(directory, Path(name).name, family, loading, options)
     else:
-        options.refuse("base", of=f"a published checkpoint ({name})")
-        scorer = _published(directory, name=str(name), family=family, options=options)
+        scorer = _published(directory, str(name), family, loading, options)
     if type(scorer) is Scorer:
-        scorer.windows = scorer.windows if options.windows is None else options.windows
-    else:
-        options.refuse("windows", of=f"a model that reads or writes whole traces ({name})")
-    if not calibrated:
-        return scorer
-    return CalibratedScorer(scorer, load_calibration(directory))
+        scorer.windows = scorer.windows if options["windows"] is None else options["windows"]
+    return CalibratedScorer(scorer, load_calibration(directory)) if calibrated else scorer
 
 
-def _published(directory: Path, *, name: str, family: str | None, options: Opening) -> CheckpointScorer:
+def _published(
+    directory: Path, name: str, family: str | None, loading: Loading, options: _Options
+) -> CheckpointScorer:
     from surefoot.models.families.checkpoint import Checkpoint
 
-    checkpoint = Checkpoint(
-        directory,
-        loading=options.loading,
-        reference=options.reference,
-    )
+    checkpoint = Checkpoint(directory, loading=loading, reference=options["reference"])
     if family not in (None, *FAMILIES):
         raise CheckpointError(f"family={family!r} is not known; choose {quoted([*FAMILIES, *OWN])}")
     family = family or find_family(checkpoint, name=split_revision(name)[0])
-    kind = FAMILIES[family].load()
-    settings = {"name": Path(name).name, "batch_tokens": options.loading.batch_tokens}
-    if not FAMILIES[family].has_reference:
-        options.refuse("reference", of=f"of family {family!r}")
-    if family == "thinkprm":
-        settings["chains"] = options.chains
-    else:
-        options.refuse("chains", of=f"of family {family!r}")
-    scorer: CheckpointScorer = kind.load(checkpoint).scorer(**settings)
+    writes, compares = family == "thinkprm", FAMILIES[family].has_reference
+    known = "chains" if writes else "reference" if compares else "windows"
+    _refuse(options, known, of=f"of family {family!r}")
+    settings = {"name": Path(name).name, "batch_tokens": loading.batch_tokens}
+    settings |= {"chains": options["chains"]} if writes else {}
+    scorer: CheckpointScorer = FAMILIES[family].load().load(checkpoint).scorer(**settings)
     return scorer
 
 
-def _own(directory: Path, *, name: str, family: str | None, options: Opening) -> CheckpointScorer:
+def _own(
+    directory: Path, name: str, family: str | None, loading: Loading, options: _Options
+) -> CheckpointScorer:
     card = read_card(directory, family=family)
     if card.family not in OWN:
         raise CheckpointError(
             f"{directory / CARD}: family {card.family!r} is none that is trained here: {quoted(OWN)}"
         )
     if base_of(directory) is None:
-        options.refuse("base", of=f"whole ({directory})")
+        _refuse({"base": options["base"]}, of=f"whole ({directory})")
     if directory != LAB:  # its recipe.json says how it was tested
         announce(directory, card)
-    loading = options.loading
+    base = options["base"]
     if card.family == CLASSIFIER:
-        options.refuse("reference", "chains", of="a step classifier")
+        _refuse(options, "base", "windows", of="a step classifier")
         from surefoot.models.kinds.classifier import RewardModel
 
-        model = RewardModel.load(directory, base=options.base, loading=loading)
+        model = RewardModel.load(directory, base=base, loading=loading)
         return Scorer(model, name=name, batch_tokens=loading.batch_tokens)
     if card.family == PROBE:
-        options.refuse("reference", "chains", of="a probe")
+        _refuse(options, "base", of="a probe")
         from surefoot.models.kinds.probe import LinearProbe, ProbeScorer
 
-        probe = LinearProbe.load(directory, base=options.base, loading=loading)
+        probe = LinearProbe.load(directory, base=base, loading=loading)
         return ProbeScorer(probe, name=name, batch_tokens=loading.batch_tokens)
     if card.family == IMPLICIT:
-        options.refuse("chains", of="an implicit reward model")
+        _refuse(options, "base", "reference", of="an implicit reward model")
         from surefoot.models.kinds.implicit import ImplicitPRM
 
-        implicit = ImplicitPRM.load(directory, reference=options.reference, loading=loading)
+        implicit = ImplicitPRM.load(directory, reference=options["reference"], loading=loading)
         implicit.name = name
         return implicit
-    options.refuse("reference", of="a generative verifier")
+    _refuse(options, "base", "chains", of="a generative verifier")
     from surefoot.models.kinds.generative import load_verifier
 
-    return load_verifier(directory, base=options.base, loading=loading, chains=options.chains)
+    return load_verifier(directory, base=base, loading=loading, chains=options["chains"])
