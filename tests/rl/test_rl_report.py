@@ -86,7 +86,7 @@ def test_the_page_of_a_gamed_run(gamed, tmp_path):
     for alarm in log.alarms:
         assert alarm.message in page.text
     assert "Ended early: alarm 'overoptimization' at update 30" in page.text
-    assert page.tags.count("figure") == 4
+    assert page.tags.count("figure") == 2
     assert '{"rule": "summed"}' in page.text
     assert len(page.ids) == len(set(page.ids))
     assert "0.2 [0.15, 0.25]" in page.text  # the last accuracy, with its interval

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -148,31 +148,6 @@ class TrainCommand(Command):
         return [str(trust)]
 
 
-class HoldOutCommand(TrainCommand):
-    """Models that are measured on held-out problems."""
-
-    split_name: ClassVar[str] = "held out"
-    """Each kind with this name holds out the same problems."""
-    validation: float | None = Field(default=None, ge=0, le=0.9)
-    """Share of the problems to hold out. If not given, a tenth of 200 problems or more is held out only to
-    say how far the model can be trusted."""
-
-    def split(self, items: LabelledTraces) -> tuple[LabelledTraces, LabelledTraces | None]:
-        """Split the items into training and held-out problems, by the problems' ids.
-
-        Raises ``RunError`` if problems are to be held out and none, or every one, is.
-        """
-        problems = len(set(items.problem_ids()))
-        share = (0.1 if problems >= _HOLD_OUT_FROM else 0.0) if self.validation is None else self.validation
-        if not share:
-            return items, None
-        held_out = items.of_problems(lambda problem: is_held_out(problem, share, self.split_name))
-        training = items.of_problems(lambda problem: not is_held_out(problem, share, self.split_name))
-        if not (training and held_out):
-            raise RunError(f"--validation {share:g} of {problems} problems leaves nothing on one side")
-        return training, held_out
-
-
 class ReaderCommand(TrainCommand):
     """Models that start from another one and read whole traces."""
 
@@ -188,7 +163,7 @@ class ReaderCommand(TrainCommand):
         return Encoding(**vars(self.prompt), max_length=self.max_length)
 
 
-class StepCommand(ReaderCommand, HoldOutCommand):
+class StepCommand(ReaderCommand):
     """Models that are read at the steps."""
 
     validation: float | None = Field(default=None, ge=0, le=0.9)
@@ -198,6 +173,21 @@ class StepCommand(ReaderCommand, HoldOutCommand):
     def card(self, **facts: Any) -> CheckpointCard:
         """The card of the checkpoint to train."""
         return CheckpointCard(encoding=self.encoding(), base=self.base, **facts)
+
+    def split(self, items: LabelledTraces) -> tuple[LabelledTraces, LabelledTraces | None]:
+        """Split the items into training and held-out problems, by the problems' ids.
+
+        Raises ``RunError`` if problems are to be held out and none, or every one, is.
+        """
+        problems = len(set(items.problem_ids()))
+        share = (0.1 if problems >= _HOLD_OUT_FROM else 0.0) if self.validation is None else self.validation
+        if not share:
+            return items, None
+        held_out = items.of_problems(lambda problem: is_held_out(problem, share))
+        training = items.of_problems(lambda problem: not is_held_out(problem, share))
+        if not (training and held_out):
+            raise RunError(f"--validation {share:g} of {problems} problems leaves nothing on one side")
+        return training, held_out
 
 
 class ClassifierCommand(StepCommand):

@@ -48,13 +48,10 @@ def write_report(
         report.text("None.")
     if log.evaluations:
         report.heading("Held-out problems")
-        if any(row.proxy for row in log.evaluations):
-            caption = "Proxy and gold on the same traces, with 95% intervals over problems"
-            report.figure(partial(truth_figure, log), caption)
-        report.figure(partial(_accuracy_figure, log), "Accuracy, with 95% intervals over problems")
-        if any(row.trace_error for row in log.evaluations):
-            caption = "Trace error: correct answers with at least one wrong step"
-            report.figure(partial(_trace_error_figure, log), caption)
+        report.figure(
+            partial(truth_figure, log),
+            "Held-out accuracy, errors in right answers, and proxy, with 95% intervals",
+        )
         report.tables({"evaluations": log.evaluations})
     if log.updates:
         report.heading("Training rollouts")
@@ -178,18 +175,18 @@ def _sample(report: Report, row: SampleRow) -> None:
     )
 
 
-def _axes(ylabel: str) -> tuple[Figure, Axes]:
-    return new_figure("rollouts trained on", ylabel, height=4.2)
-
-
 def truth_figure(log: RLLog) -> Figure:
-    """Accuracy (left axis) and proxy (right) on held-out problems; best accuracy and overoptimization
-    marked."""
-    figure, axes = _axes("held-out accuracy (gold)")
-    right = axes.twinx()
-    right.set_ylabel("held-out score (proxy), broken line")
-    _band(axes, log.evaluations, lambda row: row.accuracy, SERIES[0], "gold")
-    _band(right, log.evaluations, lambda row: row.proxy, SERIES[1], "proxy", "--")
+    """Shares of right answers and of those with a wrong step (left axis), and the proxy (right) on held-out
+    problems; best accuracy and overoptimization marked."""
+    figure, axes = new_figure("rollouts trained on", "share of correct answers", height=4.2)
+    _line(axes, log.updates, lambda row: row.outcome, GREY, "training rollouts", alpha=0.6)
+    _band(axes, log.evaluations, lambda row: row.accuracy, SERIES[0], "held-out problems (gold)")
+    if any(row.trace_error for row in log.evaluations):
+        _band(axes, log.evaluations, lambda row: row.trace_error, SERIES[3], "right with a wrong step")
+    if any(row.proxy for row in log.evaluations):
+        right = axes.twinx()
+        right.set_ylabel("held-out score (proxy), broken line")
+        _band(right, log.evaluations, lambda row: row.proxy, SERIES[1], "proxy", "--")
     if best := log.best:
         axes.plot(
             best.samples, best.accuracy.value, "o", ms=12, mfc="none", color=SERIES[0], label="best accuracy"
@@ -199,22 +196,6 @@ def truth_figure(log: RLLog) -> Figure:
         label = "overoptimization" if number == 0 else None
         axes.axvline(at[alarm.update], color="#000000", linestyle=":", label=label)
     legend(figure)
-    return figure
-
-
-def _accuracy_figure(log: RLLog) -> Figure:
-    """Held-out accuracy with its 95% band, and the share of correct answers among training rollouts."""
-    figure, axes = _axes("share of correct answers")
-    _line(axes, log.updates, lambda row: row.outcome, GREY, "training rollouts", alpha=0.6)
-    _band(axes, log.evaluations, lambda row: row.accuracy, SERIES[0], "held-out problems")
-    legend(figure)
-    return figure
-
-
-def _trace_error_figure(log: RLLog) -> Figure:
-    """Held-out correct answers with a wrong step."""
-    figure, axes = _axes("correct answers with a wrong step")
-    _band(axes, log.evaluations, lambda row: row.trace_error, SERIES[3], "held-out problems")
     return figure
 
 
