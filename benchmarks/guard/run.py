@@ -187,7 +187,7 @@ def attacks(options: argparse.Namespace) -> Figures:
 def shop(options: argparse.Namespace) -> Figures:
     """The same tasks with and without the policy, whose violations are rejected or sampled again."""
     policy = ToolPolicy.of_file(POLICIES / "shop.json")
-    policy.check_types(Shop.tools)
+    policy.check_tools(Shop.tools)
     for setting in ("policy", "policy_resample"):
         SETTINGS[setting] = lambda _, __: ToolCallVerifier(policy=policy)
     seeds = SHOP_SEEDS[:4] if options.quick else SHOP_SEEDS
@@ -270,7 +270,7 @@ async def _blocked(policy: Path, tools: tuple[Tool, ...], row: dict[str, Any]) -
     """Whether a call of the task, or of the injection, is not released."""
     messages = tuple(Message.model_validate(message) for message in row["messages"])
     rules = ToolPolicy.of_file(policy)
-    rules.check_types(tools)
+    rules.check_tools(tools)
     guard = Guard(verifiers=(ToolCallVerifier(rules=("policy",), policy=rules),))
     first = row["first"] if row["injection"] else 0
     try:

@@ -56,10 +56,21 @@ class SampleRequest:
     sampling: Sampling = field(default_factory=Sampling)
     logprobs: bool = False
     """Ask for ``Completion.logprobs``, which some policies can return."""
+    alternatives: int = 0
+    """Ask for ``Completion.positions`` with so many tokens each, which chat servers can return."""
 
 
 STOP_UNKNOWN = "stop_unknown"
 """``Completion.finish_reason`` of a server that does not distinguish end of sequence from a stop text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenPosition:
+    """A sampled token and the most probable tokens in its place."""
+
+    token: str
+    logprobs: Mapping[str, float]
+    """log π by the text of the token, in nats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +88,8 @@ class Completion(Ended):
     logprobs: tuple[float, ...] = ()
     """log π of each of ``token_ids``, in nats and before the temperature; empty if not requested or not
     returned."""
+    positions: tuple[TokenPosition, ...] = ()
+    """The tokens of ``text`` with their alternatives; empty if not requested or not returned."""
     reasoning: Reasoning | None = None
     """Reasoning that is separate from the text; ``tokens`` counts its tokens, too."""
 

@@ -83,10 +83,10 @@ def step_score(score: float | None, how: TraceRule) -> float | None:
 
 
 def is_scored(scores: Sequence[float | None], how: TraceRule) -> bool:
-    """Whether all steps of a trace have a score, and for verdicts whether one has."""
+    """Whether all steps that the rule reads have a score, and for verdicts whether one has."""
     if how == "verdicts":
         return any(score is not None for score in scores)
-    return bool(complete_scores(scores))
+    return bool(complete_scores(scores[-1:] if how == "last" else scores))
 
 
 def best_of_k(value: float, k: int) -> float:
@@ -101,12 +101,12 @@ def best_of_k(value: float, k: int) -> float:
 
 
 def trace_score(scores: Sequence[float | None], how: TraceRule) -> float | None:
-    """:func:`aggregate`, or ``None`` for a trace without steps, or with an unscored step.
+    """:func:`aggregate`, or ``None`` for a trace without steps, or with an unscored step that the rule reads.
 
-    Only verdicts may be missing. Unscored is not zero, and a minimum over the other steps would be too high.
-    Raises ``ScoreError`` if ``product`` gets a negative score.
+    ``last`` reads the last step alone, and verdicts may be missing. Unscored is not zero, and a minimum over
+    the other steps would be too high. Raises ``ScoreError`` if ``product`` gets a negative score.
     """
-    finite = scores if how == "verdicts" else complete_scores(scores)
+    finite = scores if how == "verdicts" else complete_scores(scores[-1:] if how == "last" else scores)
     return aggregate(finite, how) if finite else None
 
 

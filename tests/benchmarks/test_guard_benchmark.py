@@ -52,4 +52,4 @@ def test_the_policies_that_are_shipped_are_valid(path):
 
 
 def test_the_policy_of_the_shop_fits_its_tools():
-    ToolPolicy.of_file(guard.POLICIES / "shop.json").check_types(Shop.tools)
+    ToolPolicy.of_file(guard.POLICIES / "shop.json").check_tools(Shop.tools)

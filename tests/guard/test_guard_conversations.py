@@ -280,10 +280,8 @@ def test_a_long_run_that_is_read_on_is_judged_as_one_that_is_read_anew(operation
 
 
 def test_a_check_does_the_same_work_at_any_length_of_the_run() -> None:
-    total = (
-        "sum(attempts('pay').map(c, c.args.amount)) + args.amount <= 100000.0 && size(attempts('pay')) < 9999"
-    )
-    policy = ToolPolicy(rules=(PolicyRule(tools=("pay",), require=total),))
+    require = "call.turn == 1 && args.amount <= 100000.0"
+    policy = ToolPolicy(rules=(PolicyRule(tools=("pay",), require=require),))
     verifier, memory = ToolCallVerifier(policy=policy), Conversations(600)
     log, run, work = ConversationLog(memory, ""), list(RUN), dict[int, int]()
     for number in range(1_500):

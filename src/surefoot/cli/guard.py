@@ -250,7 +250,7 @@ class CheckPolicy(Command):
         policy, runs = read_tool_policy(self.policy), read_table(self.runs, Trace)
         if tools := {tool.name: tool for run in runs for tool in run.tools}:
             try:
-                policy.check_types(list(tools.values()))
+                policy.check_tools(list(tools.values()))
             except ValueError as error:
                 raise RunError(f"{self.policy}: {error}") from error
         replay = replay_policy(policy, runs)

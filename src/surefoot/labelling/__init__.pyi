@@ -14,6 +14,14 @@ from .judge import AGENT_FAILURES as AGENT_FAILURES
 from .judge import JudgeLabeller as JudgeLabeller
 from .judge import JudgePrompt as JudgePrompt
 from .judge import structured_output as structured_output
+from .judge_scores import Criterion as Criterion
+from .judge_scores import Rubric as Rubric
+from .judge_scores import RunJudge as RunJudge
+from .judge_scores import Tournament as Tournament
+from .judge_scores import TournamentLabeller as TournamentLabeller
+from .judge_scores import comparisons as comparisons
+from .judge_scores import hold_tournament as hold_tournament
+from .judge_scores import letter_score as letter_score
 from .monte_carlo import MonteCarloLabeller as MonteCarloLabeller
 from .monte_carlo import MonteCarloSettings as MonteCarloSettings
 from .omegaprm import OmegaPRMLabeller as OmegaPRMLabeller

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
@@ -27,7 +27,18 @@ from surefoot.labelling.specification import Specification
 from surefoot.labels import AFTER_FIRST_ERROR, up_to_first_error
 from surefoot.policies.control_tokens import break_control_tokens
 from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
-from surefoot.records import Evidence, Message, Problem, Step, StepLabel, ToolCall, Trace, Usage, content_id
+from surefoot.records import (
+    Evidence,
+    Message,
+    Problem,
+    Step,
+    StepLabel,
+    Tool,
+    ToolCall,
+    Trace,
+    Usage,
+    content_id,
+)
 from surefoot.segment import Block, trace_blocks
 
 JudgeMode = Literal["per-step", "first-error"]
@@ -162,11 +173,8 @@ class JudgePrompt:
         Raises ``LabelError`` if the reference answer should be shown and the problem has none, and
         ``RecordError`` for an image that cannot be shown (:func:`surefoot.images.embedded`).
         """
-        blocks = [(tag, break_control_tokens(text.strip("\n"))) for tag, text in self._blocks(item)]
-        mark = _mark(blocks)
         what = "a solution of a problem" if item.trace.text is not None else "the work of an assistant"
-        parts = [_FRAME.format(what=what, mark=mark)]
-        parts += [f"<{tag} {mark}>\n{text}\n</{tag} {mark}>" for tag, text in blocks]
+        parts = material(what, self._blocks(item))
         parts += [_CLAUSES if self.specification else _RULES if self.rules else _CORRECTNESS]
         parts += [_ANSWER] * self.show_answer
         parts += [self._question(len(item.trace.steps))]
@@ -213,10 +221,26 @@ class JudgePrompt:
                     f"problem {item.problem.id} has no 'answer' to show; give it one, or judge without"
                 )
             yield "reference_answer", item.problem.answer
-        for block in trace_blocks(item.trace):
-            answered = item.trace.messages[block.message].tool_call_id if block.message is not None else None
-            head = (f"answer to call {answered}:",) if answered else ()
-            yield _tag(block), "\n".join(filter(None, (*head, block.text, *map(_call, block.calls))))
+        yield from run_blocks(item.trace)
+
+
+def material(what: str, blocks: Iterable[tuple[str, str]]) -> list[str]:
+    """Parts of a prompt: what all is, and texts in their tags, which no text can open or close."""
+    texts = [(tag, break_control_tokens(text.strip("\n"))) for tag, text in blocks]
+    mark = _mark(texts)
+    parts = [f"<{tag} {mark}>\n{text}\n</{tag} {mark}>" for tag, text in texts]
+    return [_FRAME.format(what=what, mark=mark), *parts]
+
+
+def run_blocks(trace: Trace) -> Iterator[tuple[str, str]]:
+    """The tools that the trace declares, then its parts, as texts by their tags."""
+    if trace.tools:
+        rows = (tool.model_dump(exclude_none=True) for tool in trace.tools)
+        yield "tools", "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    for block in trace_blocks(trace):
+        answered = trace.messages[block.message].tool_call_id if block.message is not None else None
+        head = (f"answer to call {answered}:",) if answered else ()
+        yield _tag(block), "\n".join(filter(None, (*head, block.text, *map(_call, block.calls))))
 
 
 def _call(call: ToolCall) -> str:
@@ -242,7 +266,10 @@ def _examples() -> tuple[ProblemTrace, ProblemTrace]:
     steps = (Step(start=0, end=5), Step(start=5, end=10))
     text = Trace(problem_id=problem.id, text="1 + 1\n= 2.\n", steps=steps)
     messages = (Message(role="user", content="1 + 1?"), Message(role="assistant", content="= 2"))
-    chat = Trace(problem_id=problem.id, messages=messages, steps=(Step(start=0, end=3, message=1),))
+    tools = (Tool(name="add"),)
+    chat = Trace(
+        problem_id=problem.id, messages=messages, tools=tools, steps=(Step(start=0, end=3, message=1),)
+    )
     return ProblemTrace(problem=problem, trace=text), ProblemTrace(problem=problem, trace=chat)
 
 

@@ -42,9 +42,9 @@ def body_of(request: SampleRequest, *, model: str, mode: Mode, dialect: Dialect)
         body["n"] = request.n
     if dialect == "vllm":
         body |= {"include_stop_str_in_output": True, "return_token_ids": True, **_NEUTRAL}
-    if request.logprobs:
-        # only the sampled token's
-        body |= {"logprobs": 0} if "prompt" in body else {"logprobs": True, "top_logprobs": 0}
+    if request.logprobs or request.alternatives:
+        most = request.alternatives  # with 0 only the sampled token's
+        body |= {"logprobs": most} if "prompt" in body else {"logprobs": True, "top_logprobs": most}
     return body
 
 

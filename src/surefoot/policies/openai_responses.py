@@ -21,7 +21,7 @@ from pydantic import (
 
 from surefoot.messages import message_fields, parse_arguments
 from surefoot.printable import quoted
-from surefoot.protocols import STOP_UNKNOWN, Completion, SampleRequest, SampleResult
+from surefoot.protocols import STOP_UNKNOWN, Completion, SampleRequest, SampleResult, TokenPosition
 from surefoot.records import Count, Reasoning, ToolCall, Usage, as_json
 
 Mode = Literal["chat", "completions"]
@@ -42,6 +42,7 @@ TOKEN_EVENTS, _MORE_EVENTS = 4, 256
 """Events of a stream for each token at most, and beyond them."""
 _TOKEN_PARTS, _MORE_PARTS = 32, 1024
 """Objects of an answer for each token at most (with its alternatives), and beyond them."""
+_MOST_ALTERNATIVES = 100
 _MOST_PARTS = 4096
 """Choices of an answer, and calls or pieces of reasoning of a message: each costs microseconds to read."""
 
@@ -124,7 +125,14 @@ class ResponseMessage(BaseModel):
 
 
 class _TokenLogprob(BaseModel):
+    token: str = ""
     logprob: StrictFloat
+    top_logprobs: list[_TokenLogprob] | None = Field(default=None, max_length=_MOST_ALTERNATIVES)
+
+    def position(self) -> TokenPosition:
+        """The token with its alternatives, of equal texts the most probable."""
+        others = sorted([self, *(self.top_logprobs or ())], key=lambda other: other.logprob)
+        return TokenPosition(token=self.token, logprobs={other.token: other.logprob for other in others})
 
 
 class _Logprobs(BaseModel):
@@ -228,10 +236,15 @@ def read(
         _completion(choice, mode, request.sampling.stop, answer, part)
         for choice, part in zip(choices, parts, strict=True)
     )
-    if request.logprobs:
+    if request.logprobs or request.alternatives:
+        values = [choice.logprobs or _Logprobs() for choice in choices]
         completions = tuple(
-            replace(completion, logprobs=choice.logprobs.values if choice.logprobs else ())
-            for completion, choice in zip(completions, choices, strict=True)
+            replace(
+                completion,
+                logprobs=row.values if request.logprobs else (),
+                positions=tuple(token.position() for token in row.content or () if request.alternatives),
+            )
+            for completion, row in zip(completions, values, strict=True)
         )
     missing = request.n - len(completions)
     error = f"server: {missing} of {request.n} choices are missing" if missing else None

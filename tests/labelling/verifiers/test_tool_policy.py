@@ -168,14 +168,6 @@ TOOL = Tool(name="act", parameters=json.dumps(SCHEMA))
         ("args.amout <= 5", "argument 'amout' does not exist"),
         ("args['amout'] <= 5", "argument 'amout' does not exist"),
         ("args.to.town == 'x'", "argument 'to.town' does not exist"),
-        ("args.amount <= '5'", "args.amount is a number and is compared with '5'"),
-        ("5 <= args.method", "args.method is a string and is compared with 5"),
-        ("args.amount in ['a', 'b']", "compared with 'a'"),
-        ("args.method == 'crad'", "args.method is never 'crad'"),
-        ("args.amount * 2 <= 5", "write 2.0 next to args.amount"),
-        ("args.to > 5", "compared with 5"),
-        ("args.amount.startsWith('5')", "has no startsWith()"),
-        ("args.note == true", "compared with True"),
     ],
 )
 def test_rules_are_compared_with_the_tools_when_a_policy_is_loaded(require: str, error: str) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.label.method import Method
-from surefoot.cli.label.models import Critiques, JudgeLabels, MonteCarlo, Tree
+from surefoot.cli.label.models import Critiques, JudgeLabels, JudgeScores, MonteCarlo, Tree
 from surefoot.cli.label.rules import Advantage, ConsensusLabels, ExpertLabels, RelativeProgress, Verify
 from surefoot.cli.parser import FILE_ENDINGS
 from surefoot.cli.runs import map_pieces
@@ -34,6 +34,7 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
         "mc": MonteCarlo,
         "tree": Tree,
         "judge": JudgeLabels,
+        "judge-score": JudgeScores,
         "verify": Verify,
         "expert": ExpertLabels,
         "consensus": ConsensusLabels,
@@ -64,7 +65,7 @@ class SamplingOptions(o.SettingsGroup):
     top_p: float | None = Field(default=None, ge=0, le=1)
     """Nucleus sampling: the smallest set of tokens with this probability. Default: 1."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """Longest completion. Default: 512; judge 2048; critiques 4096."""
+    """Longest completion. Default: 512; judge 2048; critiques and judge-score 4096."""
     stop: tuple[str, ...] = ()
     """Generation ends right after the first of these texts, which stays in the completion."""
 
@@ -174,6 +175,7 @@ class Label(Command):
         size: int,
         *,
         out: str | None = None,
+        by_problem: bool = False,
         on_record: Callable[[R], None] | None = None,
         on_line: Callable[[bytes], None] | None = None,
     ) -> MapResult:
@@ -188,6 +190,7 @@ class Label(Command):
             engine=o.open_engine(self.engine, self.workers, self.loading),
             token_budget=self.token_budget,
             retry_failed=self.retry_failed,
+            by_problem=by_problem,
             on_record=on_record,
             on_line=on_line,
         )

@@ -35,6 +35,8 @@ class Method(MethodSettings):
     """Files that it writes, if the output is a directory."""
     size: ClassVar[int] = 50
     """Traces in a piece of work."""
+    by_problem: ClassVar[bool] = False
+    """Whether a piece is the neighbouring traces of so many problems."""
 
     @property
     def sampling(self) -> Sampling:
@@ -79,7 +81,7 @@ class Method(MethodSettings):
         tally = Tally()
         job = Job(record=StepLabel, load=partial(self.open, label), failure=_failure)
         try:
-            outcome = label.map(job, items, self.size, on_line=tally.add)
+            outcome = label.map(job, items, self.size, by_problem=self.by_problem, on_line=tally.add)
         finally:
             for reason, count in job.counts.most_common():
                 note(f"{count} votes not counted: {reason}")

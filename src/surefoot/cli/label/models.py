@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
@@ -390,6 +391,82 @@ class JudgeLabels(Method):
             name_failures=self.name_failures,
             images=Path(label.file).parent if self.images else None,
         )
+
+
+class JudgeScores(Method):
+    """Scores of agent runs from the probabilities of a judge's letters: how far a run is after each step, or
+    by a tournament among the runs of a task, at the last step, the chance that it beats another.
+
+    The labels are of kind value. A server that returns no probabilities is read by its letters alone. The
+    runs of a task must lie together for a tournament.
+    """
+
+    needs = ("problems", "policy")
+    takes = (*_ANSWER, *_PROCESSES)
+    role = "automated judge"
+    size = 4
+    by_problem = True
+    ask: Literal["progress", "tournament"] = "progress"
+    """Each step of each run, or which run of a task is best."""
+    rubric: str = "terminal"
+    """Criteria: a TOML file, or `code`, `review`, `terminal`, `tools`, `writing`."""
+    repeats: int = Field(default=1, ge=1, description="Replies to each question.")
+    pivots: int = Field(default=2, ge=1, description="Leaders of the ring that all others meet.")
+
+    @property
+    def sampling(self) -> Sampling:
+        """Greedy for one reply to each question."""
+        return Sampling(temperature=float(self.repeats > 1), max_tokens=4096)
+
+    def config(self, label: Label) -> dict[str, Any]:
+        """The settings with the criteria."""
+        return super().config(label) | {"criteria": labelling.Rubric.named(self.rubric).model_dump()}
+
+    def items(self, label: Label) -> Any:
+        """Traces, those of a problem together."""
+        items = super().items(label)
+        if self.ask == "tournament":
+            order = [item.trace.problem_id for item in items]
+            if sum(1 for _ in groupby(order)) > len(set(order)):
+                need = "the runs of a task must lie together; sort them by problem_id"
+                raise LabelError(f"{label.file}: {need}")
+        return items
+
+    def predict(self, label: Label, items: Sequence[ProblemTrace]) -> None:
+        rubric = labelling.Rubric.named(self.rubric)
+        first, questions = rubric.criteria[0], len(items)
+        if self.ask == "tournament":
+            runs = Counter(item.trace.problem_id for item in items).values()
+            questions = sum(labelling.comparisons(count, self.pivots) for count in runs)
+
+        def text_of(item: ProblemTrace) -> str:
+            if self.ask == "tournament":
+                return rubric.pair_prompt(item, item, first)
+            return rubric.progress_prompt(item, first)
+
+        one = predict_usage(items, text_of, replies=1, max_tokens=label.sampled.max_tokens)
+        times = questions * len(rubric.criteria) * self.repeats
+        usage = Usage(
+            prompt_tokens=one.prompt_tokens * times // len(items),
+            completion_tokens=label.sampled.max_tokens * times,
+            calls=times,
+        )
+        what = f"{questions:,} questions by {len(rubric.criteria)} criteria, {self.repeats} replies each"
+        say_prediction(what, usage, label.rates)
+
+    @contextmanager
+    def open(self, label: Label) -> Iterator[Opened]:
+        policy = label.open_policy(chat=True, batch_size=REVIEWS)
+        judge = labelling.RunJudge(
+            policy=policy,
+            rubric=labelling.Rubric.named(self.rubric),
+            repeats=self.repeats,
+            sampling=label.sampled,
+            seed=label.seed,
+        )
+        tournament = self.ask == "tournament"
+        labeller = labelling.TournamentLabeller(judge, self.pivots) if tournament else judge
+        yield work_of(labeller, policy, judge.failures)
 
 
 class Critiques(Method):

@@ -20,7 +20,7 @@ from importlib import import_module
 from itertools import chain, takewhile
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -48,8 +48,6 @@ MAX_EVALUATION: Final = 1_000_000
 calls of one message may read as many together."""
 _COPIES: Final = 50
 """Values that are copied in the time in which one is read."""
-_COUNT, _TOTAL = "_count", "_total"
-"""Names by which :func:`_shortened` puts functions into an expression."""
 _RESULTS: Final = strict_decoder()
 _COMMANDS: Final = {"bash", "cmd", "code", "command", "commands", "keystrokes", "script"}
 """Names of arguments that hold commands or code."""
@@ -147,8 +145,6 @@ class CallHistory:
         self._base = base
         self._calls: list[CallResult] = []
         self._by_name: dict[str, list[CallResult]] = {}
-        self._totals: dict[tuple[str, str], tuple[int, Decimal | None]] = {}
-        """By tool and argument: how many calls are in the sum, and the sum."""
         for call in calls:
             self.add(call)
 
@@ -164,26 +160,6 @@ class CallHistory:
         """The calls of a tool, the last first."""
         calls = reversed(self._by_name.get(normal_name(name), ()))
         return chain(calls, self._base.newest(name)) if self._base is not None else calls
-
-    def count(self, name: str) -> int:
-        """How many calls of a tool there are."""
-        newer = len(self._by_name.get(normal_name(name), ()))
-        return newer + (self._base.count(name) if self._base is not None else 0)
-
-    def total(self, name: str, argument: str) -> Decimal | None:
-        """Exact sum of an argument over all calls of a tool; ``None`` unless all have a number there.
-
-        Each call is read once, however often it is asked for.
-        """
-        start = self._base.total(name, argument) if self._base is not None else Decimal(0)
-        done, total = self._totals.get((name, argument), (0, start))
-        calls = self._by_name.get(normal_name(name), ())
-        for call in calls[done:]:
-            value = (call.arguments or {}).get(argument)
-            number = isinstance(value, float) and math.isfinite(value)
-            total = total + Decimal(repr(value)) if number and total is not None else None
-        self._totals[name, argument] = len(calls), total
-        return total
 
 
 def _unique(values: dict[str, Any], pairs: Iterator[tuple[str | None, Any]]) -> dict[str, Any]:
@@ -261,12 +237,12 @@ class ToolPolicy(FrozenModel):
     read_only: tuple[str, ...] = ()
     """Tools that change nothing: calls of them between two equal calls do not justify the repetition."""
     tools: tuple[Tool, ...] = ()
-    """The tools as they are offered. If given, names, arguments and types in the rules are checked."""
+    """The tools as they are offered. If given, names and arguments in the rules are checked."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.tools:
-            self.check_types(self.tools)
+            self.check_tools(self.tools)
         return self
 
     @classmethod
@@ -302,9 +278,9 @@ class ToolPolicy(FrozenModel):
             if normal_name(name) in map(normal_name, rule.tools)
         ]
 
-    def check_types(self, tools: Sequence[Tool]) -> None:
+    def check_tools(self, tools: Sequence[Tool]) -> None:
         """Compare the rules with the tools' schemas. Raises ``ValueError``, naming rule and field, for an
-        unknown tool, an unknown argument, and a comparison that the argument's type does not allow."""
+        unknown tool or argument."""
         schemas = {tool.name: json.loads(tool.parameters or "{}") for tool in tools}
         named = {"forbidden": self.forbidden, "repeatable": self.repeatable, "read_only": self.read_only}
         named |= {f"rules.{number}.tools": rule.tools for number, rule in enumerate(self.rules)}
@@ -316,7 +292,7 @@ class ToolPolicy(FrozenModel):
                 )
         for number, rule in enumerate(self.rules):
             for name in rule.tools:
-                if wrong := _type_error(rule.require, schemas[name]):
+                if wrong := _unknown_argument(rule.require, schemas[name]):
                     raise ValueError(f"rules.{number}.require: for {name}, {wrong}")
 
 
@@ -387,10 +363,8 @@ def _evaluate(
     user: Sequence[str],
     limit: ReadLimit,
 ) -> tuple[Outcome, str]:
-    program, depth, short = _compile(rule.require)
+    program, depth = _compile(rule.require)
     values = _Values(rule.require, earlier, limit, most=int(MAX_EVALUATION ** (1 / max(1, depth))))
-    if short is not None and all(earlier.total(*term) is not None for term in short.sums):
-        program = short.program
     reading: dict[str, Callable[[], Any]] = {
         "args": lambda: values.read(_as_cel(parse_arguments(call.arguments, exact=True))),
         "call": lambda: {"name": call.name, "turn": len(user)},
@@ -457,8 +431,6 @@ class _Values:
             "sum": self._sum,
             "host": self._host,
             "path": self._path,
-            _COUNT: lambda name: self._earlier.count(name),
-            _TOTAL: lambda name, argument: float(self._earlier.total(name, argument) or 0),
         }
 
     def read(self, value: Any) -> Any:
@@ -572,43 +544,6 @@ _TOKENS: Final = re.compile(
 )
 
 
-_FORMS: Final = re.compile(
-    r"""(?P<text>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")
-    |(?<![\w.]) sum\( attempts\( (?P<summed>TOOL) \)
-        \.map\( (?P<one>\w+) ,\ ? (?P=one) \.args\. (?P<argument>\w+) \) \)
-    |(?<![\w.]) size\( attempts\( (?P<counted>TOOL) \) \)
-    |(?<![\w.]) attempts\( (?P<sized>TOOL) \) \.size\(\)""".replace("TOOL", r"""'[^'"\\]*'|"[^'"\\]*\""""),
-    re.VERBOSE,
-)
-"""Forms of :func:`_shortened`, and texts, in which there are none."""
-
-
-class _Short(NamedTuple):
-    """A program that gives what another one does, and does not read the run for it."""
-
-    program: cel.Program
-    sums: tuple[tuple[str, str], ...]
-    """Tools and arguments whose totals must be known."""
-
-
-def _shortened(expression: str) -> _Short | None:
-    """With the totals of :class:`CallHistory` in place of the forms in which rules count and sum attempts.
-
-    These are ``size(attempts('pay'))``, ``attempts('pay').size()`` and
-    ``sum(attempts('pay').map(c, c.args.amount))``.
-    """
-    sums = list[tuple[str, str]]()
-
-    def short(form: re.Match[str]) -> str:
-        if form["summed"]:
-            sums.append((form["summed"][1:-1], form["argument"]))
-            return f"{_TOTAL}({form['summed']}, '{form['argument']}')"
-        return f"{_COUNT}({form['counted'] or form['sized']})" if form["text"] is None else form["text"]
-
-    text = _FORMS.sub(short, expression)
-    return None if text == expression else _Short(_language().compile(text), tuple(sums))
-
-
 @cache
 def _language() -> ModuleType:
     """The package of the language, without its own command line, which it imports in nine tenths of the time.
@@ -626,8 +561,8 @@ def _language() -> ModuleType:
 
 
 @lru_cache(maxsize=1024)
-def _compile(expression: str) -> tuple[cel.Program, int, _Short | None]:
-    """The program, how deep its loops are nested, and a shorter program that is equal to it, if there is one.
+def _compile(expression: str) -> tuple[cel.Program, int]:
+    """The program, and how deep its loops are nested.
 
     Raises ``ValueError`` for an unusable expression.
     """
@@ -649,7 +584,7 @@ def _compile(expression: str) -> tuple[cel.Program, int, _Short | None]:
         raise ValueError(f"unknown function {min(unknown)!r}")
     ends = {at: _end(tokens, at + 1) for at in loops}
     depth = max((sum(at < inner < ends[at] for at in loops) + 1 for inner in loops), default=0)
-    return program, depth, _shortened(expression)
+    return program, depth
 
 
 def _end(tokens: Sequence[str], opening: int) -> int:
@@ -662,28 +597,22 @@ def _end(tokens: Sequence[str], opening: int) -> int:
     return len(tokens)
 
 
-_TYPES: Final[Mapping[type, str]] = {str: "string", bool: "boolean", float: "number", int: "number"}
-_ORDERED: Final = ("<", "<=", ">", ">=")
-_COMPARED: Final = ("==", "!=", *_ORDERED)
-
-
-def _type_error(expression: str, schema: Mapping[str, Any]) -> str | None:
-    """Why an expression does not fit the schema of a tool's arguments: the values compared with ``args`` are
-    checked wherever the schema has types."""
+def _unknown_argument(expression: str, schema: Mapping[str, Any]) -> str | None:
+    """An argument that an expression reads and that the tool's schema does not have, in words."""
     tokens = _TOKENS.findall(expression)
     for at, token in enumerate(tokens):
         if token != "args" or tokens[at - 1 : at] == ["."]:
             continue
-        part: Mapping[str, Any] | None = schema
+        part: Mapping[str, Any] = schema
         path, end = "args", at + 1
         while (name := _member(tokens, end)) is not None:
             path, end = f"{path}.{name}", end + (2 if tokens[end] == "." else 3)
-            inner = (part or {}).get("properties")
-            if isinstance(inner, dict) and name not in inner:
+            inner = part.get("properties")
+            if not isinstance(inner, dict):
+                break
+            if name not in inner:
                 return f"argument {path[5:]!r} does not exist; it has {', '.join(inner) or 'none'}"
-            part = inner[name] if isinstance(inner, dict) else None
-        if part is not None and part is not schema and (wrong := _misuse(path, part, tokens, at, end)):
-            return wrong
+            part = inner[name] if isinstance(inner[name], dict) else {}
     return None
 
 
@@ -695,55 +624,3 @@ def _member(tokens: Sequence[str], at: int) -> str | None:
         case ["[", name, "]"] if name[0] in "'\"":
             return name[1:-1]
     return None
-
-
-def _misuse(path: str, part: Mapping[str, Any], tokens: Sequence[str], at: int, end: int) -> str | None:
-    types, choices = _types(part), part.get("enum")
-    preceding, following = tokens[max(0, at - 2) : at], tokens[end : end + 2]
-    if len(following) == 2 and following[0] == "." and types and "string" not in types:
-        wrong = f"{path} has no {following[1]}(): it is a {' or '.join(sorted(types))}"
-        return wrong if following[1] in _OF_TEXT else None
-    listed = following == ["in", "["]
-    operands = tokens[end + 2 : _end(tokens, end + 1)] if listed else following[1:]
-    operator = "==" if listed else following[0] if following else ""
-    if operator not in (*_COMPARED, "+", "-", "*", "/") and len(preceding) == 2 and preceding[1] in _COMPARED:
-        operator, operands = preceding[1], preceding[:1]
-    for value in map(_literal, operands):
-        if value is None or operator not in (*_COMPARED, "+", "-", "*", "/"):
-            continue
-        if types and _TYPES[type(value)] not in types:
-            return f"{path} is a {' or '.join(sorted(types))} and is compared with {value!r}"
-        if operator in ("+", "-", "*", "/") and isinstance(value, int):
-            return f"write {value}.0 next to {path}: numbers are doubles"
-        if isinstance(choices, list) and operator in ("==", "!=") and value not in choices:
-            return f"{path} is never {value!r}; it is one of {', '.join(map(str, choices))}"
-    if operator in _ORDERED and types and not types & {"number", "string"}:
-        return f"{path} is a {' or '.join(sorted(types))} and cannot be ordered"
-    return None
-
-
-_OF_TEXT: Final = ("startsWith", "endsWith", "contains", "matches")
-
-
-def _types(part: Mapping[str, Any]) -> set[str] | None:
-    """JSON types that a schema allows, ``integer`` as ``number``; ``None`` if it does not say."""
-    for keyword in ("anyOf", "oneOf"):
-        if isinstance(part.get(keyword), list):
-            inner = [_types(option) for option in part[keyword]]
-            return None if None in inner else set().union(*filter(None, inner))
-    if isinstance(part.get("enum"), list):
-        return {_TYPES.get(type(value), "object") for value in part["enum"]}
-    kinds = part.get("type")
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    return {"number" if kind == "integer" else kind for kind in kinds} if kinds else None
-
-
-def _literal(token: str) -> str | float | bool | None:
-    if token[0] in "'\"":
-        return token[1:-1]
-    if token in ("true", "false"):
-        return token == "true"
-    try:
-        return int(token) if token.isdigit() else float(token) if token[0].isdigit() else None
-    except ValueError:
-        return None

@@ -1,0 +1,365 @@
+"""Scores from a judge's log-probabilities: which of two runs is better, and how far a run has come.
+
+The judge writes a letter from A (best) to T; the score is the mean of the letters' values over their
+probabilities, averaged over criteria and repeats (LLM-as-a-Verifier, arXiv 2607.05391). A server that returns
+no probabilities is read by the letter that it wrote.
+
+A tournament chooses among N runs of a task with N + k (N - k) + k (k - 1) / 2 comparisons: a ring in which
+each run stands once in either place, then every run against the k leaders.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+from pydantic import Field, ValidationError
+
+from surefoot.errors import LabelError
+from surefoot.labelling.judge import material, run_blocks
+from surefoot.policies.control_tokens import break_control_tokens
+from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
+from surefoot.records import Evidence, FrozenModel, Message, StepLabel, Usage, content_id
+
+LETTERS: Final = "ABCDEFGHIJKLMNOPQRST"
+"""The scale, from 1 to 0."""
+SOURCE: Final = "judge-score"
+ALTERNATIVES: Final = 20
+"""Tokens whose probabilities are requested at each position: the most that hosted servers give."""
+_RUBRICS: Final = Path(__file__).parent / "rubrics"
+
+_SCALE = """\
+Answer with one letter from A to T:
+A = certainly yes, and the outputs show it; B-G = yes, with less and less certainty; H-M = open; \
+N-S = no, with more and more certainty; T = certainly no."""
+_PAIR = """\
+There are two attempts at the task. Judge each by this criterion alone.
+
+Criterion: {question}
+What counts as evidence: {evidence}
+
+Think first. Then end your reply with these two lines, each with one letter between its tags:
+<score_A> LETTER </score_A>
+<score_B> LETTER </score_B>"""
+_PROGRESS = """\
+The {steps} steps are numbered from 0 to {last}. For the state right after each step, judge by what stands \
+up to there alone: if the work ended here, would this hold?
+
+Criterion: {question}
+What counts as evidence: {evidence}
+
+Work, length and confident words are not progress; a step that breaks what worked lowers the answer. Reply \
+with {steps} lines and nothing else, one a step, in order:
+<after_0>LETTER</after_0> … <after_{last}>LETTER</after_{last}>"""
+
+
+class Criterion(FrozenModel):
+    """One question of a rubric."""
+
+    name: str = Field(min_length=1, max_length=100)
+    question: str = Field(min_length=1)
+    evidence: str = Field(min_length=1)
+    """What counts as evidence."""
+
+
+class Rubric(FrozenModel):
+    """What a judge is asked about a run: a TOML file with ``note`` and tables ``criteria``."""
+
+    note: str = ""
+    """What is the truth and what a claim; shown with every criterion."""
+    criteria: tuple[Criterion, ...] = Field(min_length=1, max_length=20)
+
+    @classmethod
+    def named(cls, name: str) -> Rubric:
+        """The rubric in a file, or a packaged one: code, review, terminal, tools, writing.
+
+        Raises ``LabelError`` if there is none, or it is invalid.
+        """
+        packaged = {file.stem: file for file in _RUBRICS.glob("*.toml")}
+        path = packaged[name] if name in packaged and not Path(name).is_file() else Path(name)
+        try:
+            return cls.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError as error:
+            names = ", ".join(sorted(packaged))
+            raise LabelError(f"{name}: no such file, and no packaged rubric; there are {names}") from error
+        except (OSError, ValueError, ValidationError) as error:
+            raise LabelError(f"{name}: not a valid rubric: {error}") from error
+
+    @property
+    def version(self) -> str:
+        """Hash of the wording and the criteria."""
+        return content_id(_SCALE, _PAIR, _PROGRESS, self.model_dump())[:8]
+
+    def progress_prompt(self, item: ProblemTrace, criterion: Criterion) -> str:
+        """The prompt for all prefixes of a finished run."""
+        steps = len(item.trace.steps)
+        question = _PROGRESS.format(
+            steps=steps, last=steps - 1, question=criterion.question, evidence=criterion.evidence
+        )
+        blocks = [("problem", item.problem.text), *run_blocks(item.trace)]
+        return self._prompt("the work of an assistant", blocks, question)
+
+    def pair_prompt(self, first: ProblemTrace, second: ProblemTrace, criterion: Criterion) -> str:
+        """The prompt for two runs, in this order."""
+        blocks = [("problem", first.problem.text)]
+        for name, item in (("A", first), ("B", second)):
+            blocks += [(f"attempt_{name}_{tag}", text) for tag, text in run_blocks(item.trace)]
+        question = _PAIR.format(question=criterion.question, evidence=criterion.evidence)
+        return self._prompt("two attempts of an assistant, A and B", blocks, question)
+
+    def _prompt(self, what: str, blocks: Iterable[tuple[str, str]], question: str) -> str:
+        note = [break_control_tokens(self.note)] if self.note else []
+        return "\n\n".join([*material(what, blocks), *note, _SCALE, question])
+
+
+def letter_score(completion: Completion, tag: str) -> float | None:
+    """The expected value, in [0, 1], of the letter after the last ``<tag>``; ``None`` if there is no letter.
+
+    Only the probabilities of letters count, of a letter's forms (``A``, `` a``, ``>A``) the most probable.
+    """
+    opening, text = f"<{tag}>", "".join(position.token for position in completion.positions)
+    begin, end = text.rfind(opening), 0
+    for position in completion.positions if begin >= 0 else ():
+        end += len(position.token)
+        if not text[begin + len(opening) : end].strip():
+            continue  # the tag itself, or blanks after it
+        chances: dict[float, float] = {}
+        for token, logprob in position.logprobs.items():
+            letter = token.strip().removeprefix(">").strip().upper()
+            if len(letter) == 1 and letter in LETTERS:
+                value = _value(letter)
+                chances[value] = max(chances.get(value, 0.0), math.exp(min(logprob, 0.0)))
+        if total := math.fsum(chances.values()):
+            return math.fsum(value * chance for value, chance in chances.items()) / total
+        break
+    written = re.findall(rf"<{tag}>\s*([A-Ta-t])\s*</{tag}>", completion.text)
+    return _value(written[-1].upper()) if written else None
+
+
+def _value(letter: str) -> float:
+    return 1 - LETTERS.index(letter) / (len(LETTERS) - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunJudge:
+    """Asks ``policy`` about runs by the criteria of ``rubric``, ``repeats`` times each.
+
+    The material stands at the beginning of each prompt and the criterion at its end, so that a server's
+    prefix cache reads a run once for all criteria. :meth:`label` is a
+    :class:`surefoot.protocols.Labeller` of kind *value*. ``failures`` counts replies without a letter, which
+    are left out of the means; ``usage`` adds up over all calls.
+
+    Raises ``LabelError`` for fewer than one repeat, or several at temperature 0, which would all be equal.
+    """
+
+    reads = frozenset({"reasoning", "text", "calls", "observations"})
+    policy: Policy
+    rubric: Rubric
+    repeats: int = 1
+    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=1.0, max_tokens=4096))
+    seed: int = 0
+    failures: Counter[str] = field(default_factory=Counter, init=False, compare=False)
+    usage: list[Usage] = field(default_factory=list, init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.repeats < 1 or (self.repeats > 1 and self.sampling.temperature == 0):
+            raise LabelError("'repeats' must be at least 1, and 1 at temperature 0, where all would be equal")
+
+    async def compare(
+        self, pairs: Sequence[tuple[ProblemTrace, ProblemTrace]]
+    ) -> list[tuple[float, float] | None]:
+        """Scores of both runs of each pair, in [0, 1]; ``None`` where no reply had both letters.
+
+        Every second repeat shows them in the other order.
+        """
+        asked = [
+            (number, swap, criterion)
+            for number in range(len(pairs))
+            for swap in (False, True)[: self.repeats]
+            for criterion in self.rubric.criteria
+        ]
+        requests = []
+        for number, swap, criterion in asked:
+            first, second = reversed(pairs[number]) if swap else pairs[number]
+            in_this_order = (self.repeats + (not swap)) // 2
+            requests.append(self._request(self.rubric.pair_prompt(first, second, criterion), in_this_order))
+        scores: list[list[tuple[float, float]]] = [[] for _ in pairs]
+        for (number, swap, _), result in zip(asked, await self._ask(requests), strict=True):
+            for completion in result.completions:
+                a, b = letter_score(completion, "score_A"), letter_score(completion, "score_B")
+                if a is None or b is None:
+                    self.failures["no letter for both attempts"] += 1
+                else:
+                    scores[number].append((b, a) if swap else (a, b))
+        return [(fmean(a for a, _ in row), fmean(b for _, b in row)) if row else None for row in scores]
+
+    async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
+        """For each step the expected answer for the state after it: one call per criterion and repeat."""
+        asked = [
+            (item, criterion) for item in items if item.trace.steps for criterion in self.rubric.criteria
+        ]
+        requests = [self._request(self.rubric.progress_prompt(*pair), self.repeats) for pair in asked]
+        by_trace: dict[str, list[SampleResult]] = {}
+        for (item, _), result in zip(asked, await self._ask(requests), strict=True):
+            by_trace.setdefault(item.trace.id, []).append(result)
+        return [self._labels(item, by_trace.get(item.trace.id, [])) for item in items]
+
+    def _labels(self, item: ProblemTrace, results: Sequence[SampleResult]) -> list[StepLabel]:
+        usage = sum((_verification(result.usage) for result in results), Usage())
+        replies = [completion for result in results for completion in result.completions]
+        labels = []
+        for step in range(len(item.trace.steps)):
+            letters = [letter_score(reply, f"after_{step}") for reply in replies]
+            values = [value for value in letters if value is not None]
+            self.failures["no letter for a step"] += len(letters) - len(values)
+            value, reason = (fmean(values), None) if values else (None, "no reply has a letter for this step")
+            spent = Usage() if step else usage
+            labels.append(self.step_label(item, step, value, reason, usage=spent, trials=len(values)))
+        return labels
+
+    def step_label(
+        self,
+        item: ProblemTrace,
+        step: int,
+        value: float | None,
+        reason: str | None,
+        *,
+        usage: Usage,
+        trials: int | None = None,
+    ) -> StepLabel:
+        """A label of this judge; ``reason`` says why there is no value."""
+        return StepLabel(
+            trace_id=item.trace.id,
+            step=step,
+            kind="value",
+            value=value,
+            reason=reason if value is None else None,
+            source=SOURCE,
+            evidence=Evidence(trials=trials, rater=f"{self.policy.name}#{self.rubric.version}", usage=usage),
+        )
+
+    def _request(self, prompt: str, repeats: int) -> SampleRequest:
+        return SampleRequest(
+            prompt=(Message(role="user", content=prompt),),
+            n=repeats,
+            seed=self.seed,
+            sampling=self.sampling,
+            alternatives=ALTERNATIVES,
+        )
+
+    async def _ask(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
+        results = await self.policy.sample(requests)
+        for request, result in zip(requests, results, strict=True):
+            self.usage.append(_verification(result.usage))
+            if missing := request.n - len(result.completions):
+                self.failures["request failed"] += missing
+        return results
+
+
+def _verification(usage: Usage) -> Usage:
+    """A judge's tokens, read and written."""
+    return Usage(verifier_tokens=usage.tokens, calls=usage.calls)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tournament:
+    """The result among the runs of one task."""
+
+    preferences: tuple[float | None, ...]
+    """Mean chance that the run beats another; ``None`` if none of its comparisons could be read."""
+    comparisons: int
+
+    @property
+    def best(self) -> int:
+        """Index of the preferred run; the first of equal ones."""
+        values = [-1.0 if value is None else value for value in self.preferences]
+        return values.index(max(values))
+
+
+def comparisons(runs: int, pivots: int) -> int:
+    """Comparisons of a tournament among ``runs``: N + k (N - k) + k (k - 1) / 2."""
+    pivots = min(pivots, runs)
+    return (runs if runs > 1 else 0) + pivots * (runs - pivots) + pivots * (pivots - 1) // 2
+
+
+async def hold_tournament(
+    judge: RunJudge, runs: Sequence[ProblemTrace], *, pivots: int = 2, seed: int = 0
+) -> Tournament:
+    """Compare the ``runs`` of one task: a ring in random order, then all against the ``pivots`` leaders.
+
+    A comparison gives each run the chance of Bradley and Terry, 1 / (1 + exp(R_other - R)); one that cannot
+    be read gives nothing to either. Raises ``LabelError`` without runs.
+    """
+    if not runs:
+        raise LabelError("'runs' is empty; give the runs of one task")
+    order = list(range(len(runs)))
+    random.Random(seed).shuffle(order)
+    ring = [(run, order[(at + 1) % len(order)]) for at, run in enumerate(order)] if len(runs) > 1 else []
+    won: list[list[float]] = [[] for _ in runs]
+
+    async def play(pairs: Sequence[tuple[int, int]]) -> None:
+        scores = await judge.compare([(runs[a], runs[b]) for a, b in pairs])
+        for (a, b), pair in zip(pairs, scores, strict=True):
+            if pair is not None:
+                chance = 1 / (1 + math.exp(pair[1] - pair[0]))
+                won[a].append(chance)
+                won[b].append(1 - chance)
+
+    await play(ring)
+    means = [fmean(row) if row else 0.0 for row in won]
+    leaders = sorted(range(len(runs)), key=lambda run: (-means[run], run))[:pivots]
+    others = [run for run in range(len(runs)) if run not in leaders]
+    rest = [(run, leader) for run in others for leader in leaders] + list(combinations(sorted(leaders), 2))
+    await play(rest)
+    return Tournament(
+        preferences=tuple(fmean(row) if row else None for row in won), comparisons=len(ring) + len(rest)
+    )
+
+
+@dataclass(frozen=True)
+class TournamentLabeller:
+    """A labeller of kind *value* at the last step of each run: its preference among the runs of its task."""
+
+    judge: RunJudge
+    pivots: int = 2
+    reads = RunJudge.reads
+
+    async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
+        """The runs of a task must be among ``items`` together."""
+        by_task: dict[str, list[int]] = {}
+        for at, item in enumerate(items):
+            by_task.setdefault(item.trace.problem_id, []).append(at)
+        labels: list[list[StepLabel]] = [[] for _ in items]
+        for runs in by_task.values():
+            spent = len(self.judge.usage)
+            result = await hold_tournament(
+                self.judge, [items[at] for at in runs], pivots=self.pivots, seed=self.judge.seed
+            )
+            usage = sum(self.judge.usage[spent:], Usage())
+            for at, preference in zip(runs, result.preferences, strict=True):
+                labels[at] = self._labels(items[at], preference, usage)
+                usage = Usage()
+        return labels
+
+    def _labels(self, item: ProblemTrace, preference: float | None, usage: Usage) -> list[StepLabel]:
+        last = len(item.trace.steps) - 1
+        whole, unread = "the run is judged as a whole", "no comparison of the run could be read"
+        return [
+            self.judge.step_label(
+                item,
+                step,
+                preference if step == last else None,
+                unread if step == last else whole,
+                usage=Usage() if step else usage,
+            )
+            for step in range(last + 1)
+        ]
