@@ -33,7 +33,7 @@ LIGHT = {
     "page-run": ("trace", WIDE),
     "page-report": ("report", WIDE),
     "page-label": ("agent", PHONE),
-    "page-held": ("held", WIDE),
+    "page-held": ("held-call", WIDE),
 }
 """By name of the picture: view and width."""
 TALLEST, COLOURS = 1100, 160

@@ -118,7 +118,7 @@ def test_adjudication_stands_in_the_settled_export(room: Room) -> None:
     found = admin.json("/projects/1/adjudicate")
     assert [(one["item"], [step["step"] for step in one["steps"]]) for one in found["open"]] == [(1, [1])]
     page = f"/projects/1/{found['open'][0]['link']}"
-    form = {**admin.fields(page, "disagreement=1#step-2"), "value": "-1", "note": "0.5 + 0.25"}
+    form = {**admin.fields(page, "disagreement=1"), "step": "1", "value": "-1", "note": "0.5 + 0.25"}
     assert admin.client.post(page, data={**form, "value": "5"}).status_code == 400
     assert admin.client.post(page, data=form).status_code == 303
     assert admin.client.post(page, data=form).status_code == 409  # a second tab

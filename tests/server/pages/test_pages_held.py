@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from annotation_site import Room, open_room
 from held_calls import held_call
+from inspection_site import add_request
 
 
 @pytest.fixture
@@ -27,15 +28,18 @@ def hold(room: Room) -> int:
 def test_an_administrator_decides(room: Room) -> None:
     number = hold(room)
     admin = room.browser("admin")
-    page = admin.get("/held").text
+    assert 'name="decision"' not in admin.get("/held").text
+    page = admin.get(f"/held/{number}").text
     assert "policy: look at the order first" in page
     assert "&lt;b&gt;now" in page
     assert "<script>" not in page.replace("<script src", "")
-    admin.send("/held", f"/held/{number}", decision="deny", comment="ask first")
+    admin.send(f"/held/{number}", decision="deny", comment="ask first")
     [review] = room.db.held_calls.reviews([number]).values()
     assert (review.approved, review.comment) == (False, "ask first")
     assert "No calls that are waiting" in admin.get("/held").text
-    assert "ask first" in admin.get("/held?state=denied").text
+    [denied] = admin.json("/held?state=denied")["calls"]
+    assert (denied["title"], denied["comment"]) == ("refund: Refund W1, <b>now</b>.", "ask first")
+    assert "ask first" in admin.get(f"/held/{number}").text
     twin = admin.get("/held.json?state=all").json()
     assert twin["counts"] == {"waiting": 0, "approved": 0, "delivered": 0, "denied": 1, "abandoned": 0}
     assert twin["calls"][0]["calls"][0]["call"]["name"] == "refund"
@@ -43,11 +47,11 @@ def test_an_administrator_decides(room: Room) -> None:
 
 
 def test_the_call_that_waits_longest_is_on_top(room: Room) -> None:
-    numbers = [room.db.held_calls.hold(held_call(), most=99) for _ in range(22)]
+    numbers = [room.db.held_calls.hold(held_call(), most=99) for _ in range(27)]
     admin = room.browser("admin")
     first = admin.json("/held")
-    assert [call["id"] for call in first["calls"]] == numbers[:20]
-    assert [call["id"] for call in admin.json(f"/held.json{first['next']}")["calls"]] == numbers[20:]
+    assert [call["id"] for call in first["calls"]] == numbers[:25]
+    assert [call["id"] for call in admin.json(f"/held.json{first['next']}")["calls"]] == numbers[25:]
     assert [call["id"] for call in admin.json("/held?state=all")["calls"]] == numbers[:1:-1]
 
 
@@ -73,7 +77,7 @@ def test_every_page_says_how_many_calls_wait(room: Room) -> None:
 
 def test_denying_is_as_prominent_as_approving(room: Room) -> None:
     number = hold(room)
-    buttons = re.findall(r'<button name="decision"[^>]*>', room.browser("admin").get("/held").text)
+    buttons = re.findall(r'<button name="decision"[^>]*>', room.browser("admin").get(f"/held/{number}").text)
     assert [re.sub(r"wrong|good|deny|approve|Deny|Approve", "", button) for button in buttons] == [
         f'<button name="decision" value="" class="sign " aria-label=" call {number}">'
     ] * 2
@@ -82,12 +86,28 @@ def test_denying_is_as_prominent_as_approving(room: Room) -> None:
 def test_a_call_whose_client_has_disconnected_says_so_and_cannot_be_approved(room: Room) -> None:
     number = hold(room)
     admin = room.browser("admin")
-    form = admin.fields("/held", f"/held/{number}")
+    form = admin.fields(f"/held/{number}")
     room.db.held_calls.abandon(number)
     answer = admin.client.post(f"/held/{number}", data={**form, "decision": "approve"})
     assert answer.status_code == 409
     assert "its client has disconnected" in answer.text
-    page = admin.get("/held?state=abandoned").text
+    assert "now" in admin.get("/held?state=abandoned").text
+    page = admin.get(f"/held/{number}").text
     assert "The client disconnected before a decision" in page
     assert 'name="decision"' not in page
     assert "No calls that are waiting" in admin.get("/held").text
+
+
+def test_a_request_that_was_abandoned_shows_its_held_call(room: Room) -> None:
+    number = hold(room)
+    room.db.held_calls.abandon(number)
+    about = {"status": 499, "error": "the client disconnected", "candidates": ()}
+    add_request(room.db, "chatcmpl-held", **about)
+    add_request(room.db, "chatcmpl-hel", **about)
+    page = room.browser("admin").get("/request?id=chatcmpl-held").text
+    assert "<b>→ <code>refund</code></b>" in page
+    assert f"Call {number} was abandoned" in page
+    assert "candidate" not in page.split("<main")[1]
+    other = room.browser("admin").get("/request?id=chatcmpl-hel").text
+    assert "The answer was not recorded" in other
+    assert "refund" not in other

@@ -88,7 +88,7 @@ def test_curves_and_lists_are_live(room: Room) -> None:
         assert "No request yet" in page.content()
         room.db.gateway.write_all([request_of(1, 0.5)])
         page.clock.run_for(6000)
-        page.wait_for_selector("text=r1")
+        page.wait_for_selector("tr[data-row]")
         browser.close()
 
 

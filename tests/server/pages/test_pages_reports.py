@@ -1,7 +1,8 @@
-"""Reports of finished runs: listed with their cards, compared, opened without scripts, and not for all."""
+"""Reports of finished runs: listed with their verdicts, paired, opened without scripts, and not for all."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -10,8 +11,7 @@ from pathlib import Path
 import pytest
 from annotation_site import Room, open_room, solutions
 
-from surefoot.evaluation.frame import FirstScreen, WorkedExample
-from surefoot.evaluation.report import Report
+from surefoot.evaluation.report import Report, to_json
 from surefoot.evaluation.verdict import measured
 from surefoot.server import PageSettings
 from surefoot.stats.intervals import Interval
@@ -21,19 +21,20 @@ LINKS = ("/report?id=runs%2Fone%2Freport.html", "/report?id=runs%2Ftwo%2Fprm.htm
 
 @pytest.fixture
 def room(tmp_path: Path) -> Iterator[Room]:
-    for folder, name, value in (("one", "report", 0.3), ("two", "prm", -0.3)):
+    run, absent = solutions()[1][0].id, "<absent>"
+    for folder, name, sign in (("one", "report", 1), ("two", "prm", -1)):
         (tmp_path / "runs" / folder).mkdir(parents=True)
-        estimate = Interval(value=value, low=value - 0.1, high=value + 0.1)
-        examples = [
-            WorkedExample(caught=True, trace_id=trace, problem="What?", steps=[], note="Found.")
-            for trace in (solutions()[1][0].id, "<absent>")
-        ]
-        screen = FirstScreen(
-            sentence=f"<b>{folder}</b> & more",
-            verdicts=[measured("selects", estimate, "text", 300, rival="majority")],
-            examples=examples,
-        )
-        Report(folder, screen).write(tmp_path / "runs" / folder / f"{name}.html")
+        sentence = f"<b>{folder}</b> & more"
+        estimate = Interval(value=0.3 * sign, low=0.3 * sign - 0.1, high=0.3 * sign + 0.1)
+        verdict = measured("selects", estimate, "text", 300, rival="majority")
+        screen = {"sentence": sentence, "verdicts": [to_json(verdict)]}
+        examples = [{"trace_id": trace, "caught": True} for trace in (run, absent)]
+        right = {run: sign > 0, absent: sign < 0, "both": True, f"only {folder}": True, "odd": "yes"}
+        content = {"first_screen": screen, "examples": examples, "right_by_example": right}
+        path = tmp_path / "runs" / folder / f"{name}.html"
+        path.with_suffix(".json").write_text(json.dumps(content))
+        Report(folder).write(path)
+        os.utime(path, (1e9 - sign, 1e9 - sign))
     (tmp_path / "secret.html").write_text("<h1>secret</h1>")
     (tmp_path / "runs" / "out.html").symlink_to(tmp_path / "secret.html")
     found = open_room(tmp_path, settings=PageSettings(reports=(tmp_path / "runs",)))
@@ -45,14 +46,45 @@ def test_reports_stand_side_by_side(room: Room) -> None:
     admin = room.browser("admin")
     data = admin.json("/reports")
     assert sorted(one["link"] for one in data["reports"]) == sorted(LINKS)
-    cards = {one["sentence"]: one["cards"] for one in data["reports"]}
-    answers = {name: [one["kind"] for one in of] for name, of in cards.items()}
-    assert answers == {"<b>one</b> & more": ["good"], "<b>two</b> & more": ["wrong"]}
+    tones = {one["sentence"]: [card["tone"] for card in one["cards"]] for one in data["reports"]}
+    assert tones == {"<b>one</b> & more": ["good"], "<b>two</b> & more": ["wrong"]}
     page = admin.get("/reports").text
     assert "&lt;b&gt;one&lt;/b&gt; &amp; more" in page
     assert "secret" not in page
-    compared = admin.json("/reports?id=runs/one/report.html")
-    assert [one["id"] for one in compared["reports"]] == ["runs/one/report.html"]
+    assert [one["id"] for one in admin.json("/reports?text=MORE one/rep")["reports"]] == [
+        "runs/one/report.html"
+    ]
+    assert admin.json("/reports?text=nothing")["reports"] == []
+    assert admin.get("/reports?text=model:x").status_code == 400
+    assert admin.get("/reports?page=2").status_code == 404
+
+
+def test_two_reports_are_paired_by_example(room: Room) -> None:
+    admin = room.browser("admin")
+    query = "id=runs/one/report.html&id=runs/two/prm.html"
+    twin = admin.json(f"/reports/pair?{query}")
+    assert (twin["old"]["id"], twin["new"]["id"]) == ("runs/one/report.html", "runs/two/prm.html")
+    run = solutions()[1][0].id
+    assert (twin["fixed"], twin["broke"], twin["both_right"], twin["shared"]) == (["<absent>"], [run], 1, 3)
+    page = admin.get(f"/reports/pair?{query}").text
+    assert "Fixed 1, broke 1 of 3 examples" in page
+    assert f'<a href="/projects/1/run?id={run}">{run}</a>' in page
+    assert "&lt;absent&gt;" in page
+    assert admin.get("/reports/pair?id=runs/one/report.html").status_code == 400
+    assert admin.get("/reports/pair?id=runs/one/report.html&id=x").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", '{"first_screen": 3}', '{"first_screen": {"sentence": 1, "verdicts": {}}, "examples": 1}',
+     '{"first_screen": {"verdicts": [1, {}, {"tone": null}]}, "examples": [1, {"trace_id": 2}]}',
+     "[" * 99_999],
+)  # fmt: skip
+def test_a_broken_json_file_leaves_the_heading(room: Room, tmp_path: Path, content: str) -> None:
+    (tmp_path / "runs" / "one" / "report.json").write_text(content)
+    admin = room.browser("admin")
+    assert "one" in [one["sentence"] for one in admin.json("/reports")["reports"]]
+    assert admin.get(LINKS[0]).status_code == 200
 
 
 def test_the_newest_of_many_reports_are_listed(room: Room, tmp_path: Path) -> None:
@@ -60,27 +92,33 @@ def test_the_newest_of_many_reports_are_listed(room: Room, tmp_path: Path) -> No
         path = tmp_path / "runs" / f"{number:03}.html"
         path.write_text("<h1>one of many</h1>")
         os.utime(path, (2e9 + (number * 7) % 520,) * 2)
-    listed = [one["id"] for one in room.browser("admin").json("/reports")["reports"]]
-    newest = sorted(range(520), key=lambda number: -((number * 7) % 520))[:500]
-    assert listed == [f"runs/{number:03}.html" for number in newest]
+    listed = [admin["id"] for admin in room.browser("admin").json("/reports")["reports"]]
+    newest = sorted(range(520), key=lambda number: -((number * 7) % 520))
+    assert listed == [f"runs/{number:03}.html" for number in newest[:25]]
+    assert room.browser("admin").json("/reports?page=2")["reports"][0]["id"] == f"runs/{newest[25]:03}.html"
+    assert len(room.browser("admin").json("/reports?text=many")["reports"]) == 25
 
 
 def test_a_report_is_opened_without_scripts(room: Room) -> None:
     admin = room.browser("admin")
-    answer = admin.get(LINKS[0])
-    assert "&lt;b&gt;one" in answer.text
+    page = admin.get(LINKS[0]).text
     run = f"/projects/1/run?id={solutions()[1][0].id}&report=runs%2Fone%2Freport.html"
-    assert re.findall(r'<a href="([^"]*)">Open this run', answer.text) == [run.replace("&", "&amp;")]
+    assert re.findall(r'<a href="([^"]*)">run', page) == [run.replace("&", "&amp;")]
     assert f'href="{LINKS[0]}"' in admin.get(run).text
+    assert 'id="rail"' in page  # the menu is there
+    (file,) = re.findall(r'<iframe[^>]* src="([^"]*)"[^>]* sandbox>', page)
+    answer = admin.get(file)
+    assert "<h1>one</h1>" in answer.text
     policy = answer.headers["content-security-policy"]
     assert "sandbox" in policy
     assert "script-src" not in policy
     for wrong in ("", "runs/out.html", "runs/../secret.html", "secret.html", "/etc/passwd"):
-        assert admin.get("/report", params={"id": wrong}).status_code == 404, wrong
+        for path in ("/report", "/report-file"):
+            assert admin.get(path, params={"id": wrong}).status_code == 404, wrong
 
 
 def test_reports_are_for_readers_of_the_server(room: Room) -> None:
-    for path in ("/reports", LINKS[0]):
+    for path in ("/reports", "/reports/pair", LINKS[0], LINKS[0].replace("report?", "report-file?")):
         assert room.browser("ann").get(path).status_code == 403
         assert room.browser().get(path).status_code == 303
 

@@ -71,13 +71,11 @@ def test_the_first_error_is_marked_in_words_in_strips_and_steps(found: Inspectio
 
 def test_labels_of_every_source_stand_beside_each_other(found: Inspection) -> None:
     twin = found.viewer.json(f"{found.base}/run.json?id={found.traces[1].id}")
-    errors = {(one["source"], one["rater"]): one["first_error"] for one in twin["sources"]}
-    assert errors == {
-        ("human", "rater-a"): 1,
-        ("human", "rater-b"): None,
-        ("judge", "judge-1"): 1,
-        ("monte-carlo", None): 2,
-    }
+    labels = {(one["source"], one["rater"], one["step"], one["value"]) for one in twin["labels"]}
+    assert labels == {
+        ("human", "rater-a", 0, 1.0), ("human", "rater-a", 1, -1.0), ("human", "rater-b", 1, 1.0),
+        ("judge", "judge-1", 1, -1.0), ("judge", "judge-1", 2, None), ("monte-carlo", None, 2, 0.0),
+    }  # fmt: skip
     page = shown(found, f"{found.base}/run?id={found.traces[1].id}")
     assert "0 of 8 succeeded" in page
     assert "[0.00, 0.32]" in page
@@ -99,10 +97,11 @@ def test_a_decision_stands_for_the_labels_of_its_step(tmp_path: Path) -> None:
 
 def test_a_step_is_decided_on_the_page_of_its_run(tmp_path: Path) -> None:
     made = open_inspection(tmp_path)
-    page, admin = f"{made.base}/run?id={made.traces[1].id}&model=two&at=0", made.room.browser("admin")
-    form = {**admin.fields(page, "at=0#step-1"), "step": "1", "value": "-1", "note": "2 + 4 of what?"}
+    run, admin = f"{made.base}/run?id={made.traces[1].id}&text=model%3Atwo&at=0", made.room.browser("admin")
+    page = f"{run}&edit=1"
+    form = {**admin.fields(page, "edit=1"), "step": "1", "value": "-1", "note": "2 + 4 of what?"}
     answer = admin.client.post(page, data=form)
-    assert (answer.status_code, answer.headers["location"]) == (303, page)
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{page}&said=1#step-2")
     twin = admin.json(page.replace("run?", "run.json?"))
     assert twin["decisions"]["1"]["note"] == "2 + 4 of what?"
     assert twin["first_error"] == 1
@@ -111,10 +110,35 @@ def test_a_step_is_decided_on_the_page_of_its_run(tmp_path: Path) -> None:
     other = made.traces[1].model_copy(update={"id": "other"})
     assert made.db.traces.add_traces(made.room.project, [other]).new == 1
     items = made.db.items.list(made.room.project)
-    bad_step = {**form, "step": "9", "after": "0"}
+    bad_step = {**form, "step": "9", "seen": "0"}
     assert admin.client.post(f"{made.base}/run?id=other", data=bad_step).status_code == 400
     assert made.db.items.list(made.room.project) == items
     assert 'name="value"' not in made.viewer.get(page).text
+    made.db.close()
+
+
+def test_a_page_that_is_read_decides_nothing_and_a_decision_can_be_taken_back(tmp_path: Path) -> None:
+    made = open_inspection(tmp_path)
+    run, admin = f"{made.base}/run?id={made.traces[1].id}", made.room.browser("admin")
+    read = admin.get(run).text
+    assert 'name="value"' not in read
+    assert not re.findall(r'data-keys="[^"]*[-01][^"]*"', read)
+    page = f"{run}&edit=1"
+    edit = admin.get(page).text
+    assert edit.count('class="dock"') == 1
+    for value in ("-1", "1"):
+        form = admin.fields(page, "edit=1")
+        there = admin.client.post(page, data={**form, "step": "1", "value": value}).headers["location"]
+    assert "Step 2 is now" in admin.get(there).text
+    for expected in (-1, None):
+        (number,) = re.findall(r'name="undo" value="(\d+)"', admin.get(there).text)
+        undo = {"csrf": form["csrf"], "undo": number}
+        assert admin.client.post(page, data=undo).status_code == 303
+        decided = admin.json(f"{run.replace('run?', 'run.json?')}")["decisions"]
+        assert (decided["1"]["value"] if decided else None) == expected
+        there = f"{page}&said={int(number) - 1}"
+    assert admin.client.post(page, data=undo).status_code == 409
+    assert made.room.db.projects.audit_log()[0].action == "decision undone"
     made.db.close()
 
 
@@ -146,13 +170,23 @@ def test_a_program_in_a_call_is_shown_as_text(tmp_path: Path) -> None:
     ("query", "which"),
     [
         ("", [0, 1, 2]),
-        ("?model=two", [1]),
-        ("?outcome=wrong", [1]),
-        ("?outcome=correct", [0, 2]),
-        ("?scorer=second&low=0.5", [0, 2]),
-        ("?scorer=second&high=0.2", [1]),
+        ("?text=model:two", [1]),
+        ("?text=outcome:wrong", [1]),
+        ("?text=outcome:correct", [0, 2]),
+        ("?text=outcome:ungraded", []),
+        ("?text=second>0.49", [0, 2]),
+        ("?text=second<0.2", [1]),
+        ("?text=second>0.49 second<0.8", [2]),
         ("?text=FRANCE", [2]),
-        ("?text=FRANCE&model=one", []),
+        ('?text="capital of"', [2]),
+        ("?text=FRANCE model:one", []),
+        ("?text=tool:search", [2]),
+        ("?text=tool:Paris", []),
+        ("?text=error:2", [1]),
+        ("?text=error:any", [1]),
+        ("?text=error:3..", []),
+        ("?text=error:..2", [1]),
+        ("?text=error:none", [0, 2]),
         ("?problem=none", []),
         ("?text=%25", []),
     ],
@@ -163,20 +197,29 @@ def test_filters(found: Inspection, query: str, which: list[int]) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    ["?outcome=maybe", "?low=x&scorer=first", "?low=0.5", "?low=nan&scorer=first",
-     "?text=" + "a" * 501, "?model=%00"],
+    ["?text=outcome:maybe", "?text=first<x", "?text=third<0.5", "?text=first<nan", "?text=outcom:wrong",
+     "?text=error:x", "?text=error:..", '?text="open', "?text=" + "a" * 1001, "?text=model:%00", "?low=0.5",
+     "?text=first<1 second<1"],
 )  # fmt: skip
 def test_filters_that_make_no_sense_are_refused(found: Inspection, query: str) -> None:
     answer = found.viewer.get(f"{found.base}/runs{query}")
     assert answer.status_code == 400
     assert "<h1>" in answer.text
+    assert 'role="alert"' in answer.text
+
+
+def test_a_filter_says_what_was_meant_and_stays_in_its_box(found: Inspection) -> None:
+    answer = found.viewer.get(f"{found.base}/runs", params={"text": 'outcom:wrong "a b"'}).text
+    assert "unknown filter &#39;outcom&#39;; did you mean &#39;outcome&#39;?" in answer
+    assert 'value="outcom:wrong &#34;a b&#34;"' in answer
+    assert "did you mean &#39;second&#39;" in found.viewer.get(f"{found.base}/runs?text=secnd<0.5").text
 
 
 def test_a_list_goes_on_where_it_ended_with_its_filters(tmp_path: Path) -> None:
     made = open_inspection(tmp_path, rows=1)
     seen: list[str] = []
     for page in (1, 2, 3):
-        twin = made.viewer.json(f"{made.base}/runs.json?text=is&order=oldest&page={page}")
+        twin = made.viewer.json(f"{made.base}/runs.json?text=is sort:oldest&page={page}")
         assert (twin["total"], twin["pages"]) == (3, 3)
         (row,) = twin["runs"]
         seen.append(row["id"])
@@ -224,7 +267,13 @@ def test_a_project_without_traces_says_so(found: Inspection) -> None:
     admin = found.room.browser("admin")
     assert "does not have runs yet" in admin.get(f"/projects/{empty}/runs").text
     assert admin.json(f"/projects/{empty}/runs.json")["runs"] == []
-    assert "No run matches" in shown(found, f"{found.base}/runs?model=nobody")
+    assert "Nothing matches" in shown(found, f"{found.base}/runs?text=model:nobody")
+    past = found.viewer.get(f"{found.base}/runs?page=9999")
+    assert (past.status_code, "No such page" in past.text, "does not have runs" in past.text) == (
+        404,
+        True,
+        False,
+    )
 
 
 def test_colours_rise_with_the_score_and_margins_are_signed() -> None:

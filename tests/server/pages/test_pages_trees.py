@@ -57,10 +57,13 @@ def test_a_deep_tree_needs_no_recursion() -> None:
 def test_requests_with_chosen_and_rejected_candidates(tom: Browser) -> None:
     twin = tom.json("/requests.json")
     assert [one["request_id"] for one in twin["requests"]] == ["req-1", "deep"]
+    assert [one["title"] for one in twin["requests"]] == [f"Ask {SCRIPT}"] * 2
     page = tom.get(twin["requests"][0]["link"]).text
     assert page.index("✓ chosen") < page.index("✗ rejected")
     assert "step 1 below 0.5" in page
-    assert re.search(r'class="cell b1"><span class="at">1</span><b>0\.10</b>', page)
+    other = tom.get("/request?id=req-1&candidate=1").text
+    assert re.search(r'class="cell b1"><a href="#step-1"><span class="at">1</span><b>0\.10</b>', other)
+    assert tom.get("/request?id=req-1&candidate=2").status_code == 404
     assert SCRIPT not in page
     assert tom.json("/request.json?id=req-1")["request"]["candidates"][0]["chosen"] is False
     assert tom.get("/request?id=none").status_code == 404
@@ -76,16 +79,17 @@ def test_requests_are_filtered_and_go_on(found: Inspection, tom: Browser) -> Non
             error="E",
             model="other",
         )
-    seen, query = [], "?model=other"
+    seen, query = [], "?text=model:other"
     while query:
         twin = tom.json(f"/requests.json{query}")
         seen += [one["request_id"] for one in twin["requests"]]
         query = twin["next"] or ""
     assert seen == ["more-2", "more-1", "more-0"]
-    succeeded = tom.json("/requests.json?failed=no")["requests"]
+    succeeded = tom.json("/requests.json?text=outcome:answered")["requests"]
     assert [one["request_id"] for one in succeeded] == ["req-1", "deep"]
-    assert "No request matches" in tom.get("/requests?strategy=none").text
-    for query in ("?failed=x", "?before=%00", "?project=x"):
+    assert "Nothing matches" in tom.get("/requests?text=strategy:none").text
+    assert tom.get("/requests?before=deep").status_code == 404
+    for query in ("?text=outcome:x", "?before=%00", "?text=project:x", "?text=words"):
         assert tom.get(f"/requests{query}").status_code == 400
 
 

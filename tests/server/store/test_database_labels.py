@@ -371,14 +371,25 @@ def test_lists_are_searched_counted_and_sorted(lab: Lab) -> None:
     (row,) = traces.find(lab.id, RunFilter(facets={"model": "unknown"}))
     assert (row.title, row.kind) == ("Cancel my flight, please.", "agent")
     rate(lab, 0, lab.next(0), [1, -1], "k")
-    wrong = traces.find(lab.id, RunFilter(wrong=True))
-    assert [row.id for row in wrong] == [lab.traces[0].id]
-    assert traces.wrong_steps(lab.id, [row.id for row in wrong]) == {lab.traces[0].id: 1}
-    assert len(traces.find(lab.id, RunFilter(wrong=False))) == 3
+    item, judge = lab.items[0], lab.people[1].user_id
+
+    def with_error(low: int, high: int | None) -> list[str]:
+        return [row.id for row in traces.find(lab.id, RunFilter(error=(low, high)))]
+
+    assert with_error(0, None) == with_error(1, 1) == [lab.traces[0].id]
+    assert with_error(0, 0) == with_error(2, None) == []
+    assert len(traces.find(lab.id, RunFilter(no_error=True))) == 3
+    decided = lab.db.reviews.adjudicate(lab.id, item, judge, 1, 1)
+    lab.db.reviews.adjudicate(lab.id, item, judge, 2, -1)
+    assert (with_error(1, 1), with_error(2, 2)) == ([], [lab.traces[0].id])
+    with pytest.raises(ConflictError):
+        lab.db.reviews.undo(lab.id, decided.id, lab.people[0].user_id)
+    lab.db.reviews.undo(lab.id, decided.id, judge)
+    assert with_error(1, 1) == [lab.traces[0].id]
     scores = [
         StepScores(trace_id=one.id, scorer="s", scores=(0.9, low, 0.8))
         for one, low in zip(lab.traces, (0.4, 0.1, 0.7), strict=True)
     ]
     traces.add_scores(lab.id, scores)
-    lowest = traces.find(lab.id, RunFilter(scorer="s"), order="lowest score", offset=1)
+    lowest = traces.find(lab.id, RunFilter(scorer="s"), order="lowest", offset=1)
     assert [row.id for row in lowest] == [lab.traces[0].id, lab.traces[2].id, agent.id]

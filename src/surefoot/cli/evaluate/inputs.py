@@ -95,11 +95,14 @@ class ReportCommand(Command):
             sections = (replace(sections[0], limits=[*self._limits, *sections[0].limits]), *sections[1:])
         findings = {section.title: list(section.findings) for section in sections}
         examples = [example for section in sections for example in section.examples]
-        first = first_screen_of(sections, origin_of(self, for_json.name), examples or worked_examples(judged))
+        right: dict[str, bool] = {}
+        chosen = worked_examples(_noted(judged, right))
+        first = first_screen_of(sections, origin_of(self, for_json.name), examples or chosen)
         tested = dict.fromkeys(section.tested for section in sections if section.tested)
         screen = {name: getattr(first, name) for name in _IN_JSON}
         data = {"inputs": inputs, "first_screen": to_json(screen), "findings": findings, **also}
-        data["tested"] = list(tested)
+        data |= {"tested": list(tested), "right_by_example": right}
+        data["examples"] = [{"trace_id": one.trace_id, "caught": one.caught} for one in first.examples]
         report = Report(f"{for_json.stem}: {', '.join(findings)}", first)
         for section in sections:
             data |= to_json(section.results)
@@ -108,6 +111,14 @@ class ReportCommand(Command):
         report.write(for_html)
         print_report(first, report.printed if self.tables else ())
         echo(f"{for_html}")
+
+
+def _noted(judged: Iterable[JudgedTrace], right: dict[str, bool]) -> Iterator[JudgedTrace]:
+    """The traces as they are; ``right`` gets whether the first error of each was found."""
+    for one in judged:
+        if one.predicted is not None:
+            right[one.trace.id] = one.predicted == one.error
+        yield one
 
 
 class Measure(MethodSettings):

@@ -140,6 +140,16 @@ class Page:
         """The parameters of the address."""
         return Form(data=self.request.query_params)
 
+    def fields(self, *names: str) -> dict[str, str]:
+        """The parameters of the address that are not empty, of some names."""
+        return {name: value for name in names if (value := self.query.id(name))}
+
+    def link(self, *without: str, **changes: Any) -> str:
+        """The query of this address with some parameters changed, and others left out."""
+        sent = self.request.query_params.multi_items()
+        kept = [(name, value) for name, value in sent if name not in without and name not in changes]
+        return "?" + urlencode([*kept, *changes.items()])
+
     @property
     def root(self) -> str:
         """What every path begins with, where the pages are mounted below the root."""
@@ -231,7 +241,7 @@ class Page:
                     waiting_calls=self.db.held_calls.count()["waiting"] if reads_all else 0,
                     root=self.root,
                     here=self.request.url.path,
-                    **extra,
+                    **{"query": self.request.url.query, **extra},
                 )
             )
         response = HTMLResponse(text, status_code=status, headers=HEADERS)

@@ -18,6 +18,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers.python import PythonLexer
 
 from surefoot.messages import parse_arguments
+from surefoot.printable import printable
 from surefoot.records import as_json
 from surefoot.server.pages.mathematics import claim_markdown, mathematics
 
@@ -30,7 +31,7 @@ _MATHEMATICS = re.compile(r"\$.{1,200}\$|\\\(|\\\[")
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
-        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+        "frame-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -114,6 +115,11 @@ def rich(text: str) -> Markup:
     return _rendered(text, lambda _: "p")
 
 
+def answer(text: str) -> Markup:
+    """An answer; one in LaTeX without dollars is a formula."""
+    return mathematics(f"${text}$" if "\\" in text and "$" not in text else text)
+
+
 def pretty(text: str) -> str:
     """JSON with indents; anything else as it is. Both are bounded."""
     try:
@@ -125,11 +131,10 @@ def pretty(text: str) -> str:
     return bounded(text)
 
 
-def highlighted(lines: list[str]) -> list[Markup]:
-    """The lines of a Python program, with classes for colours."""
-    text = "\n".join(lines)
-    coloured = highlight(text, PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True))
-    return [Markup(line) for line in coloured.split("\n")[: len(lines)]]  # noqa: S704 - it escapes
+def python(text: str) -> Markup:
+    """A Python program with classes for colours; characters that hide its order are escaped."""
+    shown = "\n".join(map(printable, bounded(text).split("\n")))
+    return Markup(highlight(shown, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)))  # noqa: S704 - it escapes
 
 
 def call_arguments(text: str) -> list[tuple[str, str]]:
@@ -152,6 +157,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
+        answer=answer,
         math=mathematics,
         markdown=instructions_html,
         moment=moment,
@@ -163,6 +169,7 @@ def templates() -> Environment:
         bounded=bounded,
         rich=rich,
         pretty=pretty,
+        python=python,
         arguments=call_arguments,
     )
     environment.globals["parts"] = environment.get_template("_parts.html").module

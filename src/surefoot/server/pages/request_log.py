@@ -1,8 +1,9 @@
-"""The gateway's requests: their candidates and search trees, import into a project, and held tool calls."""
+"""The gateway's requests and held tool calls, each shown as a run; search trees; import into a project."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final, get_args
 from urllib.parse import urlencode
 
@@ -11,77 +12,144 @@ from starlette.responses import Response
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import StepScores, Trace
 from surefoot.search.saved_tree import SavedTree
-from surefoot.server.pages.page import Page, next_page
-from surefoot.server.pages.run import strip
-from surefoot.server.records import GatewayCandidate, HeldCall
+from surefoot.segment import segment_trace
+from surefoot.server.pages.listing import Filter, show_list
+from surefoot.server.pages.page import Page
+from surefoot.server.pages.render import moment, seconds
+from surefoot.server.pages.run import show_run, strip
+from surefoot.server.records import GatewayCandidate, GatewayRecord, HeldCall
 from surefoot.server.store.requests import HeldRow, HeldState
-from surefoot.server.store.traces import whole_text
+from surefoot.server.store.traces import first_line, title_of
 
-_NAMES = ("model", "strategy", "policy", "scorer", "session")
-"""Filters of requests that are texts."""
-_MOST = 500
+_MOST: Final = 500
 """Requests imported at once."""
-_NODES = 4_000
+_NODES: Final = 4_000
 """Nodes per page; of a larger tree only the first are shown, and the page says so."""
 HELD_STATES: Final[tuple[HeldState, ...]] = get_args(HeldState)
-_PER_PAGE: Final = 20
-_SHOWN: Final = 6
-"""Latest messages of the run that are shown."""
+_EQUAL: Final = ("model", "strategy", "policy", "scorer", "session")
+TERMS: Final = {
+    **dict.fromkeys(_EQUAL, ()),
+    "outcome": ("answered", "failed"),
+    "tree": ("yes", "no"),
+    "project": (),
+}
+"""What a filter of requests may name."""
 
 
 def request_list(page: Page) -> Response:
-    """Requests, newest first; the filters are in the URL."""
-    db, limit, query = page.db, page.settings.rows, page.query
-    filters = {
-        **{name: query.optional(name, most=500) for name in _NAMES},
-        **{name: query.optional(name) and query.choice(name, ("yes", "no")) for name in ("failed", "trees")},
-        "project": query.optional("project", most=9),
-    }
-    rows = db.gateway.find(**request_filters(filters), before=query.id("before"), limit=limit + 1)
-    fields = urlencode({name: value for name, value in filters.items() if value is not None})
-    last = rows[limit - 1] if len(rows) > limit else None
-    data = {
-        "filters": filters,
-        "requests": [
-            {**vars(row), "link": f"/request?{urlencode({'id': row.request_id})}"} for row in rows[:limit]
-        ],
-        "next": next_page(fields, before=last.request_id) if last else None,
-        "live": query.id("before") is None,
-    }
-    return page.show(
-        "requests.html", data, query=fields, projects=db.projects.list() if page.actor.may("manage") else []
+    """Requests, newest first."""
+    db, limit, before = page.db, page.settings.rows, page.query.id("before")
+    try:
+        box = Filter.of(page, TERMS)
+        found = db.gateway.find(**_conditions(box), before=before, limit=limit + 1)
+    except StoreError as error:
+        return show_list(page, "requests", [], error=str(error))
+    records = {record.request_id: record for record in db.gateway.records([row.request_id for row in found])}
+    rows = [{**vars(row), **_row(records[row.request_id])} for row in found[:limit]]
+    following = page.link(before=found[limit - 1].request_id) if len(found) > limit else None
+    projects = db.projects.list() if page.actor.may("manage") else []
+    data = {"next": following, "live": before is None}
+    return show_list(
+        page, "requests", rows, where=box, past=bool(before and not rows), data=data, projects=projects
     )
 
 
-def request_filters(fields: Mapping[str, str | None]) -> dict[str, Any]:
-    """Arguments of ``find`` from query or form fields. Raises ``StoreError`` for a bad project number."""
-    project = fields.get("project")
+def _conditions(box: Filter) -> dict[str, Any]:
+    """Arguments of ``find``. Raises ``StoreError`` for words, and for a bad number of a project."""
+    if box.words:
+        raise StoreError(f"requests are found by {', '.join(TERMS)}, as in model:NAME, and not by words")
+    project = box.terms.get("project")
     if project is not None and not (project.isascii() and project.isdigit() and len(project) < 10):
         raise StoreError(f"'project' must be a whole number, not {project!r}")
+    flags = {"failed": ("outcome", "failed"), "trees": ("tree", "yes")}
     return {
-        **{name: fields.get(name) for name in _NAMES},
+        **{name: box.terms.get(name) for name in _EQUAL},
         "project_id": None if project is None else int(project),
         **{
-            name: None if fields.get(name) is None else fields.get(name) == "yes"
-            for name in ("failed", "trees")
+            name: box.terms[term] == yes if term in box.terms else None for name, (term, yes) in flags.items()
         },
     }
 
 
+def _row(record: GatewayRecord) -> dict[str, Any]:
+    chosen = next((one for one in record.candidates if one.chosen), None) or next(
+        iter(record.candidates), None
+    )
+    scores = chosen.scores.scores if chosen and chosen.scores else ()
+    failed = record.error is not None or record.status >= 400
+    held = any(decision.held for decisions in record.guard.values() for decision in decisions)
+    words = (
+        "accepted"
+        if record.decision == "accept"
+        else f"{record.decision}ed"
+        if record.decision == "reject"
+        else ""
+    )
+    return {
+        "title": _title(record, chosen.trace if chosen else None),
+        "link": f"/request?{urlencode({'id': record.request_id})}",
+        "outcome": not failed and record.decision != "reject",
+        "said": str(record.status) if record.status >= 400 else "withheld" if failed else words or "answered",
+        "held": held,
+        "steps": len(chosen.trace.steps) if chosen else 0,
+        "strip": strip(scores),
+        "lowest": min((score for score in scores if score is not None), default=None),
+    }
+
+
+def _title(record: GatewayRecord, trace: Trace | None) -> str:
+    """The first line of what was asked."""
+    return (record.problem and title_of(record.problem, trace)) or f"{record.endpoint}: {record.request_id}"
+
+
 def request_page(page: Page) -> Response:
-    """One request with all its candidates."""
+    """One request as a run: the candidate ``?candidate=``, by default the chosen one, or the held call."""
     record = page.db.gateway.get(page.query.required_id("id"))
     # the client's own solutions, then choice by choice the chosen candidate and the others
     candidates = sorted(
-        record.candidates, key=lambda item: (-1 if item.choice is None else item.choice, not item.chosen)
+        record.candidates, key=lambda one: (-1 if one.choice is None else one.choice, not one.chosen)
     )
-    return page.show(
-        "request.html",
-        {"request": record},
-        query=urlencode({"id": record.request_id}),
-        candidates=[_candidate(candidate) for candidate in candidates],
+    held = page.db.held_calls.of_request(record.request_id)
+    problem, number = record.problem, page.query.natural("candidate")
+    if number >= max(1, len(candidates)):
+        raise NotFoundError(f"this request has {len(candidates)} candidates")
+    trace, scores = Trace(problem_id="", text=""), None
+    if candidates:
+        trace, scores = candidates[number].solution() or (candidates[number].trace, None)
+    elif held:
+        trace = _held_trace(held[0][0])
+    elif record.session and record.session.messages:
+        trace = Trace(problem_id="", messages=record.session.messages)
+    facts = [
+        moment(record.created.isoformat()), record.endpoint, record.model, record.strategy,
+        f"status {record.status}", seconds(record.latency_ms),
+        record.policy and f"written by {record.policy}",
+        record.scorer and f"scored by {record.scorer}", f"{record.usage.prompt_tokens} tokens read",
+        f"{record.usage.completion_tokens} written", f"{record.usage.verifier_tokens} by the verifier",
+    ]  # fmt: skip
+    return show_run(
+        page,
+        problem,
+        trace,
+        {"request": record, "held": [_held_row(row, call) for call, row in held]},
+        mode="request",
+        title=_title(record, trace),
+        scores=[scores] if scores else (),
+        facts=list(filter(None, facts)),
+        candidates=[_candidate(one) for one in candidates],
+        candidate=number,
+        guard=[decision for decisions in record.guard.values() for decision in decisions],
+        tools=trace.tools or (record.session.tools if record.session else ()),
         trees=sorted(record.trees),
     )
+
+
+def _candidate(candidate: GatewayCandidate) -> dict[str, Any]:
+    return {
+        **candidate.model_dump(include={"chosen", "choice", "weight", "score", "reason", "flags"}),
+        **candidate.trace.model_dump(include={"answer", "outcome", "error"}),
+        "strip": strip(candidate.scores.scores if candidate.scores else ()),
+    }
 
 
 def request_tree(page: Page) -> Response:
@@ -91,49 +159,30 @@ def request_tree(page: Page) -> Response:
     if number not in record.trees:
         raise NotFoundError(f"choice {number} does not have a tree: its search discarded nothing")
     tree = SavedTree.model_validate(record.trees[number])
-    about = {"id": record.request_id, "choice": number}
-    return page.show(
-        "tree.html",
-        {**about, "tree": tree},
-        query=urlencode(about),
-        rows=outline(tree),
-        left_out=max(0, len(tree.nodes) - _NODES),
-    )
+    data = {"id": record.request_id, "choice": number, "tree": tree}
+    return page.show("tree.html", data, rows=outline(tree), left_out=max(0, len(tree.nodes) - _NODES))
 
 
 def outline(tree: SavedTree) -> list[dict[str, Any]]:
     """The tree as a flat list of opening and closing entries, so that the template does not recurse."""
-    below = tree.children
     cells = strip([node.score for node in tree.nodes])
-    chosen = set(tree.chosen)
     rows: list[dict[str, Any]] = []
-    todo: list[int | None] = [child for child in reversed(below[0]) if child < _NODES]
+    todo: list[int | None] = [*reversed(tree.children[0])]
     while todo:
-        node_id = todo.pop()
-        if node_id is None:
+        if (node_id := todo.pop()) is None:
             rows.append({"close": True})
-            continue
-        inner = [child for child in reversed(below[node_id]) if child < _NODES]
-        node = {**tree.nodes[node_id].model_dump(), "bucket": cells[node_id]["bucket"]}
-        rows.append({"close": False, "node": node, "chosen": node_id in chosen, "children": len(inner)})
-        if inner:
-            todo += [None, *inner]
+        elif node_id < _NODES:
+            inner = [child for child in reversed(tree.children[node_id]) if child < _NODES]
+            node = {**tree.nodes[node_id].model_dump(), "bucket": cells[node_id]["bucket"]}
+            rows.append(
+                {"close": False, "node": node, "chosen": node_id in tree.chosen, "children": len(inner)}
+            )
+            todo += [None, *inner] if inner else []
     return rows
 
 
-def _candidate(candidate: GatewayCandidate) -> dict[str, Any]:
-    trace, scores = candidate.trace, candidate.scores
-    return {
-        **candidate.model_dump(include={"chosen", "choice", "weight", "score", "reason", "flags"}),
-        **trace.model_dump(include={"answer", "outcome", "error"}),
-        "scorer": scores.scorer if scores else None,
-        "strip": strip(scores.scores if scores else ()),
-        "steps": [trace.step_text(index) for index in range(len(trace.steps))] or [whole_text(trace)],
-    }
-
-
 def import_answers(page: Page) -> Response:
-    """Import the latest answered requests that match the filters into a project, an item for each solution.
+    """Import the latest answered requests that match the filter into a project, an item for each solution.
 
     Scores replace older ones of the same scorer and solution. They are left out if the project has the
     solution with other steps.
@@ -141,8 +190,8 @@ def import_answers(page: Page) -> Response:
     which = page.form.choice("which", ("chosen", "all"))
     destination = page.enter(page.form.whole("into"), "manage")
     db, project = destination.db, destination.id
-    filters = {name: page.form.optional(name, most=500) for name in (*_NAMES, "project")}
-    rows = db.gateway.find(**{**request_filters(filters), "failed": False}, limit=_MOST + 1)
+    conditions = {**_conditions(Filter.of(page, TERMS)), "failed": False}
+    rows = db.gateway.find(**conditions, limit=_MOST + 1)
     problems, solutions = [], list[tuple[Trace, StepScores | None]]()
     for row in reversed(rows[:_MOST]):
         record = db.gateway.get(row.request_id)
@@ -155,9 +204,12 @@ def import_answers(page: Page) -> Response:
         "traces": db.traces.add_traces(project, (trace for trace, _ in solutions)),
     }
     present = db.traces.traces_of(project, {trace.id for trace, _ in solutions})
+    cut = {trace.id: (trace.text, trace.messages, trace.steps) for trace in present.values()}
     scored = [(trace, scores) for trace, scores in solutions if scores is not None]
     # sorted oldest first, so that the latest scores of a scorer replace the others
-    fitting = [scores for trace, scores in scored if _same_steps(trace, present.get(trace.id))]
+    fitting = [
+        scores for trace, scores in scored if cut.get(trace.id) == (trace.text, trace.messages, trace.steps)
+    ]
     report["scores"] = db.traces.add_scores(project, fitting)
     items = db.items.add_solutions(project, list(present))
     destination.audit("answers imported", requests=len(problems), items=len(items))
@@ -177,65 +229,63 @@ def _solutions(
     candidates: Iterable[GatewayCandidate], *, every: bool
 ) -> list[tuple[Trace, StepScores | None]]:
     """The solutions of a request that can be labelled, with steps, and with scores of these steps."""
-    solutions: dict[str, tuple[Trace, StepScores | None]] = {}
-    for candidate in candidates:
-        solution = candidate.solution() if every or candidate.chosen or candidate.choice is None else None
-        if solution is not None:
-            solutions.setdefault(solution[0].id, solution)
-    return list(solutions.values())
-
-
-def _same_steps(trace: Trace, other: Trace | None) -> bool:
-    return other is not None and (trace.text, trace.messages, trace.steps) == (
-        other.text,
-        other.messages,
-        other.steps,
-    )
+    wanted = (one.solution() for one in candidates if every or one.chosen or one.choice is None)
+    return list({pair[0].id: pair for pair in reversed([pair for pair in wanted if pair])}.values())[::-1]
 
 
 def held_list(page: Page) -> Response:
     """Held calls; ``?state=`` is waiting (oldest first), approved, delivered, denied, abandoned or all."""
-    calls, query = page.db.held_calls, page.query
+    calls, query, size = page.db.held_calls, page.query, page.settings.rows
     state = query.choice("state", (*HELD_STATES, "all"), default="waiting")
-    rows = calls.find(
+    found = calls.find(
         state=next((name for name in HELD_STATES if name == state), None),
         past=query.natural("past") or None,
-        limit=_PER_PAGE + 1,
+        limit=size + 1,
     )
     data = {
         "state": state,
         "counts": calls.count(),
-        "calls": [_shown(row, calls.get(row.id)[0]) for row in rows[:_PER_PAGE]],
-        "next": next_page(f"state={state}", past=rows[_PER_PAGE - 1].id) if len(rows) > _PER_PAGE else None,
+        "next": page.link(past=found[size - 1].id) if len(found) > size else None,
         "live": query.id("past") is None,
     }
-    return page.show("held.html", data, query=f"state={state}", states=(*HELD_STATES, "all"))
+    rows = [_held_row(row, calls.get(row.id)[0]) for row in found[:size]]
+    return show_list(page, "calls", rows, data=data, states=(*HELD_STATES, "all"))
+
+
+def held_page(page: Page, number: int) -> Response:
+    """A held call as a run: the conversation before it, the call, why it is held, and the decision."""
+    call, row = page.db.held_calls.get(number)
+    shown = _held_row(row, call)
+    with suppress(NotFoundError):  # a request is recorded when it is answered
+        page.db.gateway.get(call.request_id)
+        shown["request"] = f"/request?{urlencode({'id': call.request_id})}"
+    about = {"title": shown["title"], "guard": [call.decision]}
+    return show_run(page, None, _held_trace(call), {"held": [shown]}, mode="request", **about)
+
+
+def _held_trace(call: HeldCall) -> Trace:
+    return segment_trace(Trace(problem_id="", messages=(*call.run, call.reply)))
+
+
+def _held_row(row: HeldRow, call: HeldCall) -> dict[str, Any]:
+    asked = [message.content for message in call.run if message.role == "user" and message.content]
+    names = ", ".join(one.call.name for one in call.decision.calls)
+    return {
+        **vars(row),
+        "link": f"/held/{row.id}",
+        "outcome": {"approved": True, "delivered": True, "denied": False}.get(row.state),
+        "said": row.state,
+        "title": f"{names}: {first_line(asked[-1] if asked else '')}",
+        "request_id": call.request_id,
+        "reason": call.decision.reason,
+        "calls": call.decision.calls,
+    }
 
 
 def decide_held(page: Page, number: int) -> Response:
     """Approve or deny a call; the comment goes to the model if it is denied."""
-    db = page.db
     decision = page.form.choice("decision", ("approve", "deny"))
-    comment = page.form.optional("comment", most=2000) or ""
-    approved = decision == "approve"
-    db.held_calls.decide(number, page.actor.user_id, approved=approved, comment=comment)
+    comment, approved = page.form.optional("comment", most=2000) or "", decision == "approve"
+    page.db.held_calls.decide(number, page.actor.user_id, approved=approved, comment=comment)
     page.audit(f"held call {'approved' if approved else 'denied'}", held=number)
     return page.done("/held", {"held": number, "approved": approved})
-
-
-def _shown(row: HeldRow, held: HeldCall) -> dict[str, Any]:
-    return {
-        **vars(row),
-        "request_id": held.request_id,
-        "reason": held.decision.reason,
-        "before": len(held.run[:-_SHOWN]),
-        "run": [
-            {
-                "role": message.role,
-                "text": "\n".join(filter(None, (message.content, *map(str, message.tool_calls)))),
-            }
-            for message in held.run[-_SHOWN:]
-        ],
-        "text": held.reply.content,
-        "calls": held.decision.calls,
-    }

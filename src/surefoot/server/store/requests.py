@@ -27,6 +27,7 @@ from surefoot.server.store.schema import (
     checked_name,
     checked_text,
     columns_of,
+    json_text,
     matching,
     payload_of,
     table,
@@ -122,6 +123,10 @@ class RequestLog(Repository):
         for record in self._records(select(_G.payload).where(_G.request_id == request_id)):
             return record
         raise NotFoundError(f"request '{request_id}' does not exist")
+
+    def records(self, ids: Sequence[str]) -> list[GatewayRecord]:
+        """Several whole records."""
+        return self._records(select(_G.payload).where(_G.request_id.in_(ids)))
 
     def session(self, name: str, *, key_id: int | None, limit: int = 1000) -> list[GatewayRecord]:
         """The latest turns of a session that this key (``None``: no key) had recorded, oldest first; other
@@ -278,6 +283,12 @@ class HeldCalls(Repository):
             call = HeldCall.model_validate_json(stored.payload)
             return call.model_copy(update={"review": row.review}), row
         raise NotFoundError(f"held call {number} does not exist")
+
+    def of_request(self, request_id: str) -> list[tuple[HeldCall, HeldRow]]:
+        """The calls of a request, in order, also those that nobody decided about."""
+        start = f'{{"request_id":{json_text(request_id)},'
+        query = select(_H.id).where(_H.payload.startswith(start, autoescape=True)).order_by(_H.id)
+        return [self.get(row.id) for row in self._all(query)]
 
     def abandon(self, number: int) -> None:
         """The client of a call has disconnected: an undecided call can no longer be decided."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Select, and_, func, literal, select, tuple_, update
+from sqlalchemy import Connection, Select, and_, delete, func, literal, select, tuple_, update
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.server.store import labelling as t
@@ -131,6 +131,20 @@ class Reviews(Repository):
             target = {"project_id": project_id, "item_id": item_id, "trace_id": item.trace_id, "step": step}
             decision = {"value": value, "user_id": user_id, "note": note, "created": self._now}
             return inserted(connection, Adjudication, t.adjudications, **target, **decision)
+
+    def undo(self, project_id: int, decision_id: int, user_id: int) -> None:
+        """Take back one's own decision, so that the one before counts again, or the labels.
+
+        Raises ``ConflictError`` unless it is the user's, and the latest of its step.
+        """
+        a = t.adjudications.c
+        with self._connections.write() as connection:
+            locked_project(connection, project_id)
+            latest = {decision.id: decision for decision in decisions(connection, project_id).values()}
+            decision = latest.get(decision_id)
+            if decision is None or decision.user_id != user_id:
+                raise ConflictError(f"decision {decision_id} is not your latest of its step; reload the page")
+            connection.execute(delete(t.adjudications).where(a.id == decision_id))
 
     def adjudications(self, project_id: int) -> list[Adjudication]:
         """The decisions that count, by item and step."""

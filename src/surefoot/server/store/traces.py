@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
@@ -12,6 +13,7 @@ from itertools import islice
 from textwrap import shorten
 from typing import Any, Final, Literal, TypeVar, get_args
 
+from pydantic_core import from_json
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -23,10 +25,12 @@ from sqlalchemy import (
     insert,
     literal_column,
     select,
+    tuple_,
+    union_all,
 )
 
 from surefoot.errors import NotFoundError, StoreError
-from surefoot.records import Problem, Record, StepScores, Trace
+from surefoot.records import Problem, Record, StepScores, Trace, Usage
 from surefoot.segment import trace_blocks
 from surefoot.server.store import labelling as t
 from surefoot.server.store.engine import Connections, Repository
@@ -86,8 +90,13 @@ class RunFilter:
     problem_id: str | None = None
     text: str | None = None
     """Words that all occur in the problem, the trace or its id."""
-    wrong: bool | None = None
-    """Whether a label that counts calls a step wrong."""
+    error: tuple[int, int | None] | None = None
+    """Bounds of the first step, from 0, that is decided to be wrong or that a label calls wrong, unless it is
+    decided otherwise."""
+    no_error: bool = False
+    """Whether no step is wrong."""
+    tool: str | None = None
+    """Name of a tool that the run calls."""
     scorer: str | None = None
     min_score: float | None = None
     """Bounds of the lowest step score of ``scorer``, which they need."""
@@ -97,8 +106,8 @@ class RunFilter:
 
 
 Facet = Literal["outcome", "kind", "model"]
-RunOrder = Literal["newest", "oldest", "shortest", "longest", "lowest score"]
-"""Order of a list; lowest score: of the filter's scorer, unscored traces last."""
+RunOrder = Literal["newest", "oldest", "shortest", "longest", "lowest"]
+"""Order of a list; lowest: by the lowest score of the filter's scorer, unscored traces last."""
 _NO_MODEL: Final = "unknown"
 _LONGEST_TITLE: Final = 300
 _SEARCHED: Final = 100_000
@@ -149,7 +158,7 @@ class Traces(Repository):
             "newest": trace.created.desc(), "oldest": trace.created,
             "longest": trace.steps.desc(), "shortest": trace.steps,
         }  # fmt: skip
-        if order == "lowest score":
+        if order == "lowest":
             score = t.step_scores.c
             scored = and_(
                 score.project_id == trace.project_id, score.trace_id == trace.id, score.scorer == where.scorer
@@ -187,14 +196,18 @@ class Traces(Repository):
         return total, {name: dict(of.most_common()) for name, of in counts.items()}
 
     def _conditions(self, project_id: int, where: RunFilter) -> list[ColumnElement[bool]]:
-        trace, label = t.traces.c, t.labels.c
+        trace = t.traces.c
         conditions = matching(t.traces, project_id=project_id, problem_id=where.problem_id)
         if where.text is not None:
             conditions.append(trace.id.in_(self._containing(project_id, _words(where.text))))
-        if where.wrong is not None:
-            # the project by its number: a reference to the outer row would run the query for every trace
-            wrong = trace.id.in_(select(label.trace_id).where(label.project_id == project_id, t.IS_WRONG))
-            conditions.append(wrong if where.wrong else ~wrong)
+        if where.no_error or where.error is not None:
+            low, high = where.error or (0, None)
+            errors = _first_errors(project_id, low, high)
+            conditions.append(trace.id.not_in(errors) if where.no_error else trace.id.in_(errors))
+        if where.tool is not None:
+            conditions.append(trace.id.in_(self._containing(project_id, _words(where.tool))))
+            called = f'"name":{json.dumps(where.tool, ensure_ascii=False)},"arguments":'
+            conditions.append(trace.payload.contains(called, autoescape=True))
         if where.scorer is not None and (where.min_score, where.max_score) != (None, None):
             conditions.append(_scored(project_id, where.scorer, where.min_score, where.max_score))
         elif where.min_score is not None or where.max_score is not None:
@@ -210,20 +223,6 @@ class Traces(Repository):
             matches = search.words.op("@@")(func.plainto_tsquery(_DICTIONARY, words))
         return select(search.trace_id).where(search.project_id == project_id, matches)
 
-    def wrong_steps(self, project_id: int, ids: Collection[str]) -> dict[str, int]:
-        """The first step that a label calls wrong, by trace; decisions are not applied."""
-        return self._by_trace(project_id, ids, func.min(t.labels.c.step), t.IS_WRONG)
-
-    def label_counts(self, project_id: int, ids: Collection[str]) -> dict[str, int]:
-        """How many labels count on each trace that has any."""
-        return self._by_trace(project_id, ids, func.count(), t.labels.c.is_current)
-
-    def _by_trace(self, project_id: int, ids: Collection[str], value: Any, where: Any) -> dict[str, int]:
-        label = t.labels.c
-        query = select(label.trace_id, value).where(label.project_id == project_id, where)
-        rows = self._all(query.where(label.trace_id.in_(ids)).group_by(label.trace_id))
-        return {row[0]: row[1] for row in rows}
-
     def problems_of(self, project_id: int, ids: Collection[str]) -> dict[str, Problem]:
         """Problems by id, without those that the project lacks."""
         return self._records(t.problems, Problem, project_id, ids)
@@ -236,6 +235,15 @@ class Traces(Repository):
         where = (table.c.project_id == project_id) & table.c.id.in_(ids)
         rows = self._all(select(table.c.id, table.c.payload).where(where))
         return {row.id: kind.model_validate_json(row.payload) for row in rows}
+
+    def tokens_of(self, project_id: int, ids: Collection[str]) -> dict[str, int]:
+        """Tokens that the policy read and wrote, by trace; 0 = unknown."""
+        trace = t.traces.c
+        rows = self._all(
+            select(trace.id, trace.payload).where(trace.project_id == project_id, trace.id.in_(ids))
+        )
+        usages = {row.id: Usage(**from_json(row.payload)["usage"]) for row in rows}
+        return {name: usage.prompt_tokens + usage.completion_tokens for name, usage in usages.items()}
 
     def outcomes_of(self, project_id: int, ids: Collection[str]) -> dict[str, bool | None]:
         """Whether the final answers of traces are right, by id; ``None`` = not judged."""
@@ -343,7 +351,7 @@ class Traces(Repository):
 
 
 _DICTIONARY: Final[Any] = literal_column("'simple'::regconfig")
-_OUTCOMES: Final[dict[bool | None, str]] = {True: "correct", False: "wrong", None: "not judged"}
+_OUTCOMES: Final[dict[bool | None, str]] = {True: "correct", False: "wrong", None: "ungraded"}
 
 
 def create_search(connection: Connection) -> None:
@@ -357,10 +365,15 @@ def create_search(connection: Connection) -> None:
     connection.exec_driver_sql("CREATE INDEX ix_trace_search_words ON trace_search USING gin (words)")
 
 
-def title_of(problem: Problem, trace: Trace) -> str:
+def title_of(problem: Problem, trace: Trace | None) -> str:
     """The first line of the user's first message, or of the problem."""
-    requests = [message.content for message in trace.messages if message.role == "user" and message.content]
-    lines = _storable((requests or [problem.text])[0]).strip().splitlines()
+    asked = (message.content for message in trace.messages if message.role == "user") if trace else ()
+    return first_line(next(filter(None, asked), problem.text))
+
+
+def first_line(text: str) -> str:
+    """A text's first line with words on it, as a title."""
+    lines = _storable(text).strip().splitlines()
     return shorten(lines[0], _LONGEST_TITLE, placeholder=" …") if lines else ""
 
 
@@ -388,6 +401,21 @@ def _of_facets(facets: Mapping[Facet, str]) -> Iterator[ColumnElement[bool]]:
             yield trace.kind == value
         else:
             yield trace.policy.is_(None) if value == _NO_MODEL else trace.policy == value
+
+
+def _first_errors(project_id: int, low: int, high: int | None) -> Select[Any]:
+    """Traces whose first wrong step is within the bounds."""
+    label, decision = t.labels.c, t.adjudications.c
+    latest = select(func.max(decision.id)).where(decision.project_id == project_id)
+    settled = select(decision.trace_id, decision.step).where(
+        decision.id.in_(latest.group_by(decision.item_id, decision.step))
+    )
+    undecided = tuple_(label.trace_id, label.step).not_in(settled)
+    labels = select(label.trace_id, label.step).where(label.project_id == project_id, t.IS_WRONG, undecided)
+    wrong = union_all(labels, settled.where(decision.value == -1)).subquery().c
+    first = func.min(wrong.step)
+    query = select(wrong.trace_id).group_by(wrong.trace_id).having(first >= low)
+    return query if high is None else query.having(first <= high)
 
 
 def _scored(project_id: int, scorer: str, low: float | None, high: float | None) -> ColumnElement[bool]:

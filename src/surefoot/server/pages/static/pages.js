@@ -58,7 +58,10 @@
     panel.append(step.querySelector(".notes"));
     panel.hidden = false;
     panel.classList.toggle("open", chosen);
-    if (chosen) history.replaceState(null, "", `#${step.id}`);
+    if (!chosen) return;
+    history.replaceState(null, "", `#${step.id}`);
+    const radio = step.querySelector("input[type=radio]");
+    if (radio) radio.checked = true;
   };
   const linked = () => document.getElementById(decodeURIComponent(location.hash.slice(1)))?.closest(".step");
   addEventListener("hashchange", () => select(linked(), true));
@@ -93,7 +96,7 @@
   document.addEventListener("submit", (event) => {
     const clock = event.target.querySelector('input[name="milliseconds"]');
     if (clock) clock.value = Math.round(elapsed());
-    const selected = event.target.closest("#chosen") && document.querySelector(".step.selected");
+    const selected = event.target.closest("#dock") && document.querySelector(".step.selected");
     if (selected) history.replaceState(null, "", `#${selected.id}`);
   }, true);
   document.addEventListener("htmx:config:request", (event) => {
@@ -134,12 +137,12 @@
       ?? document.querySelector(".step");
     select(first, first === linked());
   };
-  // A table that is wider than the page is reached and scrolled by keyboard, and has a name.
-  for (const box of document.querySelectorAll(".scroll")) {
+  // A table or formula that is wider than its box is reached and scrolled by keyboard, and has a name.
+  for (const box of document.querySelectorAll(".scroll, .formula, pre, .text")) {
     if (box.scrollWidth <= box.clientWidth) continue;
     box.tabIndex = 0;
     box.setAttribute("role", "region");
-    box.setAttribute("aria-label", box.closest("section, form")?.querySelector("h2")?.textContent ?? "Table");
+    box.setAttribute("aria-label", box.closest("section, form")?.querySelector("h2")?.textContent ?? "Wide content");
   }
   // A personal link has its token behind '#', which reaches the server only in the form.
   const enter = () => {

@@ -1,0 +1,130 @@
+"""The table of runs, requests and reports: one filter box, and no columns that are empty.
+
+A filter is words and terms, such as ``outcome:wrong error:3.. prm<0.2 tool:refund "in quotes"``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from surefoot.errors import StoreError, unknown
+from surefoot.server.pages.page import Page
+
+Terms = Mapping[str, Collection[str]]
+"""Names of terms, and the values that each takes; empty = any text."""
+_TERM: Final = re.compile(r'(?:("[^"]*"|[^\s:<>="]+)(:|[<>]=?))?("[^"]*"|[^\s"]+)')
+_RANGE: Final = re.compile(r"(\d{1,6})?(\.\.)?(\d{1,6})?")
+_ADDRESS: Final = {
+    "text", "problem", "page", "before", "at", "id", "step", "edit", "said", "report", "disagreement",
+}  # fmt: skip
+"""Parameters of the addresses of lists, and of runs that are opened from them."""
+COLUMNS: Final[Mapping[str, str]] = {
+    "outcome": "Outcome", "title": "Task", "steps": "Steps", "first_error": "First error",
+    "lowest": "Lowest score", "cards": "Verdicts", "tokens": "Tokens", "latency_ms": "Time",
+    "policy": "Model", "created": "When",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """What a filter box says."""
+
+    text: str = ""
+    terms: Mapping[str, str] = field(default_factory=dict)
+    words: str = ""
+    scorer: str | None = None
+    """The scorer whose lowest score is bounded."""
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, page: Page, terms: Terms, scorers: Collection[str] = ()) -> Filter:
+        """The filter of an address or form, its ``text``. Raises ``StoreError`` that says what was meant."""
+        text = page.form.optional("text", most=1000) or ""
+        for name in page.request.query_params.keys() - _ADDRESS:
+            raise StoreError(f"this address does not know {name!r}; a filter is one text={name}:…")
+        if text.count('"') % 2:
+            raise StoreError(f"a quotation mark is open in {text}")
+        read, words, bounds = dict[str, str](), list[str](), dict[str, Any]()
+        for raw, sign, quoted in _TERM.findall(text):
+            name, value = raw.strip('"'), quoted.strip('"')
+            if not sign:
+                words.append(value)
+            elif sign != ":":
+                if name not in scorers or bounds.get("scorer", name) != name:
+                    raise StoreError(
+                        unknown("scorer", name, scorers) if scorers else "there are no scores here"
+                    )
+                bounds |= {"scorer": name, "high" if sign[0] == "<" else "low": _number(value)}
+            elif name not in terms:
+                raise StoreError(f"{unknown('filter', name, terms)}; put words into quotes")
+            elif terms[name] and value not in terms[name]:
+                raise StoreError(unknown(name, value, terms[name]))
+            else:
+                read[name] = value
+        return cls(text=text, terms=read, words=" ".join(words), **bounds)
+
+    def steps(self, name: str) -> tuple[int, int | None] | None:
+        """A term as steps counted from 0: ``3``, ``3..``, ``3..5`` or ``any``; ``None`` without it."""
+        text = self.terms.get(name, "none")
+        match = _RANGE.fullmatch(text)
+        if text in ("none", "any"):
+            return None if text == "none" else (0, None)
+        if match is None or not text.strip("."):
+            raise StoreError(f"'{name}' is a step, as 3, 3.., 3..5, any or none, not {text!r}")
+        low, dots, high = match.groups()
+        return max(0, int(low or 1) - 1), (int(high) - 1 if high else None) if dots else int(low) - 1
+
+    def with_term(self, name: str, value: str | None) -> str:
+        """The text with another value of a term, or without it."""
+        others = [part[0] for part in _TERM.finditer(self.text) if (part[1] or "").strip('"') != name]
+        quoted = f'"{value}"' if value and re.search(r"[\s<>:]", value) else value
+        return " ".join([*others, *([] if value is None else [f"{name}:{quoted}"])])
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise StoreError(f"a score is compared with a number, not {text!r}")
+    return value
+
+
+def show_list(
+    page: Page,
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    where: Filter | None = None,
+    error: str | None = None,
+    past: bool = False,
+    data: Mapping[str, Any] | None = None,
+    **extra: Any,
+) -> Response:
+    """The page of a list, or its JSON twin with the rows under ``name``.
+
+    A filter that cannot be read is answered with ``error`` below its box, a page ``past`` the end with 404.
+    """
+    columns = {
+        key: words
+        for key, words in COLUMNS.items()
+        if any(row.get(key) not in (None, "") or (key == "outcome" and row.get("said")) for row in rows)
+    }
+    about = {"filter": where.text if where else page.query.data.get("text", ""), "error": error, "past": past}
+    return page.show(
+        "list.html",
+        {**about, "previous": None, "next": None, "live": False, **(data or {}), name: rows},
+        status=400 if error else 404 if past else 200,
+        name=name,
+        columns=columns,
+        where=where or Filter(),
+        **extra,
+    )
