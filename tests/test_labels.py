@@ -7,7 +7,9 @@ from itertools import product
 import pytest
 
 from surefoot.labels import (
+    FEW,
     NO_ERROR,
+    Information,
     LabelRule,
     all_good,
     as_target,
@@ -135,3 +137,15 @@ def test_correctness_up_to_the_first_error_has_that_first_error():
             values = up_to_first_error(error, steps)
             assert len(values) == steps
             assert first_error([None if value is None else value > 0 for value in values]) == error
+
+
+def test_values_that_are_all_equal_teach_nothing():
+    flat, few, varied = Information(), Information(), Information()
+    for _ in range(6):
+        flat.add([1.0, None, 1.0])
+    few.add([0.0] * (FEW - 1))
+    varied.add([0.0] * FEW)
+    varied.add([0.0, 1.0])
+    assert (flat.is_flat, few.is_flat, varied.is_flat) == (True, False, False)
+    assert str(flat) == "a value on 12 of 18 steps; values differ within 0 of 6 traces"
+    assert (varied.zeros, varied.varied, varied.traces) == (11, 1, 2)

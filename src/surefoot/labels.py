@@ -6,6 +6,7 @@ with one entry per step holds ``True`` for a good step, ``False`` for a bad one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -20,6 +21,43 @@ NO_ERROR: Final = -1
 
 AFTER_FIRST_ERROR: Final = "after the first error"
 """Reason of a label that is unknown because raters and rollouts stop at the first error."""
+
+
+FEW: Final = 10
+"""Values from which on it is hardly an accident that all are equal."""
+
+
+@dataclass
+class Information:
+    """What the values of traces, labels or scores, have to teach."""
+
+    steps: int = 0
+    known: int = 0
+    zeros: int = 0
+    traces: int = 0
+    """Traces with two values or more."""
+    varied: int = 0
+    """The subset whose values differ."""
+    low: float = math.inf
+    high: float = -math.inf
+
+    def add(self, values: Sequence[float | None]) -> None:
+        """Add the values of a trace's steps; ``None`` = unknown."""
+        known = [value for value in values if value is not None]
+        self.steps, self.known = self.steps + len(values), self.known + len(known)
+        self.zeros += known.count(0)
+        self.traces += len(known) > 1
+        self.varied += len(set(known)) > 1
+        self.low, self.high = min([self.low, *known]), max([self.high, *known])
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether all of several values are equal, so that they teach nothing."""
+        return self.known >= FEW and self.low == self.high
+
+    def __str__(self) -> str:
+        share = f"a value on {self.known} of {self.steps} steps"
+        return f"{share}; values differ within {self.varied} of {self.traces} traces"
 
 
 @dataclass(frozen=True, kw_only=True)

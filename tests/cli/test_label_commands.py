@@ -95,8 +95,11 @@ def test_a_policy_that_never_succeeds_teaches_nothing_and_the_command_says_so(da
         ended = refused(*words(data, running.url, tmp_path / "l.jsonl"))
         server.now = answer
         ended_well = good(*words(data, running.url, tmp_path / "w.jsonl", method="mc:rollouts=4")).err
-    assert "no rollout succeeds from any of" in ended
-    assert "would teach that every step is wrong" in ended
+        accepted = words(data, running.url, tmp_path / "a.jsonl", "--allow-uninformative")
+        server.now = lambda _: Reply(payload=completion(["The answer is 99."]))
+        said = good(*accepted).err
+    assert re.search(r"all \d+ inner steps have the value 0: .* --allow-uninformative", ended)
+    assert "a rollout succeeds from 0 of" in said
     labels = read(tmp_path / "l.jsonl")
     traces = list(read_records(data / "t.jsonl", Trace))
     assert len(labels) == sum(len(trace.steps) for trace in traces), "the labels are written"

@@ -20,6 +20,7 @@ from surefoot.records import Problem, StepLabel, StepScores, Trace
 from surefoot.work import progress
 
 GRADING = ("--extract=last_number", "--equality=exact")
+FLAT = "--allow-uninformative"
 MONTE_CARLO = "mc:rollouts=1,own-outcome=never"
 
 
@@ -68,7 +69,7 @@ def test_a_kill_loses_only_the_requests_in_flight(problems, tmp_path, command):
             count.clear()
             enough.clear()
             done.clear()
-            words = ["label", traces, MONTE_CARLO, "--problems", problems, *words[4:7], *GRADING]
+            words = ["label", traces, MONTE_CARLO, "--problems", problems, *words[4:7], *GRADING, FLAT]
             words += ["--out", out]
         else:
             words[-1] = out
@@ -244,7 +245,7 @@ def test_what_failed_is_done_again_and_nothing_else(problems, tmp_path, command)
             broken_later, broken = broken, set()
             good(*words, "--out", traces)
             broken = broken_later
-            words = ["label", traces, MONTE_CARLO, "--problems", problems, *policy]
+            words = ["label", traces, MONTE_CARLO, "--problems", problems, *policy, FLAT]
         ended = run(*words, "--out", tmp_path / "some.jsonl")
         assert ended.status == 3, ended.err
         assert "records failed" in ended.err

@@ -86,7 +86,7 @@ def write_runs(folder, outcome: bool | None = True) -> list[Trace]:
 def test_select_shows_a_choice_among_runs_beside_the_free_ones(tmp_path) -> None:
     runs = write_runs(tmp_path)
     words = ("select", tmp_path / "runs.jsonl", "--out", tmp_path / "chosen.jsonl")
-    assert "shortest is not shown to be better than random" in good(*words).err
+    assert "shortest is worse than random" in good(*words).err
     chosen = list(read_records(tmp_path / "chosen.jsonl", Trace))
     assert [trace.sample for trace in chosen] == [0] * 12
     scores = [StepScores(trace_id=trace.id, scorer="s", scores=(float(trace.sample == 1),)) for trace in runs]

@@ -156,6 +156,11 @@ Workers = Annotated[
         "results are the same.",
     ),
 ]
+AllowUninformative = Annotated[
+    bool,
+    Flag(transient=True),
+    Field(description="Accept values that are all equal, from which nothing can be learned."),
+]
 RetryFailed = Annotated[
     bool,
     Flag(transient=True),

@@ -19,6 +19,7 @@ from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo, note, note_count
 from surefoot.display import show
 from surefoot.errors import ScoreError
+from surefoot.labels import Information
 from surefoot.policies.devices import Loading
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores
@@ -71,6 +72,7 @@ class Score(Command):
     steps; if not given, as the model was trained. `reasons` tell how much was left out."""
     workers: o.Workers = 1
     engine: o.EngineName = "local"
+    allow_uninformative: o.AllowUninformative = False
     retry_failed: o.RetryFailed = False
     dry_run: o.DryRun = False
     rates: o.CostRates = Rates()
@@ -176,7 +178,7 @@ class Score(Command):
                 retry_failed=self.retry_failed,
                 on_record=summary.add,
             )
-        summary.show(outcome.written)
+        summary.show(outcome.written, may_be_flat=self.allow_uninformative)
         outcome.require_complete()
 
     def _predict(self, items: Sequence[ProblemTrace]) -> None:
@@ -205,7 +207,7 @@ class _Summary:
     """What a file of scores holds, counted over the whole run."""
 
     def __init__(self) -> None:
-        self.unscored, self.windowed, self.useful = 0, 0, False
+        self.unscored, self.windowed, self.information = 0, 0, Information()
         self.critiques: Counter[str] = Counter()
         self._empty: StepScores | None = None
 
@@ -213,18 +215,23 @@ class _Summary:
         """One more."""
         self.unscored += None in record.scores
         self.windowed += any(record.reasons)
-        if any(score is not None for score in record.scores):
-            self.useful = True
-        elif self._empty is None:
+        self.information.add(record.scores)
+        if self._empty is None and {*record.scores} <= {None}:
             self._empty = record
 
-    def show(self, written: int) -> None:
-        """Counts on standard error. Raises ``ScoreError`` if no step has a score."""
+    def show(self, written: int, *, may_be_flat: bool) -> None:
+        """Counts on standard error. Raises ``ScoreError`` if no step has a score, or all the same."""
         note(f"{written} traces scored; {self.unscored} with unscored steps (see 'unscored_reason')")
         note_count(self.windowed, "were longer than the context and read in windows (see 'reasons')")
         for reason, count in self.critiques.most_common():
             note(f"{count} critiques not scored: {reason}")
-        if self._empty and not self.useful:
+        note(str(self.information).replace("value", "score"))
+        if self.information.is_flat and not may_be_flat:
+            raise ScoreError(
+                f"all {self.information.known} steps have the score {self.information.low:g}, which tells no "
+                "step from another; --allow-uninformative accepts this"
+            )
+        if self._empty and not self.information.known:
             raise ScoreError(
                 f"no step was scored; first trace, {self._empty.trace_id}: {self._empty.unscored_reason}"
             )

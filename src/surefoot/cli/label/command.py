@@ -128,6 +128,7 @@ class Label(Command):
     sandbox: o.SandboxName = "bubblewrap"
     seed: o.Seed = 0
     token_budget: o.TokenBudget = None
+    allow_uninformative: o.AllowUninformative = False
     retry_failed: o.RetryFailed = False
     dry_run: o.DryRun = False
     rates: o.CostRates = Rates()

@@ -14,6 +14,7 @@ from surefoot.cli.runs import pair
 from surefoot.cli.settings import MethodSettings
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError
+from surefoot.labels import Information
 from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling
 from surefoot.records import StepLabel, Usage
 from surefoot.work import Job, Opened
@@ -64,6 +65,10 @@ class Method(MethodSettings):
         """The work, opened in each process that labels."""
         raise NotImplementedError
 
+    def may_be_flat(self, label: Label) -> bool:
+        """Whether equal values are a result: a rule may find that all is well, or speak on one side alone."""
+        return label.allow_uninformative or "allow_uninformative" not in self.takes
+
     def predict(self, label: Label, items: Sequence[ProblemTrace]) -> None:
         """Show what ``--dry-run`` predicts for ``items``."""
         raise NotImplementedError
@@ -87,6 +92,8 @@ class Method(MethodSettings):
                 note(f"{count} votes not counted: {reason}")
         tally.report()
         outcome.require_complete()
+        if not self.may_be_flat(label):
+            tally.require_information()
 
 
 def work_of(labeller: Labeller, policy: Policy | None = None, failures: Counter[str] | None = None) -> Opened:
@@ -123,22 +130,22 @@ def with_answer(items: Any) -> Any:
 
 _FREE = b'"usage":%s' % Usage().model_dump_json().encode()
 _TRACE, _VALUE, _KIND = (re.compile(b'"%s":([^,}]*)' % name) for name in (b"trace_id", b"value", b"kind"))
-_FEW = 10
-"""Inner steps from which on the failure of all rollouts is hardly an accident."""
 
 
 class Tally:
-    """Counts of labels, of labels without a value by reason, of tokens, and what there is to learn."""
+    """Counts of labels, of labels without a value by reason, of tokens, and what there is to learn.
 
-    def __init__(self) -> None:
+    In ``trees`` a step that several traces share is labelled in one of them.
+    """
+
+    def __init__(self, *, trees: bool = False) -> None:
+        self._trees = trees
         self.labels, self.tokens = 0, 0
         self.unknown: Counter[str] = Counter()
-        self.traces = self.varied = 0
-        """Traces with two values or more, and those in which they differ."""
-        self.inner: Counter[float] = Counter()
-        """Values of steps that are not the last one of their trace, by value."""
+        self.all, self.inner = Information(), Information()
+        """Of all steps, and of those that are not the last one of their trace."""
         self.kinds: set[bytes] = set()
-        self._trace, self._values = b"", list[float]()
+        self._trace, self._values = b"", list[float | None]()
 
     def add(self, line: bytes) -> None:
         """Count a label, which is a line of JSON; the labels of a trace come one after another."""
@@ -148,8 +155,7 @@ class Tally:
             if trace[1] != self._trace:
                 self._end_trace(trace[1])
             self.kinds.add(kind[1].strip(b'"'))
-            if value[1] != b"null":
-                self._values.append(float(value[1]))
+            self._values.append(None if value[1] == b"null" else float(value[1]))
         if b'"value":null' not in line and _FREE in line:
             return
         label = StepLabel.model_validate_json(line)
@@ -158,13 +164,12 @@ class Tally:
             self.unknown[label.reason or ""] += 1
 
     def _end_trace(self, following: bytes) -> None:
-        values, self._trace, self._values = self._values, following, []
-        self.inner.update(values[:-1])
-        self.traces += len(values) > 1
-        self.varied += len(set(values)) > 1
+        self.all.add(self._values)
+        self.inner.add(self._values[:-1])
+        self._trace, self._values = following, []
 
     def report(self) -> None:
-        """Show the summary. Raises ``LabelError`` if no step got a value, and if no rollout succeeds."""
+        """Show the summary. Raises ``LabelError`` if no step got a value."""
         self._end_trace(b"")
         unknown, reasons = self.unknown.total(), self.unknown.most_common()
         note(f"{self.labels} labels written, {unknown} of them without a value; {self.tokens} tokens")
@@ -175,14 +180,20 @@ class Tally:
         if self.labels and unknown == self.labels:
             reason, count = reasons[0]
             raise LabelError(f"none of the {self.labels} steps got a label; {count}: {reason}")
-        if self.traces:
-            note(f"  values differ within {self.varied} of {self.traces} traces")
-        if self.kinds == {b"value"} and self.inner:
-            inner = self.inner.total()
-            note(f"  a rollout succeeds from {inner - self.inner[0.0]} of {inner} inner steps")
-            if inner >= _FEW and inner == self.inner[0.0]:
-                raise LabelError(
-                    f"no rollout succeeds from any of {inner} inner steps: the labels are written, but would "
-                    "teach that every step is wrong. Use a policy that is sometimes right on these problems, "
-                    "other problems, or more rollouts"
-                )
+        note(f"  {self.all}")
+        if (inner := self._of) is not self.all and inner.known:
+            note(f"  a rollout succeeds from {inner.known - inner.zeros} of {inner.known} inner steps")
+
+    def require_information(self) -> None:
+        """Raise ``LabelError`` if all values are equal."""
+        if self._of.is_flat:
+            raise LabelError(
+                f"all {self._of.known} {'inner ' * (self._of is not self.all)}steps have the value "
+                f"{self._of.low:g}: the labels are written, but teach nothing; take other traces, a policy "
+                "that is right now and then, or --allow-uninformative"
+            )
+
+    @property
+    def _of(self) -> Information:
+        """Where there is something to learn: the value of a last step can be the outcome, which is known."""
+        return self.inner if self.kinds == {b"value"} and not self._trees else self.all

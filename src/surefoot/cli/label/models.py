@@ -15,7 +15,7 @@ from pydantic import Field
 
 from surefoot import answers, labelling, policies, training
 from surefoot.cli import options as o
-from surefoot.cli.label.method import Method, usable, with_answer, work_of
+from surefoot.cli.label.method import Method, Tally, usable, with_answer, work_of
 from surefoot.cli.runs import (
     CHARACTERS_PER_TOKEN,
     RecordFiles,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _ASK = ("loading", "seed", "token_budget", "retry_failed", "dry_run", "rates")
 """Options of methods that ask a language model."""
-_ROLL_OUT = ("prompt", "sampling", "grading", *_ASK)
+_ROLL_OUT = ("prompt", "sampling", "grading", "allow_uninformative", *_ASK)
 _ANSWER = ("sampling.temperature", "sampling.top_p", "sampling.max_tokens", *_ASK)
 _PROCESSES = ("workers", "engine")
 
@@ -241,8 +241,10 @@ class Tree(TreeSettings, Method):
 
             job = Job(record=GrownTree, work=work, policy=policy, failure=_failure)
             outcome = label.map(job, answered, 20, out=str(folder / "trees.jsonl"))
-        _split(folder)
+        tally = _split(folder)
         outcome.require_complete()
+        if not self.may_be_flat(label):
+            tally.require_information()
 
 
 def _grown(labeller: labelling.OmegaPRMLabeller, grown: ProblemTree) -> GrownTree:
@@ -266,18 +268,23 @@ def _failure(trees: Sequence[GrownTree]) -> str | None:
     return None
 
 
-def _split(folder: Path) -> None:
+def _split(folder: Path) -> Tally:
     """Write traces, labels and pairs of all trees into their files, and report the totals."""
-    trees, spent, reasons = 0, Usage(), Counter[str]()
+    trees, spent, reasons, tally = 0, Usage(), Counter[str](), Tally(trees=True)
     with RecordFiles(folder) as files:
         for trees, grown in enumerate(read_records(folder / "trees.jsonl", GrownTree), start=1):  # noqa: B007
             files.write(traces=grown.traces, labels=grown.labels, pairs=grown.pairs)
+            for label in grown.labels:
+                tally.add(label.model_dump_json().encode())
             spent += grown.usage
             reasons.update([grown.reason] if grown.reason else ())
     labels, pairs = files.count("labels"), files.count("pairs")
     note(f"{trees} trees, {labels} labels, {pairs} pairs, {spent.tokens} tokens")
     for reason, count in reasons.most_common():
         note(f"  {count} problems not searched: {reason}")
+    if labels:
+        tally.report()
+    return tally
 
 
 REVIEWS = 16
@@ -306,7 +313,7 @@ class JudgeLabels(Method):
     """
 
     needs = ("problems", "policy")
-    takes = ("rules", "specification", *_ANSWER, *_PROCESSES)
+    takes = ("rules", "specification", "allow_uninformative", *_ANSWER, *_PROCESSES)
     role = "automated judge"
     mode: JudgeMode = "per-step"
     """Ask for a verdict on each step, or for the first error alone."""

@@ -14,7 +14,7 @@ from surefoot import labelling as lb
 from surefoot import policies
 from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import named, named_numbers
-from surefoot.cli.label.method import Method, usable, work_of
+from surefoot.cli.label.method import Method, Tally, usable, work_of
 from surefoot.cli.runs import labelled, read_table
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError
@@ -116,7 +116,7 @@ class ConsensusLabels(ConsensusSettings, Method):
     """
 
     needs = ("problems", "labels")
-    takes = ("report",)
+    takes = ("report", "allow_uninformative")
     weights: Annotated[Mapping[str, float], BeforeValidator(_weights)] = Field(default_factory=dict)
 
     def outputs(self, label: Label) -> list[Path]:
@@ -128,6 +128,7 @@ class ConsensusLabels(ConsensusSettings, Method):
         tables = {name: read_table(path, StepLabel) for name, path in named(label.labels).items()}
         combined = lb.Consensus(tables, self)
         strays = {name: len(table) for name, table in tables.items()}
+        tally = Tally()
 
         def consensus() -> Iterator[StepLabel]:
             for item in items:
@@ -140,6 +141,8 @@ class ConsensusLabels(ConsensusSettings, Method):
                     strays[name] -= len(of_trace)
                 agreed = combined.combine(item, labels)
                 if any(label.value is not None for label in agreed):
+                    for one in agreed:
+                        tally.add(one.model_dump_json().encode())
                     yield from agreed
 
         write_records(label.out if label.out == "-" else Path(label.out), consensus(), record=StepLabel)
@@ -151,13 +154,16 @@ class ConsensusLabels(ConsensusSettings, Method):
         note(report.summary())
         if not report.kept_traces:
             raise LabelError("the sources agree on no trace; rule=weighted decides step by step")
+        tally.report()
+        if not self.may_be_flat(label):
+            tally.require_information()
 
 
 class ValueMethod(Method):
     """Labels that are computed from value labels."""
 
     needs = ("problems", "labels")
-    takes = ("traces",)
+    takes = ("traces", "allow_uninformative")
     size = 1000
 
     def labels_of(self, items: Sequence[LabelledTrace], rates: Mapping[str, float]) -> list[list[StepLabel]]:
