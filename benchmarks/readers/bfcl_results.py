@@ -38,7 +38,7 @@ def read_bfcl_results(path: Path | str, *, report: ReadReport | None = None) -> 
         outcome = False if "valid" in row else None if failed is None else row["id"] not in failed
         text = "\n\n".join("\n".join(texts) for texts, _ in turns)
         problem = Problem(id=row["id"], text=text, source="bfcl")
-        note = row_note("bfcl", number, row)
+        note = row_note("bfcl", number)
         more = {"bfcl_error": row.get("error")}
         return [run_on(problem, messages, note, outcome=outcome, policy=row.get("model_name"), meta=more)]
 

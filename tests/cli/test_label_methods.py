@@ -97,7 +97,8 @@ def test_a_method_declares_the_options_that_it_reads(name):
     declared = {field.split(".")[0] for field in (*kind.needs, *kind.takes)}
     assert declared <= read_fields(kind) | {"workers", "engine", "problems", "dry_run"}
     unused_by_default = {
-        "problems", "workers", "engine", "loading", "policy", "token_budget", "retry_failed", "allow_uninformative",
+        "problems", "workers", "engine", "loading", "policy", "token_budget", "retry_failed",
+        "allow_uninformative",
     }  # fmt: skip
     assert read_fields(kind) - SHARED - unused_by_default <= declared
 

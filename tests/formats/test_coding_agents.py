@@ -8,17 +8,9 @@ from typing import Any
 
 import pytest
 
-from surefoot.errors import RecordError
-from surefoot.formats import (
-    ImportContext,
-    ImportSettings,
-    detect_format,
-    export_results,
-    import_traces,
-    results_of,
-)
+from surefoot.formats import ImportContext, ImportSettings, detect_format, import_traces
 from surefoot.io import ReadReport
-from surefoot.records import Problem, StepLabel, Trace
+from surefoot.records import Problem, Trace
 from surefoot.segment import segment_trace
 
 DATA = Path(__file__).parents[1] / "data"
@@ -35,24 +27,6 @@ def read(path: Path) -> tuple[list[tuple[Problem, Trace]], ReadReport]:
 
 def calls(trace: Trace) -> list[tuple[str, Any]]:
     return [(one.name, json.loads(one.arguments)) for row in trace.messages for one in row.tool_calls]
-
-
-def wrong_last(trace: Trace) -> list[StepLabel]:
-    """The last step is wrong, the others are right."""
-    last = len(trace.steps) - 1
-    return [
-        StepLabel(
-            trace_id=trace.id, step=step, kind="correctness", value=-1 if step == last else 1, source="rules"
-        )
-        for step in range(last + 1)
-    ]
-
-
-def without_results(value: Any) -> Any:
-    """Without what an export adds."""
-    if isinstance(value, dict):
-        return {key: without_results(one) for key, one in value.items() if key != "surefoot"}
-    return [without_results(one) for one in value] if isinstance(value, list) else value
 
 
 def content(path: Path) -> Any:
@@ -101,11 +75,6 @@ def test_attempts_are_samples_of_one_problem(tmp_path: Path) -> None:
     ]
     assert len({problem.id for problem, _ in found}) == 1
     assert found[0][1].meta["swe_agent"]["best_attempt"] == 1
-    trace = found[1][1]
-    written = tmp_path / "labelled.traj"
-    export_results(path, written, results_of([trace], wrong_last(trace), []))
-    assert without_results(content(written)) == best
-    assert [result["trace"] for result in content(written)["surefoot"]] == [trace.id]
 
 
 def test_a_run_of_openhands() -> None:
@@ -191,23 +160,3 @@ def test_rows_of_an_evaluation(tmp_path: Path, pairs: bool) -> None:
     assert (trace.outcome, trace.policy, trace.usage.prompt_tokens) == (False, "coder-32b", 9)
     assert trace.meta["openhands"] == {"instance": "repo-1", "test_result": row["test_result"]}
     assert report.bad_count == 1
-    written = tmp_path / "labelled.jsonl"
-    export_results(path, written, results_of([trace], wrong_last(trace), []))
-    assert without_results(content(written)) == content(path)
-
-
-@pytest.mark.parametrize("name", ["swe-agent.traj", "openhands.json", "openhands-sdk.jsonl"])
-def test_labels_stand_in_a_column_of_the_run_and_nothing_else_changes(tmp_path: Path, name: str) -> None:
-    [(_, trace)], _ = read(DATA / name)
-    path = tmp_path / name
-    assert export_results(DATA / name, path, results_of([trace], wrong_last(trace), []))[1] == 1
-    labelled = content(path)
-    assert without_results(labelled) == content(DATA / name)
-    first = labelled if name.endswith("traj") else labelled[0]
-    [result] = first["surefoot"]
-    assert [step["step"] for step in result["steps"]] == list(range(len(trace.steps)))
-    assert result["steps"][-1]["labels"][0]["value"] == -1
-    other = tmp_path / "other.jsonl"
-    other.write_text(json.dumps({**first, "content": "x"}) + "\n")
-    with pytest.raises(RecordError, match="was not made from row 1"):
-        export_results(other, tmp_path / "no.jsonl", results_of([trace], wrong_last(trace), []))

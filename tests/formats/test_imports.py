@@ -16,16 +16,9 @@ from click.testing import CliRunner
 
 from surefoot.cli import app
 from surefoot.errors import RecordError
-from surefoot.formats import (
-    ImportContext,
-    ImportSettings,
-    detect_format,
-    export_results,
-    import_traces,
-    results_of,
-)
+from surefoot.formats import ImportContext, ImportSettings, detect_format, import_traces
 from surefoot.io import ReadReport, write_records
-from surefoot.records import StepLabel, StepScores, ToolCall, Trace
+from surefoot.records import ToolCall, Trace
 from surefoot.segment import segment_trace
 
 DATA = Path(__file__).parents[1] / "data"
@@ -429,146 +422,11 @@ def test_spoilt_files_are_counted_and_never_crash(name, form, tmp_path):
     assert refused
 
 
-def judged(path):
-    """Traces of a file with a label and a score on each step."""
-    found, _ = read(path)
-    traces = [segment_trace(one.trace) for one in found]
-    labels = [
-        StepLabel(trace_id=one.id, step=step, kind="correctness", value=1, source="rule")
-        for one in traces
-        for step in range(len(one.steps))
-    ]
-    scores = [
-        StepScores(trace_id=one.id, scorer="prm", scores=[0.9 - 0.1 * step for step in range(len(one.steps))])
-        for one in traces
-    ]
-    return traces, results_of(traces, labels, scores)
-
-
-def test_an_inspect_log_gets_a_score(tmp_path):
-    _, results = judged(DATA / "inspect.eval")
-    assert export_results(DATA / "inspect.eval", tmp_path / "scored.eval", results) == ("inspect", 2)
-    with zipfile.ZipFile(tmp_path / "scored.eval") as archive:
-        sample = json.loads(archive.read("samples/1_epoch_1.json"))
-        assert "header.json" in archive.namelist()
-    assert sample["scores"]["includes"]["value"] == "C"
-    own = sample["scores"]["surefoot"]
-    assert own["value"] == pytest.approx(0.6)
-    assert [row["kind"] for row in own["metadata"]["steps"]] == [
-        "reasoning",
-        "thought",
-        "tool_call",
-        "final_answer",
-    ]
-    assert own["metadata"]["steps"][1]["scores"] == {"prm": pytest.approx(0.8)}
-    assert [one.trace for one in read(tmp_path / "scored.eval")[0]] == [
-        one.trace for one in read(DATA / "inspect.eval")[0]
-    ]
-
-
-def test_spans_get_evaluation_events(tmp_path):
-    [trace], results = judged(DATA / "genai.jsonl")
-    assert export_results(DATA / "genai.jsonl", tmp_path / "events.json", results) == ("otel", 1)
-    [batch] = json.loads((tmp_path / "events.json").read_text())
-    records = batch["resourceLogs"][0]["scopeLogs"][0]["logRecords"]
-    assert {record["eventName"] for record in records} == {"gen_ai.evaluation.result"}
-    assert {record["traceId"] for record in records} == {trace.id}
-    fields = [
-        {one["key"]: next(iter(one["value"].values())) for one in record["attributes"]} for record in records
-    ]
-    assert fields[0]["gen_ai.evaluation.name"] == "rule.correctness"
-    assert fields[0]["gen_ai.evaluation.score.value"] == 1.0
-    assert fields[0]["gen_ai.response.id"] == "resp-0"
-    assert [one["gen_ai.evaluation.name"] for one in fields].count("prm.step") == 4
-    spans = {
-        json.loads(line)["context"]["span_id"][2:] for line in (DATA / "genai.jsonl").read_text().splitlines()
-    }
-    assert {record["spanId"] for record in records} <= spans
-    assert len({record["spanId"] for record in records}) == 2
-
-
-def test_a_trajectory_gets_a_column(tmp_path):
-    _, results = judged(DATA / "atif.json")
-    assert export_results(DATA / "atif.json", tmp_path / "out.json", results) == ("atif", 1)
-    written = json.loads((tmp_path / "out.json").read_text())
-    [own] = written.pop("surefoot")
-    assert [step["message"] for step in own["steps"]] == [1, 1, 1, 3]
-    assert written == json.loads((DATA / "atif.json").read_text())
-
-
-def test_rows_get_a_column(tmp_path):
-    path = rows(tmp_path, *PLAIN)
-    _, results = judged(path)
-    assert export_results(path, tmp_path / "out.jsonl", results) == ("rows", 2)
-    first, _ = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    [own] = first.pop("surefoot")
-    assert first == PLAIN[0]
-    assert own["steps"][0]["labels"] == [
-        {"kind": "correctness", "value": 1.0, "source": "rule", "reason": None}
-    ]
-
-
-def test_results_go_to_no_other_file_than_the_one_imported(tmp_path):
-    path, other = (
-        rows(tmp_path, *PLAIN),
-        rows(tmp_path, {"question": "q", "response": "r"}, name="other.jsonl"),
-    )
-    _, results = judged(path)
-    with pytest.raises(RecordError, match=r"other\.jsonl: trace .* was not made from row 1 of this file"):
-        export_results(other, tmp_path / "out.jsonl", results)
-    assert not (tmp_path / "out.jsonl").exists()
-    short = rows(tmp_path, PLAIN[0], name="short.jsonl")
-    with pytest.raises(RecordError, match="row 2"):
-        export_results(short, tmp_path / "out.jsonl", results)
-
-
-def test_logs_with_equal_numbers_are_told_apart(tmp_path):
-    """Inspect's samples are 1, 2 … in every log, and trajectories have no names."""
-    log = json.loads(inspect_json(tmp_path).read_text())
-    log["samples"][0]["messages"][-1]["content"] = "Something else."
-    (tmp_path / "other.json").write_text(json.dumps(log))
-    _, results = judged(DATA / "inspect.eval")
-    with pytest.raises(RecordError, match=r"not made from sample 1/1 of this file"):
-        export_results(tmp_path / "other.json", tmp_path / "out.json", results)
-    run = json.loads((DATA / "atif.json").read_text())
-    run["steps"] = run["steps"][:-1]
-    (tmp_path / "run.json").write_text(json.dumps(run))
-    _, results = judged(DATA / "atif.json")
-    with pytest.raises(RecordError, match=r"not made from row 1 of this file"):
-        export_results(tmp_path / "run.json", tmp_path / "out.json", results)
-
-
-def test_a_batch_with_failures_and_empty_answers_is_written_back_whole(tmp_path):
-    body = {"choices": [{"text": "4"}, {"text": ""}], "usage": {}}
-    good = {"custom_id": "a", "response": {"status_code": 200, "body": body}, "error": None}
-    bad = {"custom_id": "b", "response": {"status_code": 429, "body": {"error": {"message": "busy"}}}}
-    path = rows(tmp_path, bad, good)
-    found, results = judged(path)
-    assert [one.text for one in found] == ["4", ""]
-    export_results(path, tmp_path / "out.jsonl", results)
-    first, second = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert first == bad
-    assert [result["trace"] for result in second.pop("surefoot")] == [one.id for one in found]
-    assert second == good
-
-
 def test_records_need_no_import(tmp_path):
     path = tmp_path / "traces.jsonl"
     write_records(path, [Trace(problem_id="p", text="a")])
     with pytest.raises(RecordError, match="already holds records of this package"):
         read(path)
-
-
-def test_only_imported_traces_are_written_back(tmp_path):
-    traces, results = judged(rows(tmp_path, *PLAIN))
-    bare = traces[0].model_copy(update={"meta": {}})
-    found = results_of([bare], results[0].labels, [])
-    with pytest.raises(RecordError, match="was not made by surefoot import"):
-        export_results(tmp_path / "rows.jsonl", tmp_path / "out.jsonl", found)
-    with pytest.raises(RecordError, match=r"rows is written as \.jsonl"):
-        export_results(tmp_path / "rows.jsonl", tmp_path / "out.csv", results)
-    with pytest.raises(RecordError, match=r"no trace of .* has a label or a score"):
-        export_results(tmp_path / "rows.jsonl", tmp_path / "out.jsonl", [])
 
 
 def test_one_broken_log_of_several_is_named_and_the_others_are_read(tmp_path):

@@ -11,19 +11,9 @@ from typing import Any
 import pytest
 
 from surefoot.errors import RecordError
-from surefoot.formats import (
-    FOLDER,
-    RECORDS,
-    ImportContext,
-    ImportSettings,
-    detect_format,
-    export_results,
-    import_traces,
-    results_of,
-)
+from surefoot.formats import FOLDER, RECORDS, ImportContext, ImportSettings, detect_format, import_traces
 from surefoot.io import ReadReport, write_records
-from surefoot.records import Problem, StepLabel, Trace
-from surefoot.segment import cut_trace
+from surefoot.records import Problem, Trace
 
 DATA = Path(__file__).parents[1] / "data"
 CHAT = {"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]}
@@ -157,33 +147,6 @@ def test_files_of_many_formats_and_broken_ones(tmp_path: Path) -> None:
     assert reading.context.no_runs == ["package.json: no messages, steps or solutions"]
     assert reading.context.report.left_out["files .md"] == 1
     assert reading.context.report.left_out["files .txt"] == 1
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["claude-code.jsonl", "codex.jsonl", "gemini-cli.jsonl", "mini-swe-agent.traj.json", "opencode.json"],
-)
-def test_labels_go_back_into_the_file_of_their_run(tmp_path: Path, name: str) -> None:
-    for folder in ("a", "b"):
-        put(tmp_path, f"{folder}/{name}", DATA / name)
-    traces = [cut_trace(trace) for trace in Reading(tmp_path).traces]
-    labels = [
-        StepLabel(
-            trace_id=trace.id,
-            step=0,
-            kind="correctness",
-            value=-1.0 if trace.meta["import"]["file"].startswith("b/") else 1.0,
-            source="s",
-        )
-        for trace in traces
-    ]
-    out = tmp_path / f"out{Path(name).suffix}"
-    of_one = len(traces) // 2
-    written = export_results(tmp_path / "b" / name, out, results_of(traces, labels, []))
-    assert written[1] == of_one
-    text = out.read_text()
-    row = json.loads(text.splitlines()[0] if name.endswith(".jsonl") else text)
-    assert [column["score"] for column in row["surefoot"]] == [0.0] * of_one
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:

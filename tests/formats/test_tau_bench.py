@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from surefoot.errors import RecordError
-from surefoot.formats import (
-    ImportContext,
-    ImportSettings,
-    detect_format,
-    export_results,
-    import_traces,
-    results_of,
-)
+from surefoot.formats import ImportContext, ImportSettings, detect_format, import_traces
 from surefoot.io import ReadReport
-from surefoot.records import Problem, StepLabel, Trace
+from surefoot.records import Problem, Trace
 from surefoot.segment import segment_trace
 
 DATA = Path(__file__).parents[1] / "data"
@@ -31,13 +22,6 @@ def read(path: Path) -> tuple[list[tuple[Problem, Trace]], ReadReport]:
     context = ImportContext(settings=ImportSettings(), report=ReadReport())
     found = list(import_traces(path, detect_format(path), context))
     return [(one.problem, one.trace) for one in found if one.problem and one.trace], context.report
-
-
-def labelled(trace: Trace, values: Sequence[int]) -> list[StepLabel]:
-    return [
-        StepLabel(trace_id=trace.id, step=step, kind="correctness", value=value, source="rules", reason="why")
-        for step, value in enumerate(values)
-    ]
 
 
 def test_a_run_of_tau_bench():
@@ -76,38 +60,6 @@ def test_a_simulation_of_tau2():
     assert trace.meta["gold_actions"] == [
         {"name": "cancel", "arguments": {"id": "R1"}, "requestor": "assistant"}
     ]
-
-
-def test_labels_are_written_beside_each_run(tmp_path: Path):
-    ((_, trace),), _ = read(DATA / "tau-bench.json")
-    cut = segment_trace(trace)
-    results = results_of([cut], labelled(cut, [1, -1]), [])
-    assert export_results(DATA / "tau-bench.json", tmp_path / "out.json", results) == ("tau-bench", 1)
-    (before,) = json.loads((DATA / "tau-bench.json").read_text())
-    after = json.loads((tmp_path / "out.json").read_text())
-    (own,) = after.pop("surefoot")
-    assert after == before
-    assert [(step["message"], step["labels"][0]["value"]) for step in own["steps"]] == [(2, 1), (4, -1)]
-
-
-def test_labels_are_written_beside_the_simulations(tmp_path: Path):
-    ((_, trace),), _ = read(DATA / "tau2.json")
-    cut = segment_trace(trace, granularity="message")
-    results = results_of([cut], labelled(cut, [0, 1, -1]), [])
-    assert export_results(DATA / "tau2.json", tmp_path / "out.json", results) == ("tau2", 1)
-    before, after = (json.loads(path.read_text()) for path in (DATA / "tau2.json", tmp_path / "out.json"))
-    (own,) = after.pop("surefoot")
-    assert after == before
-    assert own["trace"] == before["simulations"][0]["id"]
-    assert [(step["message"], step["labels"][0]["value"]) for step in own["steps"]] == [
-        (1, 0),
-        (5, 1),
-        (8, -1),
-    ]
-    before["simulations"][0]["messages"][0]["content"] = "Hello!"
-    (tmp_path / "other.json").write_text(json.dumps(before))
-    with pytest.raises(RecordError, match="was not made from row 1 of this file"):
-        export_results(tmp_path / "other.json", tmp_path / "out.json", results)
 
 
 def test_a_simulation_in_a_file_of_its_own_and_one_of_voice(tmp_path: Path):

@@ -123,45 +123,20 @@ def test_plain_rows_are_scored_without_an_import(folder, prm):
     assert "1 traces scored" in ended.err
 
 
-def test_an_inspect_log_is_scored_and_gets_its_score(folder, prm):
+def test_an_inspect_log_is_scored(folder, prm):
     Path("run.eval").write_bytes((DATA / "inspect.eval").read_bytes())
     ended = good("import", "run.eval", "--out", "mine", *EXACT)
     assert "2 problems, 2 traces with 8 steps, 2 of them graded" in ended.err
     assert list(Path("mine/attachments").glob("*.png"))
-    good(
-        "score", "-m", prm, "mine/traces.jsonl", "--problems", "mine/problems.jsonl", "--out", "scores.jsonl"
-    )
-    good(
-        "export",
-        "run.eval",
-        "--scores",
-        "scores.jsonl",
-        "--traces",
-        "mine/traces.jsonl",
-        "--out",
-        "scored.eval",
-    )
-    again = good("import", "scored.eval", "--out", "again", *EXACT)
-    assert "2 traces with 8 steps" in again.err
+    files = ("mine/traces.jsonl", "--problems", "mine/problems.jsonl", "--out", "scores.jsonl")
+    assert "2 traces scored" in good("score", "-m", prm, *files).err
 
 
-def test_spans_are_scored_and_get_events(folder, prm):
+def test_spans_are_scored(folder, prm):
     Path("spans.json").write_bytes((DATA / "genai-otlp.json").read_bytes())
     good("import", "spans.json", "--out", "mine")
-    good(
-        "score", "-m", prm, "mine/traces.jsonl", "--problems", "mine/problems.jsonl", "--out", "scores.jsonl"
-    )
-    good(
-        "export",
-        "spans.json",
-        "--scores",
-        "scores.jsonl",
-        "--traces",
-        "mine/traces.jsonl",
-        "--out",
-        "events.jsonl",
-    )
-    assert Path("events.jsonl").read_text().count("gen_ai.evaluation.result") == 5
+    files = ("mine/traces.jsonl", "--problems", "mine/problems.jsonl", "--out", "scores.jsonl")
+    assert "1 traces scored" in good("score", "-m", prm, *files).err
 
 
 @pytest.mark.parametrize(
@@ -177,7 +152,6 @@ def test_spans_are_scored_and_get_events(folder, prm):
         ),
         (("import", "picture.json", "--out", "x"), "neither JSON Lines"),
         (("segment", "nowhere.jsonl"), "nowhere.jsonl"),
-        (("export", "answers.jsonl", "--traces", "t.jsonl", "--out", "x"), "give --labels, --scores or both"),
     ],
     ids=lambda value: "-".join(value)[:40] if isinstance(value, tuple) else "",
 )

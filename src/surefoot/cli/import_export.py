@@ -231,23 +231,17 @@ class SegmentTraces(Command):
 
 
 class Export(Command):
-    """Write labels and scores into a copy of an imported file, or records in another format.
+    """Write a directory of problems, traces and labels in another format.
 
-    Without `--to`, the copy has the original's format: rows get a column `surefoot`, an Inspect log gets a
-    score, and for spans the output holds `gen_ai.evaluation.result` events (OTLP in JSON).
-
-    With `--to`, a directory of problems, traces and labels is written in another format: one that holds
-    labelled traces, or all records as JSON Lines or Parquet.
-
-    Example: `surefoot export run.eval --traces mine/traces.jsonl --scores scores.jsonl --out scored.eval`
+    That is one that holds labelled traces, or all records as JSON Lines or Parquet.
 
     Example: `surefoot export prm800k --to stepwise --neutral bad --out steps.jsonl`
     """
 
     source: Annotated[str, Flag(argument=True, file=True)]
-    """File that was imported; with `--to`, a directory of records."""
-    to: Literal["jsonl", "label-studio", "parquet", "processbench", "stepwise"] | None = None
-    """Format of the output; by default a copy of the imported file."""
+    """Directory of records, as `surefoot import` writes it."""
+    to: Literal["jsonl", "label-studio", "parquet", "processbench", "stepwise"]
+    """Format of the output."""
     traces: o.Traces | None = None
     labels: o.Labels | None = None
     scores: Annotated[str | None, o.INPUT] = Field(default=None, description="File of step scores.")
@@ -261,8 +255,6 @@ class Export(Command):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.to is None and self.traces is None:
-            raise ValueError("'traces' is needed without 'to'")
         if self.to in ("jsonl", "parquet") and Path(self.out).suffix in FILE_ENDINGS:
             raise ValueError(f"'out' {self.out} is a directory with 'to' {self.to}: leave out the ending")
         return self
@@ -274,27 +266,10 @@ class Export(Command):
         return [Path(self.out) / f"{name}.{self.to}" for name in _RECORDS]
 
     def run(self) -> None:
-        if self.to is None:
-            self._write_back()
-        elif self.to in ("jsonl", "parquet"):
+        if self.to in ("jsonl", "parquet"):
             self._write_records(self.to)
         else:
             self._write_format(self.to)
-
-    def _write_back(self) -> None:
-        if self.labels is None and self.scores is None:
-            raise RecordError("nothing to write back: give --labels, --scores or both")
-        results = formats.results_of(
-            read_table(self.traces or "", Trace),
-            read_table(self.labels, StepLabel) if self.labels else [],
-            read_table(self.scores, StepScores) if self.scores else [],
-        )
-        name, written = formats.export_results(Path(self.source), Path(self.out), results)
-        if not written:
-            raise RecordError(
-                f"{self.source}: none of the {len(results)} traces is in it; give the file imported"
-            )
-        note(f"{self.out}: labels and scores of {written} traces, as {name}")
 
     def _write_records(self, ending: str) -> None:
         tables = {

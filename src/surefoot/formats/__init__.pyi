@@ -10,8 +10,6 @@ from .code_problems import read_mbpp_check as read_mbpp_check
 from .imports import ImportContext as ImportContext
 from .imports import ImportedTrace as ImportedTrace
 from .imports import ImportSettings as ImportSettings
-from .imports import TraceResults as TraceResults
-from .imports import results_of as results_of
 from .label_studio import LABELLING_CONFIG as LABELLING_CONFIG
 from .label_studio import read_label_studio as read_label_studio
 from .label_studio import write_label_studio as write_label_studio
@@ -31,7 +29,6 @@ from .registry import FORMATS as FORMATS
 from .registry import RECORDS as RECORDS
 from .registry import Format as Format
 from .registry import detect_format as detect_format
-from .registry import export_results as export_results
 from .registry import import_traces as import_traces
 from .registry import read_source as read_source
 from .registry import with_file as with_file

@@ -43,7 +43,7 @@ def read_atif(path: Path | str, context: ImportContext) -> Iterator[ImportedTrac
     """
 
     def build(number: int, row: Any) -> Iterator[ImportedTrace]:
-        note = row_note("atif", number, row)
+        note = row_note("atif", number)
         wrapped = isinstance(row, Mapping) and isinstance(row.get("trajectory"), Mapping)
         for where, trajectory in _trajectories(str(number), row["trajectory"] if wrapped else row):
             is_main = where == str(number)

@@ -83,7 +83,7 @@ def _traces(
             "sample": index,
             "finish_reason": choice.get("finish_reason"),
             "usage": reported_usage(usage, calls=1) if index == 0 else Usage(),
-            "meta": {IMPORT_KEY: {**row_note("batch", number, row), "choice": index}},
+            "meta": {IMPORT_KEY: {**row_note("batch", number), "choice": index}},
         }
         if "text" in choice and "message" not in choice:
             yield ImportedTrace(problem=problem, trace=Trace(text=choice["text"], **fields))

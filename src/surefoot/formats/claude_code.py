@@ -46,7 +46,7 @@ def read_claude_code(path: Path | str, context: ImportContext) -> Iterator[Impor
     """
 
     def build(number: int, rows: Sequence[Mapping[str, Any]]) -> Iterator[ImportedTrace]:
-        note = row_note("claude-code", number, rows)
+        note = row_note("claude-code", number)
         events = _kept(rows, context)
         name = next(
             (str(name) for row in rows if (name := row.get("sessionId") or row.get("session_id"))), ""

@@ -1,20 +1,17 @@
-"""What the readers of logs and rows share: settings, messages, notes of origin, results to write back."""
+"""What the readers of logs and rows share: settings, messages, notes of origin."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from pydantic import Field
-from pydantic_core import to_json
 
 from surefoot.errors import RecordError
 from surefoot.formats.account import fields_summary
-from surefoot.formats.rows import Row, build_rows, raw_rows
+from surefoot.formats.rows import Row, build_rows
 from surefoot.io.files import ReadReport
-from surefoot.labels import LabelRule, binary_labels
 from surefoot.messages import StoreAttachment, read_messages, tool_fields
 from surefoot.records import (
     ALREADY_READ,
@@ -23,19 +20,14 @@ from surefoot.records import (
     Problem,
     Reasoning,
     StepLabel,
-    StepScores,
     Tool,
     Trace,
     Usage,
-    content_id,
-    id_of_json,
     reported_count,
 )
 
 IMPORT_KEY: Final = "import"
 """``Trace.meta`` entry with the format that a trace came from, and its place in the file."""
-RESULTS_KEY: Final = "surefoot"
-"""Field that holds labels and scores in files of other formats."""
 NO_TASK: Final = "(the file does not contain the task)"
 """Text of the problem of a run whose file lacks it, such as a stream of events."""
 
@@ -135,7 +127,7 @@ class ImportContext:
         run: Callable[[Any, dict[str, Any], ImportContext], ImportedTrace],
     ) -> Iterator[ImportedTrace]:
         """:meth:`rows` for a format with one run a row; ``run`` takes the row, its note and this context."""
-        return self.rows(rows, lambda number, row: [run(row, row_note(name, number, row), self)])
+        return self.rows(rows, lambda number, row: [run(row, row_note(name, number), self)])
 
     def count_value(self, column: str, value: Any, *, is_read: bool) -> None:
         """Count a value of a column."""
@@ -340,128 +332,6 @@ def task_of(messages: Sequence[Message]) -> str:
     )
 
 
-def row_note(name: str, number: int, row: Any) -> dict[str, Any]:
-    """``Trace.meta`` note of a row: its place, and a hash of its content that detects another file.
-
-    Of a session (a list of rows) the first row counts.
-    """
-    first = row[0] if isinstance(row, list) and row else row
-    return {"format": name, "row": number, "hash": origin_hash(first)}
-
-
-def origin_hash(content: Any) -> str:
-    """A hash of JSON that a trace was made from; :func:`content_id` takes ten times as long for long rows."""
-    try:
-        return id_of_json(to_json(content))
-    except (ValueError, TypeError):  # half a surrogate pair, a type that JSON lacks
-        return content_id(content)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TraceResults:
-    """Labels and scores of one trace, to be written back into a copy of the original."""
-
-    trace: Trace
-    labels: Sequence[StepLabel]
-    scores: Sequence[StepScores]
-
-    @property
-    def note(self) -> Mapping[str, Any]:
-        """The trace's place in the file that it was imported from."""
-        note: Mapping[str, Any] = self.trace.meta[IMPORT_KEY]
-        return note
-
-    @property
-    def steps(self) -> list[dict[str, Any]]:
-        """An object for each step: its span, kind, labels and scores."""
-        rows: list[dict[str, Any]] = []
-        for index, step in enumerate(self.trace.steps):
-            labels = [
-                {
-                    "kind": label.kind,
-                    "value": label.value,
-                    "source": label.source,
-                    "reason": label.reason or label.evidence.message,
-                }
-                for label in self.labels
-                if label.step == index
-            ]
-            scores = {row.scorer: row.scores[index] for row in self.scores if index < len(row.scores)}
-            rows.append(
-                {"step": index, **step.model_dump(exclude_none=True), "labels": labels, "scores": scores}
-            )
-        return rows
-
-    @property
-    def summary(self) -> float | None:
-        """The lowest step score; without scores, the share of good steps among the labelled ones."""
-        scores = [value for row in self.scores for value in row.scores if value is not None]
-        if scores:
-            return min(scores)
-        rule = LabelRule(neutral="drop", good_above=0.0)
-        labels = binary_labels(self.labels, len(self.trace.steps), rule)
-        signs = [label.good for label in labels if label.good is not None]
-        return sum(signs) / len(signs) if signs else None
-
-    @property
-    def explanation(self) -> str:
-        """The meaning of ``summary``."""
-        if any(value is not None for row in self.scores for value in row.scores):
-            return "lowest step score of " + ", ".join(row.scorer for row in self.scores)
-        return "share of labelled steps that are good"
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """The summary and all steps, as written into other formats."""
-        return {"score": self.summary, "of": self.explanation, "steps": self.steps}
-
-
-def results_of(
-    traces: Iterable[Trace], labels: Iterable[StepLabel], scores: Iterable[StepScores]
-) -> list[TraceResults]:
-    """Traces with their labels and scores; traces without either are left out."""
-    labels_by_trace: dict[str, list[StepLabel]] = {}
-    for label in labels:
-        labels_by_trace.setdefault(label.trace_id, []).append(label)
-    scores_by_trace: dict[str, list[StepScores]] = {}
-    for row in scores:
-        scores_by_trace.setdefault(row.trace_id, []).append(row)
-    return [
-        TraceResults(
-            trace=trace,
-            labels=labels_by_trace.get(trace.id, ()),
-            scores=scores_by_trace.get(trace.id, ()),
-        )
-        for trace in traces
-        if trace.id in labels_by_trace or trace.id in scores_by_trace
-    ]
-
-
-def check_origin(original: Path, where: object, content: Any, result: TraceResults) -> None:
-    """Raise ``RecordError`` unless the trace was made from ``content``, the row at its place now."""
-    if result.note.get("hash") != origin_hash(content):
-        raise RecordError(
-            f"{original}: trace {result.trace.id} was not made from {where} of this file; give the file that "
-            "was imported, unchanged"
-        )
-
-
-def rows_with_results(
-    original: Path, results: Mapping[str, TraceResults]
-) -> Iterator[tuple[Any, Sequence[TraceResults]]]:
-    """Each row of ``original`` with its results, for formats whose notes have the row's number.
-
-    Raises ``RecordError`` if a trace was made from another row than the one at its place, or from none.
-    """
-    by_row: dict[int, list[TraceResults]] = {}
-    for result in results.values():
-        by_row.setdefault(result.note["row"], []).append(result)
-    for number, row in raw_rows(original):
-        if isinstance(row, ValueError):
-            continue
-        matches = by_row.pop(number, ())
-        for result in matches:
-            check_origin(original, f"row {number}", row, result)
-        yield row, matches
-    for number, [result, *_] in by_row.items():
-        check_origin(original, f"row {number}", None, result)
+def row_note(name: str, number: int) -> dict[str, Any]:
+    """``Trace.meta`` note of a row: its format, and its place in the file."""
+    return {"format": name, "row": number}

@@ -6,7 +6,6 @@ tools come from its first model call. Inspect itself is not needed.
 
 from __future__ import annotations
 
-import json
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,19 +18,8 @@ from pydantic_core import from_json
 from surefoot.errors import RecordError
 from surefoot.extras import need
 from surefoot.formats.account import count_fields
-from surefoot.formats.imports import (
-    RESULTS_KEY,
-    ImportContext,
-    ImportedTrace,
-    TraceResults,
-    check_assistant,
-    check_origin,
-    origin_hash,
-    run_on,
-    task_of,
-)
+from surefoot.formats.imports import ImportContext, ImportedTrace, check_assistant, run_on, task_of
 from surefoot.formats.rows import Row
-from surefoot.io.atomic import atomic_file, write_json
 from surefoot.io.files import ReadReport, readable, shortened
 from surefoot.io.limits import FileLimits, RowSize, open_bounded, read_whole
 from surefoot.records import Problem
@@ -63,43 +51,6 @@ def is_inspect_archive(path: Path) -> bool:
 def read_inspect_log(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
     """One trace per sample and epoch, one sample at a time for ``.eval``; samples are numbered from 1."""
     return context.rows(_samples(Path(path), context.report), lambda _, sample: [_trace(sample, context)])
-
-
-def write_inspect_log(original: Path, path: Path, results: Mapping[str, TraceResults]) -> int:
-    """Copy the log ``original`` with a score ``surefoot`` on each sample that has results.
-
-    Its value is the lowest step score, or without scores the share of labelled steps that are good; its
-    metadata has labels and scores of every step. Returns the number of changed samples. Raises
-    ``RecordError`` for a sample of another log.
-    """
-    changed = 0
-
-    def scored(sample: Any) -> Any:
-        nonlocal changed
-        result = results.get(_place(sample)) if isinstance(sample, Mapping) else None
-        if result is None:
-            return sample
-        check_origin(original, f"sample {_place(sample)}", sample.get("messages"), result)
-        changed += 1
-        metadata = {"steps": result.steps}
-        score = {"value": result.summary, "metadata": metadata, "explanation": result.explanation}
-        return {**sample, "scores": {**(sample.get("scores") or {}), RESULTS_KEY: score}}
-
-    if not zipfile.is_zipfile(original):
-        log = _log(original)
-        write_json(path, {**log, "samples": [scored(sample) for sample in log.get("samples") or ()]})
-        return changed
-    with (
-        _open_archive(original) as source,
-        atomic_file(path) as stream,
-        zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as target,
-    ):
-        for entry in source.infolist():
-            content = _content(source, entry)
-            if entry.filename.startswith("samples/"):
-                content = json.dumps(scored(from_json(content)), ensure_ascii=False).encode()
-            target.writestr(entry.filename, content)
-    return changed
 
 
 def _samples(path: Path, report: ReadReport) -> Iterator[Row]:
@@ -221,7 +172,7 @@ def _trace(sample: Any, context: ImportContext) -> ImportedTrace:
     score: Mapping[str, Any] = next(iter((sample.get("scores") or {}).values()), {})
     outcome = _outcome(score.get("value"))
     has_answer = any(message.role == "assistant" for message in messages)
-    note = {"format": "inspect", "sample": _place(sample), "hash": origin_hash(sample["messages"])}
+    note = {"format": "inspect", "sample": _place(sample)}
     calls = (event for event in sample.get("events") or () if event.get("event") == "model")
     return run_on(
         problem,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from surefoot.errors import RecordError
 from surefoot.failures import fields_failed
-from surefoot.formats.imports import ImportContext, ImportedTrace, row_note, run_of
+from surefoot.formats.imports import ImportContext, ImportedTrace, run_of
 from surefoot.formats.rows import Row, raw_rows
 from surefoot.io.limits import FileLimits, RowSize
 from surefoot.records import as_json
@@ -60,27 +60,24 @@ def read_openhands(path: Path | str, context: ImportContext) -> Iterator[Importe
     action, and the trace lists no tools, because the schemas belong to other names. A user's commands are
     user messages.
     """
-    return context.rows(
-        _runs(raw_rows(path)),
-        lambda number, pair: [_trace(row_note("openhands", number, pair[0]), pair[1], context)],
-    )
+    return context.runs("openhands", _runs(raw_rows(path)), _trace)
 
 
 def _runs(rows: Iterable[Row]) -> Iterator[Row]:
-    """The first row and the content of each run of a file; rows that are events form one run."""
+    """The content of each run of a file, with the number of its first row; rows that are events form one."""
     first, events, size = 0, [], RowSize(FileLimits.from_environment())
     for number, row in rows:
         if not _is_event(row):
-            yield number, row if isinstance(row, ValueError) else (row, row)
+            yield number, row
             continue
         size.add(len(as_json(row)))
         first = first or number
         events.append(row)
     if events:
-        yield first, (events[0], {"events": events})
+        yield first, {"events": events}
 
 
-def _trace(note: dict[str, Any], row: Any, context: ImportContext) -> ImportedTrace:
+def _trace(row: Any, note: dict[str, Any], context: ImportContext) -> ImportedTrace:
     events = _events_of(row)
     if events is None:
         raise RecordError("a run of OpenHands has its events in 'history', 'trajectory' or 'events'")

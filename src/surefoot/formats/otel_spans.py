@@ -2,8 +2,7 @@
 
 Read are OTLP in JSON (``resourceSpans``), the SDK's output (``ReadableSpan.to_json``), rows of attributes,
 and the spans that Phoenix exports. The model calls of one trace are joined to conversations: a call whose
-input continues a conversation belongs to it. Written are ``gen_ai.evaluation.result`` events, as OTLP log
-records.
+input continues a conversation belongs to it.
 """
 
 from __future__ import annotations
@@ -24,16 +23,15 @@ from surefoot.formats.imports import (
     ROW_ERRORS,
     ImportContext,
     ImportedTrace,
-    TraceResults,
     check_assistant,
     require_object,
     run_on,
     task_of,
     with_reasoning_tokens,
 )
-from surefoot.formats.rows import raw_rows, rejection, write_rows
+from surefoot.formats.rows import raw_rows, rejection
 from surefoot.io.files import shortened
-from surefoot.records import Message, Problem, now, reported_count
+from surefoot.records import Message, Problem, reported_count
 
 _ENVELOPES: Final = {"resourceSpans", "resource_spans"}
 _INDEXED: Final = re.compile(r"^.+?\.\d+\..+$")
@@ -103,18 +101,6 @@ def read_spans(
         return _traces(trace, chats[trace], spans[trace], context, name)
 
     yield from context.rows(rows, build)
-
-
-def write_otel_events(_: Path, path: Path, results: Mapping[str, TraceResults]) -> int:
-    """Write one ``gen_ai.evaluation.result`` event for each label and score of a step, and for each trace.
-
-    An event is an OTLP log record with the trace and span of the call that wrote the step. Returns the number
-    of traces with events.
-    """
-    records = [record for result in results.values() for record in _events(result)]
-    scope = {"scope": {"name": "surefoot"}, "logRecords": records}
-    write_rows(path, [{"resourceLogs": [{"resource": {"attributes": []}, "scopeLogs": [scope]}]}])
-    return len(results)
 
 
 @dataclass(kw_only=True)
@@ -238,15 +224,7 @@ def _trace(trace_id: str, otel_id: str, chat: _Conversation, form: str) -> Impor
     check_assistant(chat.messages)
     last = chat.calls[-1]
     model = last.first("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
-    response_ids = {
-        span.span_id: span.attributes["gen_ai.response.id"]
-        for span in chat.calls
-        if "gen_ai.response.id" in span.attributes
-    }
-    note = {
-        "format": form, "conversation": trace_id, "trace_id": otel_id, "spans": chat.spans,
-        "responses": response_ids,
-    }  # fmt: skip
+    note = {"format": form, "conversation": trace_id, "trace_id": otel_id, "spans": chat.spans}
     return run_on(
         Problem(text=task_of(chat.messages)),
         chat.messages,
@@ -425,48 +403,3 @@ def timestamp(value: Any) -> float:
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     return int(value or 0) / 1e9
-
-
-def _events(result: TraceResults) -> Iterator[dict[str, Any]]:
-    trace_id, spans, responses = (result.note[name] for name in ("trace_id", "spans", "responses"))
-    for step in result.steps:
-        span = spans[step["message"]]
-        attributes = {"surefoot.step": step["step"], "surefoot.step.kind": step["kind"]}
-        attributes |= {"gen_ai.response.id": responses[span]} if span in responses else {}
-        for label in step["labels"]:
-            name = f"{label['source']}.{label['kind']}"
-            yield evaluation_event(trace_id, span, name, label["value"], label["reason"], attributes)
-        for scorer, score in step["scores"].items():
-            yield evaluation_event(trace_id, span, f"{scorer}.step", score, None, attributes)
-    last = next((span for span in reversed(spans) if span), None)
-    yield evaluation_event(trace_id, last, "surefoot.trace", result.summary, result.explanation, {})
-
-
-def evaluation_event(
-    trace_id: str,
-    span_id: str | None,
-    name: str,
-    value: float | None,
-    explanation: str | None,
-    attributes: Mapping[str, Any],
-) -> dict[str, Any]:
-    """A ``gen_ai.evaluation.result`` event, as an OTLP log record."""
-    attributes = {"gen_ai.evaluation.name": name, **attributes}
-    attributes |= {} if value is None else {"gen_ai.evaluation.score.value": float(value)}
-    attributes |= {} if explanation is None else {"gen_ai.evaluation.explanation": explanation}
-    timestamp = str(int(now().timestamp()) * 10**9)
-    return {
-        "timeUnixNano": timestamp,
-        "observedTimeUnixNano": timestamp,
-        "eventName": "gen_ai.evaluation.result",
-        "severityNumber": 9,
-        "traceId": trace_id,
-        **({} if span_id is None else {"spanId": span_id}),
-        "attributes": [{"key": key, "value": _as_otlp_value(item)} for key, item in attributes.items()],
-    }
-
-
-def _as_otlp_value(value: Any) -> dict[str, Any]:
-    if isinstance(value, float):
-        return {"doubleValue": value}
-    return {"intValue": str(value)} if isinstance(value, int) else {"stringValue": str(value)}

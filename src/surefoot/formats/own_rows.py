@@ -11,7 +11,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,20 +19,16 @@ from pydantic_core import from_json
 from surefoot.errors import RecordError
 from surefoot.formats.imports import (
     IMPORT_KEY,
-    RESULTS_KEY,
     ImportContext,
     ImportedTrace,
-    TraceResults,
     check_assistant,
     record_tools,
     require_object,
     row_note,
-    rows_with_results,
     task_of,
 )
 from surefoot.formats.python_text import python_value
-from surefoot.formats.rows import TraceBuilder, joined_trace, raw_rows, write_rows
-from surefoot.io.atomic import write_json
+from surefoot.formats.rows import TraceBuilder, joined_trace, raw_rows
 from surefoot.records import Message, Problem, Trace, ending_of
 
 _GUESSES: Mapping[str, tuple[str, ...]] = {
@@ -82,27 +77,6 @@ def holds_traces(row: Any) -> bool:
     return bool(names & row.keys()) or any(_messages(_plain(value)) is not None for value in row.values())
 
 
-def write_own_rows(original: Path, path: Path, results: Mapping[str, TraceResults]) -> int:
-    """Copy the rows of ``original`` with labels and scores in a column ``surefoot``, one object per trace.
-
-    The ending chooses between JSON Lines and JSON (an array, or the object of a single row), whatever the
-    original was. Returns the number of traces written. Raises ``RecordError`` for a trace of another file.
-    """
-
-    def rows() -> Iterator[dict[str, Any]]:
-        for row, matches in rows_with_results(original, results):
-            column = [{"trace": result.trace.id, **result.row} for result in matches]
-            if isinstance(row, Mapping):
-                yield {**row, RESULTS_KEY: column} if column else dict(row)
-
-    head = list(islice(copies := rows(), 2))
-    if len(head) == 1 and path.suffix in (".json", ".traj"):
-        write_json(path, head[0])
-    else:
-        write_rows(path, chain(head, copies))
-    return len(results)
-
-
 class _Columns:
     """The file's columns by content: named by the settings, or guessed from the first row that has them."""
 
@@ -122,7 +96,7 @@ class _Columns:
             self._columns = self._guess(row)
             self._filled |= filled
         values = {content: self._value(row, content) for content in self._columns}
-        note = row_note("rows", number, row)
+        note = row_note("rows", number)
         fields: dict[str, Any] = {
             "policy": _text(values.get("policy")),
             "outcome": _outcome(values.get("outcome")),

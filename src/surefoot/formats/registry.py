@@ -19,28 +19,16 @@ from surefoot.formats.claude_code import is_claude_code, read_claude_code
 from surefoot.formats.code_problems import read_humaneval, read_mbpp, read_mbpp_check
 from surefoot.formats.codex import is_codex, read_codex
 from surefoot.formats.gemini_cli import is_gemini_cli, read_gemini_cli
-from surefoot.formats.imports import (
-    IMPORT_KEY,
-    ROW_ERRORS,
-    ImportContext,
-    ImportedTrace,
-    ImportSettings,
-    TraceResults,
-)
-from surefoot.formats.inspect_log import (
-    is_inspect_archive,
-    is_inspect_log,
-    read_inspect_log,
-    write_inspect_log,
-)
+from surefoot.formats.imports import IMPORT_KEY, ROW_ERRORS, ImportContext, ImportedTrace, ImportSettings
+from surefoot.formats.inspect_log import is_inspect_archive, is_inspect_log, read_inspect_log
 from surefoot.formats.label_studio import read_label_studio, write_label_studio
 from surefoot.formats.math_shepherd import TAG, read_math_shepherd
 from surefoot.formats.mini_swe_agent import is_mini_swe_agent, read_mini_swe_agent
 from surefoot.formats.observations import is_langfuse, is_langsmith, read_langfuse, read_langsmith
 from surefoot.formats.opencode import is_opencode, is_opencode_database, read_opencode
 from surefoot.formats.openhands import is_openhands, read_openhands
-from surefoot.formats.otel_spans import is_otel_spans, read_otel_spans, write_otel_events
-from surefoot.formats.own_rows import holds_traces, read_own_rows, write_own_rows
+from surefoot.formats.otel_spans import is_otel_spans, read_otel_spans
+from surefoot.formats.own_rows import holds_traces, read_own_rows
 from surefoot.formats.prm800k import read_prm800k, read_prm800k_steps
 from surefoot.formats.prmbench import read_prmbench, read_prmbench_controls
 from surefoot.formats.problems import read_gsm8k, read_gsm8k_solutions, read_math500
@@ -73,9 +61,6 @@ Item = Problem | ProblemTrace | LabelledTrace
 Detector = Callable[[Mapping[str, Any]], bool]
 DatasetReader = Callable[..., Iterator[Item]]
 LogReader = Callable[[Path | str, ImportContext], Iterator[ImportedTrace]]
-WriteBack = Callable[[Path, Path, Mapping[str, TraceResults]], int]
-
-_JSON = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +76,6 @@ class Format:
     """Writer of labelled traces to a path."""
     two_signs: bool = False
     """Whether labels can only be good or bad; ``write`` then also takes ``neutral`` and ``threshold``."""
-    write_back: WriteBack | None = None
-    """Copies the original with results, by their place; returns the number of traces written."""
-    place: str = ""
-    """The place of a trace in its original, as a template over its import note."""
-    endings: tuple[str, ...] = _JSON
-    """Endings of files that ``write_back`` writes."""
 
 
 def _has(*fields: str) -> Detector:
@@ -130,9 +109,8 @@ def _is_stepwise(row: Mapping[str, Any]) -> bool:
     return "prompt" in row and isinstance(completions, list) and isinstance(labels, list)
 
 
-def _log(detect: Detector, read: LogReader, write_back: WriteBack, place: str, *endings: str) -> Format:
-    endings = endings or _JSON
-    return Format(detect=detect, read_log=read, write_back=write_back, place=place, endings=endings)
+def _log(detect: Detector, read: LogReader) -> Format:
+    return Format(detect=detect, read_log=read)
 
 
 def _dataset(detect: Detector | None, read: DatasetReader, **fields: Any) -> Format:
@@ -141,21 +119,21 @@ def _dataset(detect: Detector | None, read: DatasetReader, **fields: Any) -> For
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
-        "inspect": _log(is_inspect_log, read_inspect_log, write_inspect_log, "{sample}", ".eval", ".json"),
-        "atif": _log(is_atif, read_atif, write_own_rows, "{trajectory}"),
-        "tau-bench": _log(is_tau_bench, read_tau_bench, write_own_rows, "{row}"),
-        "tau2": _log(is_tau2, read_tau2, write_own_rows, "{row}/{simulation}"),
-        "swe-agent": _log(is_swe_agent, read_swe_agent, write_own_rows, "{row}/{sample}", ".traj", *_JSON),
-        "claude-code": _log(is_claude_code, read_claude_code, write_own_rows, "{row}/{subagent}"),
-        "codex": _log(is_codex, read_codex, write_own_rows, "{row}"),
-        "gemini-cli": _log(is_gemini_cli, read_gemini_cli, write_own_rows, "{row}"),
-        "opencode": _log(is_opencode, read_opencode, write_own_rows, "{row}"),
-        "mini-swe-agent": _log(is_mini_swe_agent, read_mini_swe_agent, write_own_rows, "{row}"),
-        "openhands": _log(is_openhands, read_openhands, write_own_rows, "{row}"),
-        "langfuse": _log(is_langfuse, read_langfuse, write_otel_events, "{conversation}"),
-        "langsmith": _log(is_langsmith, read_langsmith, write_otel_events, "{conversation}"),
-        "otel": _log(is_otel_spans, read_otel_spans, write_otel_events, "{conversation}"),
-        "batch": _log(is_batch_output, read_batch_output, write_own_rows, "{row}/{choice}"),
+        "inspect": _log(is_inspect_log, read_inspect_log),
+        "atif": _log(is_atif, read_atif),
+        "tau-bench": _log(is_tau_bench, read_tau_bench),
+        "tau2": _log(is_tau2, read_tau2),
+        "swe-agent": _log(is_swe_agent, read_swe_agent),
+        "claude-code": _log(is_claude_code, read_claude_code),
+        "codex": _log(is_codex, read_codex),
+        "gemini-cli": _log(is_gemini_cli, read_gemini_cli),
+        "opencode": _log(is_opencode, read_opencode),
+        "mini-swe-agent": _log(is_mini_swe_agent, read_mini_swe_agent),
+        "openhands": _log(is_openhands, read_openhands),
+        "langfuse": _log(is_langfuse, read_langfuse),
+        "langsmith": _log(is_langsmith, read_langsmith),
+        "otel": _log(is_otel_spans, read_otel_spans),
+        "batch": _log(is_batch_output, read_batch_output),
         "agent-processbench": _dataset(
             _has("messages", "step_labels", "final_label"), read_agent_processbench
         ),
@@ -182,7 +160,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "stepwise": _dataset(_is_stepwise, read_stepwise, write=write_stepwise, two_signs=True),
         "visual-processbench": _dataset(is_visual_processbench, read_visual_processbench),
         "who-and-when": _dataset(_has("history", "mistake_agent", "mistake_step"), read_who_and_when),
-        "rows": _log(lambda _: True, read_own_rows, write_own_rows, "{row}/{sample}"),
+        "rows": _log(lambda _: True, read_own_rows),
     }
 )
 """All formats; detectors are tried in this order, so the most general one is last."""
@@ -418,38 +396,3 @@ def write_labelled(
             yield item
 
     return form.write(decided(), path, neutral=neutral or "drop", threshold=threshold)
-
-
-def export_results(original: Path, path: Path, results: Iterable[TraceResults]) -> tuple[str, int]:
-    """Write labels and scores back into a copy of ``original``; returns format and traces written.
-
-    Raises ``RecordError`` for traces that were not imported, or from files of several formats, and for a
-    ``path`` with an ending that the format does not use.
-    """
-    by_format: dict[str, dict[str, TraceResults]] = {}
-    writers: dict[str, WriteBack] = {}
-    for result in results:
-        note = result.trace.meta.get(IMPORT_KEY)
-        form = FORMATS.get(note.get("format", "")) if isinstance(note, Mapping) else None
-        if note is None or form is None or form.write_back is None:
-            raise RecordError(
-                f"trace {result.trace.id} was not made by surefoot import; its place in {original} is unknown"
-            )
-        if not original.resolve().as_posix().endswith(note.get("file", "")):
-            continue  # it is from another file of the folder
-        writers[note["format"]] = form.write_back
-        key = form.place.format(**{"sample": 0, "subagent": "", **note})
-        by_format.setdefault(note["format"], {})[key] = result
-    if not by_format:
-        raise RecordError(
-            f"no trace of {original} has a label or a score; give the files that were made from its traces"
-        )
-    if len(by_format) > 1:
-        raise RecordError(
-            f"the traces come from files of {', '.join(by_format)}; give the traces of one file"
-        )
-    [(name, by_place)] = by_format.items()
-    endings = FORMATS[name].endings
-    if not path.name.endswith(endings):
-        raise RecordError(f"{path}: {name} is written as {', '.join(endings)}; change the ending")
-    return name, writers[name](original, path, by_place)

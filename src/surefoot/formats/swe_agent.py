@@ -36,7 +36,7 @@ def read_swe_agent(path: Path | str, context: ImportContext) -> Iterator[Importe
     """
 
     def build(number: int, row: Any) -> Iterator[ImportedTrace]:
-        note = row_note("swe-agent", number, row)
+        note = row_note("swe-agent", number)
         # the fields next to attempts are a copy of the best one
         attempts = row.get("attempts") if isinstance(row, Mapping) else None
         for sample, run in enumerate(attempts if isinstance(attempts, list) and attempts else [row]):

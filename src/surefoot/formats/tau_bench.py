@@ -54,7 +54,7 @@ def read_tau2(path: Path | str, context: ImportContext) -> Iterator[ImportedTrac
             if isinstance(row, ValueError):
                 yield number, row
                 continue
-            note = row_note(_TAU2, number, row)
+            note = row_note(_TAU2, number)
             several = row.get("simulations") if isinstance(row, Mapping) else None
             for index, simulation in enumerate(several if isinstance(several, list) else [row]):
                 shared = {name: value for name, value in row.items() if name != "simulations" and not index}
