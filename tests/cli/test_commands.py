@@ -328,7 +328,6 @@ def test_other_settings_or_items_do_not_mix_with_what_is_there(files, lab_base, 
         (("select", "T", "--rule", "majority", "--aggregate", "odd"), "product"),
         (("import", "T", "--from", "odd", "--out", "x"), "odd"),
         (("export", "T", "--to", "odd", "--out", "x"), "stepwise"),
-        (("export", "T", "--out", "x"), "--to"),
         (("train", "orm", "--problems", "P", "T", "--base=lab", "--out", "x", "--at", "odd"), "--at"),
         (
             ("train", "orm", "--problems", "P", "T", "--base=lab", "--out=x", "--max-length", "1"),

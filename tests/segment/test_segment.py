@@ -158,7 +158,7 @@ def test_names_and_patterns_are_checked():
     with pytest.raises(
         SegmentError,
         match="blank-line, line, sentence, thoughts, turns, step-k, ki, python, "
-        "python-blocks, python-functions, prose-and-code, rocq, lean, regex:PATTERN",
+        "prose-and-code, rocq, lean, regex:PATTERN",
     ):
         segmenter("lines")
     for pattern in ("", "("):

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surefoot.errors import SegmentError
 from surefoot.records import Trace
 from surefoot.segment import ProseAndCode, PythonCode, segment_trace, segmenter
 
@@ -79,25 +78,6 @@ def test_statements():
     assert steps[3:5] == ["    # loop\n    for i in a:\n", "        # inner\n        b += i; c = 2\n"]
 
 
-def test_blocks_and_functions():
-    blocks = [step.strip().splitlines()[0] for step in cut("python-blocks", PROGRAM)]
-    assert blocks == [
-        "import sys",
-        "# about f",
-        "# loop",
-        "if b: continue",
-        "if c:",
-        "elif e:",
-        "else:",
-        "return s",
-        "class C:",
-        "def g(self):",
-        "print(f)",
-    ]
-    functions = [step.strip().splitlines()[0] for step in cut("python-functions", PROGRAM)]
-    assert functions == ["import sys", "# about f", "class C:", "def g(self):", "print(f)"]
-
-
 def test_try_else_finally_and_match():
     text = (
         "try:\n    a\nexcept E:\n    b\nelse:\n    if c:\n        d\nfinally:\n    e\n"
@@ -154,7 +134,7 @@ def test_what_does_not_parse_is_cut_as_far_as_it_does_and_then_at_lines():
     ids=lambda text: repr(text[:12]),
 )
 def test_hostile_programs_have_steps(text):
-    for cutter in (PythonCode(), PythonCode("block"), PythonCode("function"), ProseAndCode()):
+    for cutter in (PythonCode(), ProseAndCode()):
         spans = cutter.segment(text)
         assert spans[0][0] == 0
         assert "".join(text[start:end] for start, end in spans) == text
@@ -199,7 +179,7 @@ TEXTS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(TEXTS)
 def test_any_lines_tile(text):
-    for name in ("python", "python-blocks", "python-functions", "prose-and-code"):
+    for name in ("python", "prose-and-code"):
         steps = cut(name, text)
         assert "".join(steps) == (text if text.strip() else "")
         assert all(step.strip() for step in steps)
@@ -258,8 +238,3 @@ def test_a_fence_that_is_not_python_is_one_step():
         "```rust\na = 1\nb = 2\n```\n",
     ]
     assert cut("prose-and-code", "```\na = 1\nb = 2\n```\n") == ["```\na = 1\n", "b = 2\n```\n"]
-
-
-def test_an_unknown_unit_is_refused():
-    with pytest.raises(SegmentError, match="choose statement, block or function"):
-        PythonCode("word")  # type: ignore[arg-type]

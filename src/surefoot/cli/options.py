@@ -113,8 +113,7 @@ Segment = Annotated[
     str,
     Field(
         description="How text is cut into steps: `blank-line`, `line`, `sentence`, `thoughts`, `turns`, "
-        "`step-k`, `ki`, `python`, `python-blocks`, `python-functions`, `prose-and-code`, "
-        "`rocq`, `lean` or `regex:PATTERN`."
+        "`step-k`, `ki`, `python`, `prose-and-code`, `rocq`, `lean` or `regex:PATTERN`."
     ),
     AfterValidator(_segmenter),
 ]

@@ -1,4 +1,4 @@
-"""Programs into steps: whole lines that make up statements, blocks or functions.
+"""Programs into steps: whole lines that make up statements.
 
 Nothing is executed. A program that does not parse is cut as far as it does, and at its lines from there on.
 """
@@ -10,15 +10,9 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from surefoot.errors import SegmentError
 from surefoot.maths import BLANK_LINE
 from surefoot.segment.spans import Span, fences, tile, tile_at
-
-Unit = Literal["statement", "block", "function"]
-"""``statement``: each one, the head of a compound one (``for x in y:``) apart from its body. ``block``: a run
-of simple statements with the head above it. ``function``: each function and method, what lies between."""
 
 PARSED_CHARACTERS = 2_000_000
 """Characters given to the parser in all for one text: what does not parse is tried again, shorter."""
@@ -35,24 +29,13 @@ class PythonCode:
     A step has whole lines, so statements on one line share a step. ``else:``, ``except …:`` and the like go
     with what follows them, decorators and comments with the statement below them, a docstring with its
     function.
-
-    Raises:
-        SegmentError: ``unit`` is unknown.
     """
-
-    unit: Unit = "statement"
-
-    def __post_init__(self) -> None:
-        if self.unit not in ("statement", "block", "function"):
-            raise SegmentError(f"unit is {self.unit!r}; choose statement, block or function")
 
     def segment(self, text: str) -> list[Span]:
         """Spans that tile ``text``."""
         lines = [match.group() for match in _LINE.finditer(text)]
         parsed, suite = _longest_prefix(lines)
-        cutter = _Cutter(lines, self.unit)
-        cutter.top(suite)
-        starts = {*cutter.first_lines, *range(parsed + 1, len(lines) + 1)}
+        starts = {*_first_lines(lines, suite), *range(parsed + 1, len(lines) + 1)}
         cuts: list[int] = []
         at = 0
         for number, line in enumerate(lines, start=1):
@@ -146,94 +129,33 @@ def _longest_prefix(lines: Sequence[str], tries: int = 64) -> tuple[int, list[as
     return 0, []
 
 
-class _Cutter:
-    """Collects the lines on which steps begin."""
-
-    def __init__(self, lines: Sequence[str], unit: Unit) -> None:
-        self.lines, self.unit = lines, unit
-        self.first_lines: set[int] = set()
-        """Counted from 1."""
-        self._end = 0
-        """Last line of the statements so far."""
-
-    def top(self, suite: Sequence[ast.stmt]) -> None:
-        """Cut a program. It begins with a step in any case."""
-        if self.unit == "function":
-            self._functions(suite)
-        else:
-            self._suite(suite, joins_head=True)
-
-    def _functions(self, suite: Sequence[ast.stmt]) -> None:
-        previous: ast.stmt | None = None
-        for statement in suite:
-            if previous is not None and (_defines(previous) or _defines(statement)):
-                self._cut_after_end(statement)
-            elif previous is None and _defines(statement) and self._end:
-                self._cut_above(statement)
-            if isinstance(statement, ast.ClassDef):
-                self._end = _head_end(statement)
-                self._functions(statement.body)
-            self._end = _last_line(statement)
-            previous = statement
-
-    def _suite(
-        self,
-        suite: Sequence[ast.stmt],
-        *,
-        joins_head: bool = False,
-        after_head: bool = False,
-        doc: bool = False,
-    ) -> None:
-        """Cut one suite: ``joins_head``, its first step begins before it; ``after_head``, right below it."""
-        previous: ast.stmt | None = None
-        for statement in suite:
-            if doc and previous is None and _is_text(statement):
-                self._end = _last_line(statement)
-                doc = False
-                continue
-            joined = self.unit == "block" and not _is_compound(statement)
-            if previous is not None:
-                if not joined or _is_compound(previous):
-                    self._cut_after_end(statement)
-            elif after_head and not joined:
-                self._cut_above(statement)
-            elif not after_head and not joins_head:
-                self._cut_after_end(statement)
-            self._inside(statement)
-            previous = statement
-
-    def _inside(self, statement: ast.stmt) -> None:
-        end = _last_line(statement)
-        while _is_compound(statement):
-            self._end = max(self._end, _head_end(statement))
-            tries = isinstance(statement, ast.Try | ast.TryStar)
-            body: Sequence[ast.stmt] = getattr(statement, "body", ())
-            self._suite(body, joins_head=tries, after_head=not tries, doc=_defines(statement))
-            for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
-                self._suite(part.body)
-            orelse: Sequence[ast.stmt] = getattr(statement, "orelse", ())
-            if isinstance(statement, ast.If) and len(orelse) == 1 and isinstance(orelse[0], ast.If):
-                statement = orelse[0]  # a chain of elif may be longer than calls can be deep
-                self._cut_after_end(statement)
-                continue
-            self._suite(orelse)
-            self._suite(getattr(statement, "finalbody", ()))
-            break
-        self._end = max(self._end, end)
-
-    def _cut_after_end(self, statement: ast.stmt) -> None:
-        """Begin a step on the next line, unless ``statement`` begins on the line that just ended."""
-        if _first_line(statement) > self._end:
-            self.first_lines.add(self._end + 1)
-
-    def _cut_above(self, statement: ast.stmt) -> None:
-        """Begin a step with ``statement`` and the comments right above it, below its head."""
+def _first_lines(lines: Sequence[str], suite: Sequence[ast.stmt]) -> set[int]:
+    """The lines, counted from 1, on which steps begin: each right after what the statement before reaches."""
+    starts: set[int] = set()
+    end = 0
+    waiting = [(node, "") for node in reversed(suite)]
+    while waiting:  # no recursion: a chain of elif may be longer than calls can be deep
+        statement, place = waiting.pop()
         line = _first_line(statement)
-        if line <= self._end:
-            return
-        while line - 1 > self._end and self.lines[line - 2].lstrip()[:1] in ("", "#"):
-            line -= 1
-        self.first_lines.add(line)
+        if place != "joins" and line > end:
+            while place == "first" and line - 1 > end and lines[line - 2].lstrip()[:1] in ("", "#"):
+                line -= 1  # comments go with the statement below them, the end of a head does not
+            starts.add(line if place == "first" else end + 1)
+        body: list[ast.stmt] = getattr(statement, "body", [])
+        cases = getattr(statement, "cases", ())
+        if not (body or cases):
+            end = max(end, _last_line(statement))
+            continue
+        end = max(end, _head_end(statement))
+        joins = isinstance(statement, ast.Try | ast.TryStar) or (_defines(statement) and _is_text(body[0]))
+        inner = [(node, "") for node in body]
+        inner[:1] = [(node, "joins" if joins else "first") for node, _ in inner[:1]]
+        for part in (*getattr(statement, "handlers", ()), *cases):
+            inner += [(node, "") for node in part.body]
+        for name in ("orelse", "finalbody"):
+            inner += [(node, "") for node in getattr(statement, name, ())]
+        waiting += reversed(inner)
+    return starts
 
 
 def _first_line(statement: ast.stmt) -> int:
@@ -258,10 +180,6 @@ def _head_end(statement: ast.stmt) -> int:
 
 def _defines(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-
-
-def _is_compound(statement: ast.stmt) -> bool:
-    return any(isinstance(getattr(statement, name, None), list) for name in ("body", "cases"))
 
 
 def _is_text(statement: ast.stmt) -> bool:

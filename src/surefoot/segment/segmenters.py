@@ -212,8 +212,6 @@ _NAMED: dict[str, Callable[[], Segmenter]] = {
     "step-k": Marker.step_k,
     "ki": Marker.ki,
     "python": PythonCode,
-    "python-blocks": partial(PythonCode, "block"),
-    "python-functions": partial(PythonCode, "function"),
     "prose-and-code": ProseAndCode,
     "rocq": RocqSentences,
     "lean": LeanTactics,
@@ -222,8 +220,8 @@ _NAMED: dict[str, Callable[[], Segmenter]] = {
 
 @lru_cache(maxsize=64)
 def segmenter(name: str) -> Segmenter:
-    """Segmenter by name: blank-line, line, sentence, thoughts, turns, step-k, ki, python, python-blocks,
-    python-functions, prose-and-code, rocq, lean, or ``regex:PATTERN``.
+    """Segmenter by name: blank-line, line, sentence, thoughts, turns, step-k, ki, python, prose-and-code,
+    rocq, lean, or ``regex:PATTERN``.
 
     A match of PATTERN ends a step.
 

@@ -35,7 +35,7 @@ class SolutionInput(RequestModel):
     solution: str | None = Field(default=None, min_length=1)
     segment: str | None = Field(default=None, max_length=20)
     """How to cut ``solution``: blank-line, line, sentence, thoughts, turns, step-k, ki, python,
-    python-blocks, python-functions, prose-and-code; by default blank lines or lines."""
+    prose-and-code; by default blank lines or lines."""
     trace: Trace | None = None
     """A trace record; messages may be in OpenAI's format. Without steps it is segmented."""
 
