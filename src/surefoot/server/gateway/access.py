@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -19,11 +20,11 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from surefoot.concurrency import CALLER
 from surefoot.errors import ExpiredKeyError, ForbiddenError, ScopeError, StoreError
-from surefoot.server.gateway.errors import ApiError, invalid, printable
+from surefoot.server.gateway.errors import ApiError, ClientDisconnectedError, invalid, printable
 from surefoot.server.gateway.settings import ServerLimits, ServerSettings, is_loopback
 from surefoot.server.permissions import Action, Principal, allowed
 from surefoot.server.routing import Route
@@ -78,11 +79,13 @@ class KeyAuth:
             raise
 
     async def _check(self, headers: Mapping[str, str], action: Action) -> ApiKey | None:
-        authorization = headers.get("authorization")
-        if authorization is None and "x-api-key" in headers:  # as Anthropic's clients send it
-            authorization = f"Bearer {headers['x-api-key']}"
-        key = await self._look_up(authorization)
-        if key is None and (self.required or self._claims_a_key(authorization)):
+        scheme, _, sent = headers.get("authorization", "").partition(" ")
+        if not scheme and "x-api-key" in headers:  # as Anthropic's clients send it
+            scheme, sent = "bearer", headers["x-api-key"]
+        sent = sent.strip()
+        key = await self._look_up(sent) if scheme.lower() == "bearer" and sent else None
+        # on loopback, clients that must send some text send one that is no key of ours
+        if key is None and (self.required or (self.store is not None and sent.startswith(KEY_PREFIX))):
             message = "no valid API key; send it as 'Authorization: Bearer sf-…' or 'x-api-key: sf-…'"
             raise ApiError(401, message, code="invalid_api_key")
         if key is None:
@@ -100,7 +103,10 @@ class KeyAuth:
         except ForbiddenError as error:
             code = "missing_scope" if isinstance(error, ScopeError) else "role"
             raise ApiError(403, str(error), code=code) from error
-        self._check_rate(key)
+        rate = key.rate_limit or self.rate_per_minute
+        if rate is not None and (wait_s := self._rates.take(str(key.id), rate)) > 0:
+            message = f"key {key.name!r} is allowed {rate:g} requests per minute"
+            raise ApiError(429, message, code="rate_limit_exceeded", retry_after_s=wait_s)
         return key
 
     def close(self) -> None:
@@ -108,21 +114,15 @@ class KeyAuth:
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._writer.shutdown(wait=False, cancel_futures=True)
 
-    def _claims_a_key(self, authorization: str | None) -> bool:
-        """Whether one of our keys was sent; on loopback, clients that must send some text send any other."""
-        _, _, key = (authorization or "").partition(" ")
-        return self.store is not None and key.strip().startswith(KEY_PREFIX)
-
-    async def _look_up(self, authorization: str | None) -> ApiKey | None:
-        scheme, _, key = (authorization or "").partition(" ")
-        if self.store is None or scheme.lower() != "bearer" or not key.strip():
+    async def _look_up(self, key: str) -> ApiKey | None:
+        if self.store is None:
             return None
         work = asyncio.get_running_loop().run_in_executor
         try:
-            authorized = self.store.recall(key.strip())
+            authorized = self.store.recall(key)
             if authorized is None:
                 async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
-                    authorized = await work(self._readers, self.store.authenticate, key.strip())
+                    authorized = await work(self._readers, self.store.authenticate, key)
         except ExpiredKeyError as error:
             raise ApiError(401, str(error), code="expired_api_key") from error
         except (StoreError, TimeoutError) as error:
@@ -147,47 +147,34 @@ class KeyAuth:
         except StoreError as error:
             _LOG.warning("the use of key %d could not be recorded: %s", key.id, error)
 
-    def _check_rate(self, key: ApiKey) -> None:
-        rate = key.rate_limit or self.rate_per_minute
-        if rate is None:
-            return
-        wait_s = self._rates.take(str(key.id), rate)
-        if wait_s > 0:
-            message = f"key {key.name!r} is allowed {rate:g} requests per minute"
-            raise ApiError(429, message, code="rate_limit_exceeded", retry_after_s=wait_s)
-
 
 class Buckets:
-    """A bucket of a minute's tokens (at least 1) for each owner; the owner idle for longest loses theirs."""
+    """A bucket of one minute's tokens (at least 1) for each owner, which fills at ``rate_per_minute``; the
+    owner idle for longest loses theirs."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._buckets: OrderedDict[str, tuple[float, float, float]] = OrderedDict()
-        """Rate, tokens, and when they were counted; the latest is the last."""
+        """Rate, tokens left, and when that was."""
 
     def take(self, owner: str, rate_per_minute: float) -> float:
         """Take a token of an owner; seconds until there is one, 0 = taken."""
-        moment, full = self._clock(), max(1.0, rate_per_minute)
-        rate, tokens, counted = self._buckets.pop(owner, (rate_per_minute, full, moment))
-        gained = (moment - counted) * rate_per_minute / 60
-        tokens = min(full, tokens + gained) if rate == rate_per_minute else full
-        self._buckets[owner] = (rate_per_minute, tokens - (tokens >= 1), moment)
+        now, full = self._clock(), max(1.0, rate_per_minute)
+        rate, left, seen = self._buckets.pop(owner, (rate_per_minute, full, now))
+        if rate != rate_per_minute:
+            left, seen = full, now
+        left = min(full, left + (now - seen) * rate_per_minute / 60)
+        taken = left >= 1
+        self._buckets[owner] = rate_per_minute, left - taken, now  # the latest is the last
         if len(self._buckets) > MOST_BUCKETS:
             self._buckets.popitem(last=False)
-        return 0.0 if tokens >= 1 else (1 - tokens) * 60 / rate_per_minute
-
-
-_MAX_DRAINED = 16
-"""A refused body is still read up to so many times the bound: a client that writes before it reads would
-otherwise see a broken connection, not the answer."""
+        return 0.0 if taken else (1 - left) * 60 / rate_per_minute
 
 
 class GuardedRoute:
     """ASGI app of a route: the key and its permissions come first, then the size and form of the body.
 
-    ``request.state.key`` is the key or ``None``, and ``CALLER`` identifies the client. A body of more than
-    ``max_body_bytes`` is answered 413, before or while it is read; starlette's own limit answers in plain
-    text, and breaks connections of clients that still write.
+    ``request.state`` has the ``key`` or ``None``, and the ``body``; ``CALLER`` identifies the client.
     """
 
     def __init__(
@@ -200,31 +187,16 @@ class GuardedRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         scope["route"] = self.route
-        most, size = self.limits.max_body_bytes, 0
-
-        async def bounded() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            if size > most and not is_refused:
-                raise too_large
-            return message
-
-        too_large = ApiError(413, f"the body is larger than {most} bytes", code="body_too_large")
-        is_refused = _declared_length(scope) > most
-        while is_refused and size < _MAX_DRAINED * most and (await bounded()).get("more_body"):
-            pass
-        if is_refused:
-            raise too_large
-        request = Request(scope, bounded, send)
+        request = Request(scope, receive, send)
         key = None if self._action is None else await self.auth.check(request.headers, self._action)
         request.state.key = key
         CALLER.set(caller_of(request, key))
         inputs = scope["path_params"]
         if self._body is not None:
-            inputs = {"body": await read_body(request, self._body, self.limits)}
+            request.state.body = body = await read_body(request, self.limits.max_body_bytes)
+            inputs = {"body": parsed_body(body, request.headers, self._body, self.limits)}
         response = await self.route.function(self.gateway, request, **inputs)
-        await response(scope, request.receive, send)
+        await response(scope, receive, send)
 
 
 PEER: Final = "surefoot.peer"
@@ -303,21 +275,40 @@ def _is_local(address: str) -> bool:
     return name is not None and is_loopback(name.removesuffix("."))
 
 
-def _declared_length(scope: Scope) -> int:
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit():
-            return int(value)
-    return 0
+_MAX_DRAINED = 16
+"""A refused body is still read up to so many times the bound: a client that writes before it reads would
+otherwise see a broken connection, not the answer."""
 
 
-async def read_body(request: Request, kind: type[BaseModel], limits: ServerLimits) -> BaseModel:
-    """The parsed body, which the request keeps.
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The body. Raises :class:`ApiError` 413 for one of more bytes, before or while it is read."""
+    declared = request.headers.get("content-length", "")
+    declared_bytes = int(declared) if declared.isdigit() else 0
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnectedError
+        part = message.get("body", b"")
+        size, more = size + len(part), message.get("more_body", False)
+        if declared_bytes > max_bytes:
+            more = more and size < _MAX_DRAINED * max_bytes
+        elif size > max_bytes:
+            more = False
+        else:
+            parts.append(part)
+    if max(size, declared_bytes) > max_bytes:
+        raise ApiError(413, f"the body is larger than {max_bytes} bytes", code="body_too_large")
+    return b"".join(parts)
 
-    Raises :class:`ApiError` 400 for anything but a JSON object of this kind, one nested too deeply or of too
-    many parts, and text that UTF-8 cannot hold.
-    """
+
+def parsed_body(
+    body: bytes, headers: Mapping[str, str], kind: type[BaseModel], limits: ServerLimits
+) -> BaseModel:
+    """The body as this kind of JSON object. Raises :class:`ApiError` 400 for anything else, for one nested
+    too deeply or of too many parts, and for text that UTF-8 cannot hold."""
     max_depth = limits.max_json_depth
-    body = await request.body()
     if body.count(b"{") + body.count(b"[") > min(max_depth, limits.max_json_parts):
         depth, parts = json_shape(body, stop=max_depth)
         if depth > max_depth:
@@ -325,13 +316,16 @@ async def read_body(request: Request, kind: type[BaseModel], limits: ServerLimit
         if parts > limits.max_json_parts:
             message = f"the JSON has {parts} objects and lists, at most {limits.max_json_parts} here"
             raise ApiError(400, f"{message}; send less at once", code="too_many_parts")
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_json = media_type == "application/json"  # a browser sends other types to any address, without asking
+    if is_json:
+        with suppress(ValidationError):
+            return kind.model_validate_json(body)
     try:
         value = parsed(body)
     except ValueError as error:
         raise ApiError(400, "the body is not JSON") from error
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json" or not isinstance(value, dict):
-        # a browser sends other types to any address, without asking first
+    if not (is_json and isinstance(value, dict)):
         raise ApiError(400, "send a JSON object, with the Content-Type application/json")
     try:
         return kind.model_validate(value)

@@ -77,7 +77,7 @@ async def _respond(
     if name is not None:
         plan.logprobs, plan.session = gateway.settings.record_logprobs, name
     if plan.tools:
-        plan.request = hashlib.sha256(await request.body()).hexdigest()
+        plan.request = hashlib.sha256(request.state.body).hexdigest()
     entry = LogEntry.of(
         request,
         form.id_prefix,

@@ -146,7 +146,7 @@ async def score(gateway: Gateway, request: Request, body: ScoreRequest) -> Respo
     if len(body.items) > gateway.limits.max_items:
         message = f"items: there are {len(body.items)}, at most {gateway.limits.max_items} here"
         raise ApiError(400, message, param="items")
-    size = len(await request.body())
+    size = len(request.state.body)
 
     def response(items: Sequence[ProblemTrace], records: Sequence[StepScores]) -> Response:
         how = body.aggregation or gateway.aggregation
@@ -188,7 +188,7 @@ async def verify(gateway: Gateway, request: Request, body: VerifyRequest) -> Res
         problem=Problem(text=body.problem),
         request=body.model_dump(mode="json", exclude_none=True, exclude=texts),
     )
-    size = len(await request.body())
+    size = len(request.state.body)
     item, usage = None, Usage()
     try:
         async with gateway.admission.reserve(request.state.key, receive=request.receive):
