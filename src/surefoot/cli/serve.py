@@ -6,7 +6,7 @@ import json
 from contextlib import AbstractContextManager, ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -21,7 +21,6 @@ from surefoot.errors import RecordError
 from surefoot.io import atomic_file
 from surefoot.io.tables import Seen
 from surefoot.policies.devices import Loading
-from surefoot.segment import visible_part
 from surefoot.server.gateway.settings import (
     GatewaySettings,
     MonitorSettings,
@@ -316,41 +315,27 @@ class Prune(DatabaseCommand):
         note(f"{deleted} requests and {held} held calls deleted")
 
 
-class Sessions(Command):
-    """Write the sessions that a gateway recorded as traces with scores and, with `--reward`, as episodes.
+class Sessions(DatabaseCommand):
+    """Write the sessions that a gateway recorded as traces, scores and episodes.
 
     A session is what requests with the same `X-Session-Id` (or `metadata.session_id`) and key belong to. Its
     turns are put together again: a trace for the conversation, one more for each place where it was continued
-    twice. `episodes.jsonl` has one line a trace, with a reward for every turn: the fields of
-    `surefoot.rl.engines.RecordedTurn`, from which `verl_rows`, `skyrl_rows` and `verifiers_trace` make
-    samples.
+    twice. `episodes.jsonl` has one line a trace. Its turns have the fields of
+    `surefoot.rl.engines.RecordedTurn`, with the score as reward or null, and `guard` says whether the guard
+    released each first message.
 
     Example: `surefoot serve sessions --database surefoot.db --out sessions`
-
-    Example: `surefoot serve sessions --reward score --out sessions`
     """
 
-    database: Annotated[
-        str,
-        Field(description="SQLite file or URL (`postgresql://user@host/name`) of the server's records."),
-    ] = "surefoot.db"
     out: o.OutDirectory = Field(description="Directory for problems, traces, scores and episodes.")
     session: Annotated[tuple[str, ...], Flag()] = Field(default=(), description="Write these sessions alone.")
-    reward: Literal["score", "guard"] | None = None
-    """Write episodes with this reward of each turn: score, what the strategy or the guard's reward model gave
-    it; guard, 1 if the guard released the first message, else 0."""
-    missing: float | None = None
-    """Reward of turns that have none; without it they are refused, never taken for 0."""
-    grade_reasoning: bool = False
-    """Also use scores of turns whose hidden reasoning the reward model read."""
-    most_turns: int = Field(default=1000, ge=1, description="The latest so many of a session are read.")
 
     def run(self) -> None:
         file = Path(self.database.removeprefix("sqlite:///"))
         if "://" not in str(file) and not file.exists():
             raise RecordError(f"{file}: database not found; give the server's database")
         counts = dict.fromkeys(("sessions", "traces", "turns", "scored"), 0)
-        with s.open_database(self.database) as db, ExitStack() as files:
+        with self.open() as db, ExitStack() as files:
             names = [pair for pair in db.gateway.sessions() if not self.session or pair[0] in self.session]
             if not names:
                 which = f"session {self.session[0]!r} is not" if self.session else "no session is"
@@ -359,65 +344,20 @@ class Sessions(Command):
                 )
             self.out.mkdir(parents=True, exist_ok=True)
             records = files.enter_context(RecordFiles(self.out))
-            episodes = None
-            if self.reward is not None:
-                episodes = files.enter_context(atomic_file(self.out / "episodes.jsonl"))
+            episodes = files.enter_context(atomic_file(self.out / "episodes.jsonl"))
             seen = files.enter_context(closing(Seen()))
             for name, key_id in names:
-                lines = s.session_conversations(
-                    db.gateway.session(name, key_id=key_id, limit=self.most_turns)
-                )
                 counts["sessions"] += 1
-                for line in lines:
+                for line in s.session_conversations(db.gateway.session(name, key_id=key_id)):
                     new = [] if seen.times(line.problem.id) else [line.problem]
                     records.write(problems=new, traces=[line.trace], scores=line.scores())
+                    episodes.write((json.dumps(line.episode()) + "\n").encode())
                     counts["traces"] += 1
                     counts["turns"] += len(line.turns)
                     counts["scored"] += sum(turn.score is not None for turn in line.turns)
-                    if episodes is not None and self.reward is not None:
-                        episodes.write((json.dumps(self._episode(line, self.reward)) + "\n").encode())
             if not counts["traces"]:
                 raise RecordError(f"the database has {len(names)} sessions, and none has an answer")
         note(
             f"{self.out}: {counts['sessions']} sessions, {counts['traces']} traces, {counts['turns']} turns, "
             f"{counts['scored']} of them scored"
         )
-
-    def _episode(self, line: s.Conversation, by: Literal["score", "guard"]) -> dict[str, Any]:
-        about = {"session": line.session, "problem_id": line.problem.id, "trace_id": line.trace.id}
-        if by == "score" and not self.grade_reasoning:
-            traces = {turn.request_id: turn.candidate.trace for turn in line.turns}
-            hidden = [name for name, trace in traces.items() if visible_part(trace).trace is not trace]
-            if hidden:
-                raise RecordError(
-                    f"session {line.session!r}: the scores of {len(hidden)} turns are of hidden reasoning, "
-                    f"too, first request {hidden[0]}; choose --reward guard, or ask for them with "
-                    "--grade-reasoning"
-                )
-        rewards = [s.turn_reward(turn, by) for turn in line.turns]
-        if self.missing is None and None in rewards:
-            without = line.turns[rewards.index(None)]
-            raise RecordError(
-                f"session {line.session!r}: {rewards.count(None)} of {len(rewards)} turns have no "
-                f"{by}, the first of request {without.request_id}; choose another --reward, or set "
-                "their reward with --missing"
-            )
-        turns = [
-            _turn(turn, self.missing if reward is None else reward)
-            for turn, reward in zip(line.turns, rewards, strict=True)
-        ]
-        return {**about, "turns": turns}
-
-
-def _turn(turn: s.ConversationTurn, reward: float | None) -> dict[str, Any]:
-    from surefoot.policies.openai_requests import openai_message
-
-    return {
-        "prompt": [openai_message(message) for message in turn.context],
-        "completion": openai_message(turn.reply),
-        "reward": reward,
-        "truncated": turn.candidate.trace.cut_off,
-        "prompt_ids": turn.tokens.prompt_ids,
-        "completion_ids": turn.tokens.ids,
-        "logprobs": turn.tokens.logprobs,
-    }

@@ -11,7 +11,6 @@ from .gateway.plan import strategy_of as strategy_of
 from .gateway.sessions import Conversation as Conversation
 from .gateway.sessions import ConversationTurn as ConversationTurn
 from .gateway.sessions import session_conversations as session_conversations
-from .gateway.sessions import turn_reward as turn_reward
 from .gateway.settings import FlagSettings as FlagSettings
 from .gateway.settings import GatewaySettings as GatewaySettings
 from .gateway.settings import MonitorSettings as MonitorSettings

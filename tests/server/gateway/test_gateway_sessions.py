@@ -21,14 +21,7 @@ from surefoot.protocols import Completion, SampleResult
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.rl.engines import RecordedTurn, verifiers_trace, verl_rows
 from surefoot.rl.engines.verl import TOKEN_REWARDS
-from surefoot.server import (
-    GatewaySettings,
-    SampledTokens,
-    ToolGuard,
-    open_database,
-    session_conversations,
-    turn_reward,
-)
+from surefoot.server import GatewaySettings, SampledTokens, ToolGuard, open_database, session_conversations
 
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
@@ -139,8 +132,8 @@ def test_a_run_becomes_one_trace_with_a_turn_for_each_answer(recorded):
     assert [message.role for message in line.trace.messages] == ["user", "assistant", "tool", "assistant"]
     assert [turn.message for turn in line.turns] == [1, 3]
     assert line.problem.text == QUESTION["content"]
-    assert [turn_reward(turn, "guard") for turn in line.turns] == [0.0, None]
-    assert [turn_reward(turn, "score") for turn in line.turns] == [None, None]
+    assert [turn.guard for turn in line.turns] == [0.0, None]
+    assert [turn.score for turn in line.turns] == [None, None]
 
 
 def test_the_command_writes_traces_and_episodes(recorded, tmp_path):
@@ -149,13 +142,12 @@ def test_the_command_writes_traces_and_episodes(recorded, tmp_path):
     [trace] = read_records(out / "traces.jsonl", Trace)
     [problem] = read_records(out / "problems.jsonl", Problem)
     assert (trace.problem_id, len(trace.steps)) == (problem.id, 2)
-    verl = (*base, f"--out={tmp_path / 'verl'}", "--reward=guard")
-    why = refused(*verl)
-    assert "1 of 2 turns have no guard" in why
-    assert "--missing" in why
-    good(*verl, "--missing=1")
-    [episode] = map(json.loads, (tmp_path / "verl" / "episodes.jsonl").read_text().splitlines())
-    [sample] = verl_rows([RecordedTurn(**turn) for turn in episode["turns"]])
+    [episode] = map(json.loads, (out / "episodes.jsonl").read_text().splitlines())
+    assert episode["guard"] == [0.0, None]
+    assert [turn["reward"] for turn in episode["turns"]] == [None, None]
+    rewards = [1 if guard is None else guard for guard in episode["guard"]]
+    turns = [{**turn, "reward": reward} for turn, reward in zip(episode["turns"], rewards, strict=True)]
+    [sample] = verl_rows([RecordedTurn(**turn) for turn in turns])
     assert (sample["prompt_ids"], sample["response_ids"]) == ([1, 2], [4, 5, 9, 6, 7])
     assert sample["response_mask"] == [1, 1, 0, 1, 1]
     assert sample["response_logprobs"] == [-0.4, -0.5, 0, -0.6, -0.7]
@@ -182,7 +174,7 @@ def test_scores_of_turns_stand_at_their_steps(tmp_path):
     assert scores.scores == (0.9, 0.9)
     assert scores.trace_id == line.trace.id
     out = tmp_path / "out"
-    good("serve", "sessions", f"--database={tmp_path / 's.db'}", f"--out={out}", "--reward=score")
+    good("serve", "sessions", f"--database={tmp_path / 's.db'}", f"--out={out}")
     assert [one.scores for one in read_records(out / "scores.jsonl", StepScores)] == [(0.9, 0.9)]
     [episode] = map(json.loads, (out / "episodes.jsonl").read_text().splitlines())
     turns = [RecordedTurn(**turn) for turn in episode["turns"]]
@@ -193,18 +185,14 @@ def test_scores_of_turns_stand_at_their_steps(tmp_path):
     assert [node["parent"] for node in trace["nodes"]] == [None, 0, 1, 2]
 
 
-def test_scores_of_hidden_reasoning_are_no_reward_unless_asked(tmp_path):
+def test_scores_of_hidden_reasoning_are_no_reward(tmp_path):
     with gateway(
         tmp_path, said("<think>\nbad\n</think>\n\nfine\n"), dialect="openai", scorer=LineScorer()
     ) as (_, client, _, _):
         tell(client, [QUESTION], extra_body={"surefoot": {"strategy": "best-of-n:n=1"}})
-    words = ("serve", "sessions", f"--database={tmp_path / 's.db'}", "--reward=score")
-    why = refused(*words, f"--out={tmp_path / 'no'}")
-    assert "the scores of 1 turns are of hidden reasoning" in why
-    assert "--grade-reasoning" in why
-    good(*words, f"--out={tmp_path / 'yes'}", "--grade-reasoning")
-    [episode] = map(json.loads, (tmp_path / "yes" / "episodes.jsonl").read_text().splitlines())
-    assert len(episode["turns"]) == 1
+    good("serve", "sessions", f"--database={tmp_path / 's.db'}", f"--out={tmp_path / 'out'}")
+    [episode] = map(json.loads, (tmp_path / "out" / "episodes.jsonl").read_text().splitlines())
+    assert [turn["reward"] for turn in episode["turns"]] == [None]
 
 
 def test_a_lone_answer_is_cut_as_the_gateway_cut_it(tmp_path):

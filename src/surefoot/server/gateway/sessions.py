@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from surefoot.guard import GuardDecision
+from surefoot.policies.openai_requests import openai_message
 from surefoot.records import Message, Problem, Reasoning, StepScores, Tool, Trace, as_json, content_id
-from surefoot.segment import channels_of, cut_trace
+from surefoot.segment import channels_of, cut_trace, visible_part
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.records import GatewayCandidate, GatewayRecord, SampledTokens, SessionTurn
 
@@ -63,25 +64,23 @@ class ConversationTurn:
         return len(self.context)
 
     @property
-    def finish_reason(self) -> str | None:
-        """Why the answer ended."""
-        return self.candidate.trace.finish_reason
+    def guard(self) -> float | None:
+        """1 if the guard released the first sampled message, else 0; ``None`` without a guard."""
+        return float(self.decisions[0].action == "release") if self.decisions else None
 
-    @property
-    def tokens(self) -> SampledTokens:
-        """The answer's tokens as far as they are known."""
-        return self.candidate.tokens or SampledTokens()
-
-
-TurnReward = Literal["score", "guard"]
-
-
-def turn_reward(turn: ConversationTurn, by: TurnReward) -> float | None:
-    """score: the reward model's score of the message; guard: 1 if the guard released the first sampled
-    message, else 0. ``None`` without a reward model or guard."""
-    if by == "score":
-        return turn.score
-    return float(turn.decisions[0].action == "release") if turn.decisions else None
+    def row(self) -> dict[str, Any]:
+        """The turn in an episode: the fields of ``surefoot.rl.engines.RecordedTurn``. The reward is the
+        score; ``None`` if there is none, or if the reward model read hidden reasoning for it."""
+        trace, tokens = self.candidate.trace, self.candidate.tokens or SampledTokens()
+        return {
+            "prompt": [openai_message(message) for message in self.context],
+            "completion": openai_message(self.reply),
+            "reward": self.score if visible_part(trace).trace is trace else None,
+            "truncated": trace.cut_off,
+            "prompt_ids": tokens.prompt_ids,
+            "completion_ids": tokens.ids,
+            "logprobs": tokens.logprobs,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +94,16 @@ class Conversation:
     """The whole branch, cut into steps."""
     turns: tuple[ConversationTurn, ...]
     """Its answers, except the answers of a longer branch: each answer of a session is in one conversation."""
+
+    def episode(self) -> dict[str, Any]:
+        """The answers with their rewards, for a trainer; ``guard`` has :attr:`ConversationTurn.guard`."""
+        return {
+            "session": self.session,
+            "problem_id": self.problem.id,
+            "trace_id": self.trace.id,
+            "guard": [turn.guard for turn in self.turns],
+            "turns": [turn.row() for turn in self.turns],
+        }
 
     def scores(self) -> list[StepScores]:
         """Step scores of its turns, one record per scorer; other steps stay unscored.
@@ -223,7 +232,7 @@ def _conversation(first: GatewayRecord, last: _Node, turns: Sequence[Conversatio
         messages=(*session.messages, last.turn.reply),
         tools=session.tools,
         policy=last.record.policy,
-        finish_reason=last.turn.finish_reason,
+        finish_reason=last.turn.candidate.trace.finish_reason,
         meta={"session": session.session},
     )
     return Conversation(
