@@ -59,10 +59,10 @@ class Execute(Command):
         with open_sandbox(self.sandbox) as sandbox:
             job = Job(record=Trace, work=lambda piece: self._executed(sandbox, piece))
 
-            def count(trace: Trace) -> None:
-                counts.update(_counted(trace))
+            def count(line: bytes) -> None:
+                counts.update(_counted(Trace.model_validate_json(line)))
 
-            outcome = map_pieces(self, job, items, 4, self.out, by_problem=True, on_record=count)
+            outcome = map_pieces(self, job, items, 4, self.out, by_problem=True, on_line=count)
         if not counts["programs"]:
             raise LabelError(f"{self.problems}: no problem has a programming task in meta['code']")
         note(", ".join(f"{count} {name}" for name, count in counts.items() if count))

@@ -445,8 +445,7 @@ def map_pieces(
     by_problem: bool = False,
     token_budget: int | None = None,
     retry_failed: bool = False,
-    on_record: Callable[[R], None] | None = None,
-    on_line: Callable[[bytes], None] | None = None,
+    on_line: Callable[[bytes], object] | None = None,
     progress: Progress | None = None,
 ) -> MapResult:
     """``map_resumable`` into the file ``out``, with the settings and input files of ``command``.
@@ -472,7 +471,6 @@ def map_pieces(
         engine=engine,
         token_budget=token_budget,
         retry_failed=retry_failed,
-        on_record=on_record,
         on_line=on_line,
         progress=progress,
     )

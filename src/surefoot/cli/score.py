@@ -164,7 +164,7 @@ class Score(Command):
                 self.out,
                 engine=Here(in_flight),
                 retry_failed=self.retry_failed,
-                on_record=summary.add,
+                on_line=summary.add,
             )
         else:
             job = Job(record=StepScores, load=self.opened, set_aside=self.set_aside, **about)
@@ -176,7 +176,7 @@ class Score(Command):
                 self.out,
                 engine=o.open_engine(self.engine, self.workers, self.loading),
                 retry_failed=self.retry_failed,
-                on_record=summary.add,
+                on_line=summary.add,
             )
         summary.show(outcome.written, may_be_flat=self.allow_uninformative)
         outcome.require_complete()
@@ -211,8 +211,9 @@ class _Summary:
         self.critiques: Counter[str] = Counter()
         self._empty: StepScores | None = None
 
-    def add(self, record: StepScores) -> None:
-        """One more."""
+    def add(self, line: bytes) -> None:
+        """Scores, as a line of the output."""
+        record = StepScores.model_validate_json(line)
         self.unscored += None in record.scores
         self.windowed += any(record.reasons)
         self.information.add(record.scores)

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, get_origin
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, PlainSerializer, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -216,29 +216,6 @@ def write_records(path: Path | str, records: Iterable[Record], *, record: type[R
     return writer.count
 
 
-@contextmanager
-def record_writer(path: Path | str, record: type[Record] | None = None) -> Iterator[RecordWriter]:
-    """Open a file to write records one by one, as :func:`write_records` does."""
-    if str(path) == "-":
-        with _output_lines("-") as lines:
-            yield lines
-        return
-    if is_url(str(path)):
-        raise RecordError(f"{path}: outputs are local files; write one, then upload it")
-    path = Path(path)
-    ending = _ending(path)
-    if not path.resolve().parent.is_dir():
-        raise RecordError(f"{path}: its folder does not exist; create it first")
-    if ending == ".parquet":
-        need("pyarrow", f"{path.name}")
-        with atomic_file(path) as stream, closing(_Rows(stream, record)) as rows:
-            yield rows
-            rows.flush()
-    else:
-        with _output_lines(path) as lines:
-            yield lines
-
-
 def write_lines(path: Path | str, lines: Iterable[bytes], *, record: type[Record]) -> int:
     """:func:`write_records` for lines of JSON with records of a class, which only Parquet parses."""
     with record_writer(path, record) as writer:
@@ -248,30 +225,31 @@ def write_lines(path: Path | str, lines: Iterable[bytes], *, record: type[Record
 
 
 @contextmanager
-def _output_lines(path: Path | str) -> Iterator[_Lines]:
+def record_writer(path: Path | str, record: type[Record] | None = None) -> Iterator[RecordWriter]:
+    """Open a file to write records one by one, as :func:`write_records` does."""
     if str(path) == "-":
-        yield _Lines(sys.stdout.buffer, terminal=sys.stdout.isatty())
+        yield RecordWriter(sys.stdout.buffer, terminal=sys.stdout.isatty())
         sys.stdout.buffer.flush()
         return
-    with atomic_file(path := Path(path)) as stream:
-        if path.suffix != ".gz":
-            yield _Lines(stream)
-            return
-        # Neither name nor time in the header, so that equal records give equal bytes.
-        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
-            yield _Lines(packed)
-
-
-class RecordWriter(Protocol):
-    """Writes records one by one; ``count`` is their number."""
-
-    count: int
-
-    def write(self, record: Record) -> None:
-        """Write one record. Raises ``RecordError`` if the format cannot hold it."""
-
-    def write_line(self, line: bytes) -> None:
-        """Write a valid record that is a line of JSON."""
+    if is_url(str(path)):
+        raise RecordError(f"{path}: outputs are local files; write one, then upload it")
+    path = Path(path)
+    ending = _ending(path)
+    if not path.resolve().parent.is_dir():
+        raise RecordError(f"{path}: its folder does not exist; create it first")
+    if ending == ".parquet":
+        need("pyarrow", f"{path.name}")
+    with atomic_file(path) as stream:
+        if ending == ".parquet":
+            with closing(_ParquetWriter(stream, record)) as rows:
+                yield rows
+                rows.flush()
+        elif ending == ".jsonl.gz":
+            # Neither name nor time in the header, so that equal records give equal bytes.
+            with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
+                yield RecordWriter(packed)
+        else:
+            yield RecordWriter(stream)
 
 
 def json_line(record: Record, number: int) -> bytes:
@@ -282,25 +260,29 @@ def json_line(record: Record, number: int) -> bytes:
         raise RecordError(f"record {number} cannot be written as JSON: {error}") from error
 
 
-class _Lines:
+class RecordWriter:
+    """Writes records one by one, as lines of JSON; ``count`` is their number."""
+
     def __init__(self, stream: IO[bytes] | gzip.GzipFile, *, terminal: bool = False) -> None:
         self.count = 0
         self._stream, self._terminal = stream, terminal
 
     def write(self, record: Record) -> None:
+        """Write one record. Raises ``RecordError`` if the format cannot hold it."""
         self.write_line(json_line(record, self.count + 1))
 
     def write_line(self, line: bytes) -> None:
+        """Write a valid record that is a line of JSON."""
         self.count += 1
         self._stream.write(printable(line.decode("utf-8")).encode("utf-8") if self._terminal else line)
 
 
-class _Rows:
+class _ParquetWriter(RecordWriter):
     """Rows of a Parquet file, written in groups."""
 
     def __init__(self, stream: IO[bytes], record: type[Record] | None) -> None:
-        self.count = 0
-        self._stream, self._record = stream, record
+        super().__init__(stream)
+        self._record = record
         self._waiting: list[dict[str, Any]] = []
         self._writer: pyarrow.parquet.ParquetWriter | None = None
 

@@ -47,8 +47,7 @@ def map_resumable(
     out: str,
     *,
     engine: Engine | None = None,
-    on_record: Callable[[R], None] | None = None,
-    on_line: Callable[[bytes], None] | None = None,
+    on_line: Callable[[bytes], object] | None = None,
     token_budget: int | None = None,
     retry_failed: bool = False,
     progress: Progress | None = None,
@@ -67,9 +66,8 @@ def map_resumable(
     ``retry_failed`` repeats the pieces that have such records. If no piece succeeds, or several in a row fail
     because the server is down, it raises ``PolicyError`` and the failed pieces are not saved.
 
-    ``engine`` is by default this process. ``on_record`` receives each record of the output, ``on_line`` its
-    line of JSON, which need not be parsed, and ``progress`` the number of items done, by default for a bar on
-    standard error.
+    ``engine`` is by default this process. ``on_line`` receives each line of the output, and ``progress`` the
+    number of items done, by default for a bar on standard error.
 
     Raises ``RunError`` if ``<out>.work`` belongs to a job with other settings or inputs, and ``RecordError``
     if ``out`` has an unknown ending.
@@ -77,7 +75,7 @@ def map_resumable(
     if out != "-" and not out.endswith(ENDINGS):
         raise RecordError(f"--out {out}: unknown ending; choose {', '.join(ENDINGS)}, or - for a pipe")
     engine = engine or Here()
-    output = _Output(job.record, on_record, on_line)
+    output = _Output(job.record, on_line)
     with ExitStack() as context:
         # models are loaded before any file is created: the settings may be wrong, or the server down
         run_pieces = context.enter_context(engine.start(job, items))
@@ -187,39 +185,27 @@ def _describe_problem(
 
 
 class _Output(Generic[R]):
-    """Writes records, shows each to the callbacks and counts failed requests by reason."""
+    """Writes records, shows the line of each to the callback and counts failed requests by reason."""
 
-    def __init__(
-        self,
-        record: type[R],
-        on_record: Callable[[R], None] | None,
-        on_line: Callable[[bytes], None] | None,
-    ) -> None:
-        self.record, self._on_record, self._on_line = record, on_record, on_line
+    def __init__(self, record: type[R], on_line: Callable[[bytes], object] | None) -> None:
+        self.record, self._on_line = record, on_line
         self.failures: Counter[str] = Counter()
         self.written = 0
 
     def write_file(self, out: str, journal: Journal[R]) -> None:
         """Write all records of the journal."""
-        self.written = write_lines(Path(out), map(self._watch_line, journal.lines()), record=self.record)
+        self.written = write_lines(Path(out), map(self._watched, journal.lines()), record=self.record)
 
     def pipe(self, lines: Iterable[bytes]) -> None:
         """Write records to standard output."""
-        self.written += write_lines("-", map(self._watch_line, lines), record=self.record)
+        self.written += write_lines("-", map(self._watched, lines), record=self.record)
 
-    def _watch(self, record: R) -> R:
-        if self._on_record:
-            self._on_record(record)
-        if reason := failure_of(record):
-            self.failures[reason] += 1
-        return record
-
-    def _watch_line(self, line: bytes) -> bytes:
+    def _watched(self, line: bytes) -> bytes:
         if self._on_line:
             self._on_line(line)
-        # parsing all lines would take longer
-        if self._on_record or any(text in line for text in _MAY_HAVE_FAILED):
-            self._watch(self.record.model_validate_json(line))
+        may_have_failed = any(text in line for text in _MAY_HAVE_FAILED)  # parsing all would take longer
+        if may_have_failed and (reason := failure_of(self.record.model_validate_json(line))):
+            self.failures[reason] += 1
         return line
 
 

@@ -177,8 +177,7 @@ class Label(Command):
         *,
         out: str | None = None,
         by_problem: bool = False,
-        on_record: Callable[[R], None] | None = None,
-        on_line: Callable[[bytes], None] | None = None,
+        on_line: Callable[[bytes], object] | None = None,
     ) -> MapResult:
         """``map_pieces`` with the command's engine, budget and output."""
         return map_pieces(
@@ -192,7 +191,6 @@ class Label(Command):
             token_budget=self.token_budget,
             retry_failed=self.retry_failed,
             by_problem=by_problem,
-            on_record=on_record,
             on_line=on_line,
         )
 

@@ -522,9 +522,9 @@ class Critiques(Method):
                 policy, piece, form, chains=self.chains, sampling=label.sampled, seed=label.seed
             )
 
-        def count(record: training.TraceCritiques) -> None:
+        def count(line: bytes) -> None:
             nonlocal missing
-            missing += self.chains - len(record.texts)
+            missing += self.chains - len(training.TraceCritiques.model_validate_json(line).texts)
 
         def failed(critiques: Sequence[training.TraceCritiques]) -> str | None:
             return None if any(record.texts for record in critiques) else critiques[-1].error
@@ -536,6 +536,6 @@ class Critiques(Method):
             failure=failed,
             config={"format": form.model_dump()},
         )
-        outcome = label.map(job, items, self.size, on_record=count)
+        outcome = label.map(job, items, self.size, on_line=count)
         note(f"critiques of {outcome.written} traces written; {missing} failed (see 'error')")
         outcome.require_complete()
