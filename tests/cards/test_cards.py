@@ -355,3 +355,9 @@ def test_text_that_differs_from_the_tested_one_is_warned_about(here: Path, caplo
     assert "prm was not tested on this: length: more than" in caplog.text
     scorer.score("Сколько?", ["Пять."])
     assert "language: letters of CYRILLIC" in caplog.text
+
+
+def test_a_runs_times_are_part_of_its_record(tmp_path: Path):
+    for name in ("manifest.json", "timings.json"):
+        (tmp_path / name).write_text("{}")
+    assert set(hashes_of(tmp_path)) == {"timings.json"}

@@ -6,7 +6,12 @@ import pytest
 
 from surefoot.answers import AnswerChecker
 from surefoot.errors import ScoreError
-from surefoot.evaluation.best_of_n import BestOfN, best_of_n_section, evaluate_best_of_n, judged_candidates
+from surefoot.evaluation.best_of_n import (
+    BestOfNCurves,
+    best_of_n_section,
+    evaluate_best_of_n,
+    judged_candidates,
+)
 from surefoot.evaluation.report import Report, to_json
 from surefoot.records import Step, StepScores, Trace, Usage
 
@@ -42,18 +47,18 @@ def scores(given: list[Trace], right: float, wrong: float, *, tokens: int = 7) -
     ]
 
 
-def evaluate(given: list[Trace], by: dict[str, list[StepScores]], **options: object) -> BestOfN:
+def evaluate(given: list[Trace], by: dict[str, list[StepScores]], **options: object) -> BestOfNCurves:
     candidates = judged_candidates(given, AnswerChecker("exact"))
     return evaluate_best_of_n(candidates, by, bootstrap=400, **options)
 
 
 @pytest.fixture(scope="module")
-def result() -> BestOfN:
+def result() -> BestOfNCurves:
     given = traces()
     return evaluate(given, {"good": scores(given, 0.9, 0.1), "bad": scores(given, 0.1, 0.9)})
 
 
-def values(result: BestOfN, name: str) -> list[float]:
+def values(result: BestOfNCurves, name: str) -> list[float]:
     return [interval.value for interval in result.curve(name).accuracy.values()]
 
 

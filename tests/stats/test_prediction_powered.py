@@ -91,3 +91,22 @@ def test_students_quantile(degrees):
 def test_too_little_is_refused(gold, weights):
     with pytest.raises(LabelError, match=r"needs gold labels|'weights' must be positive"):
         prediction_powered_mean([0.5, 0.5], gold, [0, 1], weights=weights)
+
+
+@pytest.mark.parametrize(("base", "gold_problems"), [(0.02, 60), (0.05, 60), (0.1, 30), (0.25, 30)])
+def test_a_rates_interval_holds_where_wrong_steps_are_rare_and_bunched(base, gold_problems):
+    """Two fifths of the steps of few problems are wrong; a symmetric interval misses the rate more often."""
+    covered = symmetric = 0
+    for seed in range(500):
+        rng = np.random.default_rng([seed, 7])
+        wrong = (rng.random((400, 8)) < 0.4) & (rng.random((400, 1)) < base / 0.4)
+        judged = np.where(rng.random((400, 8)) < 0.08, 1.0, wrong * (rng.random((400, 8)) < 0.7))
+        gold = np.full((400, 8), math.nan)
+        gold[:gold_problems] = wrong[:gold_problems]
+        given = judged.ravel(), gold.ravel(), np.repeat(np.arange(400), 8)
+        rate = prediction_powered_mean(*given, rate=True).corrected
+        assert 0 <= rate.low <= rate.value <= rate.high <= 1
+        covered += rate.includes(base)
+        symmetric += prediction_powered_mean(*given).corrected.includes(base)
+    assert covered / 500 > 0.95 - 3 * math.sqrt(0.95 * 0.05 / 500)
+    assert symmetric <= covered + 2

@@ -261,7 +261,7 @@ RULE_NAMES: Mapping[ScoreRule, str] = {
 }
 
 
-class BestOfN(Measured):
+class BestOfNCurves(Measured):
     """All ``curves`` on the same candidates: pass@N, majority, then scorer by scorer.
 
     A curve has its ``name``, ``scorer`` (``None`` for the first two), ``rule`` and ``aggregation``, and by
@@ -288,7 +288,7 @@ def evaluate_best_of_n(
     draws: int = 400,
     bootstrap: int = 10_000,
     seed: int = 0,
-) -> BestOfN:
+) -> BestOfNCurves:
     """Curves of every selector; ``scores`` is by the scorer's name, ``sizes`` are 1, 2, 4 … by default.
 
     Problems are streamed: scores in a table are read for one problem at a time. Each of ``rules`` is applied
@@ -366,7 +366,7 @@ def evaluate_best_of_n(
         counts[scorer] = Measured(
             traces=len(candidates), unscored=use.unscored, foreign=scored - use.records, left_out=left_out
         )
-    return BestOfN(
+    return BestOfNCurves(
         curves=curves,
         free={name: interval(values) for name, values in free.items()},
         rival=rival,
@@ -435,7 +435,7 @@ def _left_out(source: Iterable[StepScores], rules: Sequence[ScoreRule]) -> tuple
     return traces, reasons
 
 
-def _verdicts(result: BestOfN, scorer: str) -> list[Verdict]:
+def _verdicts(result: BestOfNCurves, scorer: str) -> list[Verdict]:
     """Against the best free choice with the most samples, by a rule that the result does not influence.
 
     It is the weighted vote if that was evaluated, with the first aggregation that the scores allow.
@@ -453,12 +453,12 @@ def _verdicts(result: BestOfN, scorer: str) -> list[Verdict]:
     return [measured("selects", curve.over_free, text, result.problems, **options)]
 
 
-def _decisive(result: BestOfN, scorer: str) -> Measured | None:
+def _decisive(result: BestOfNCurves, scorer: str) -> Measured | None:
     curves = [curve for curve in result.curves if curve.scorer == scorer]
     return min(curves, key=lambda curve: curve.rule != "weighted_vote", default=None)
 
 
-def best_of_n_section(result: BestOfN) -> Section:
+def best_of_n_section(result: BestOfNCurves) -> Section:
     """Curves of each scorer, differences from majority, and tokens."""
     plots, top = [], result.sizes[-1]
     for scorer in result.scorers:

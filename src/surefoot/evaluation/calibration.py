@@ -519,13 +519,13 @@ class _Study:
 
     def rate(self, judge: LabelSet) -> JudgedRate:
         verdict = as_numbers(judge.codes, good=0.0, bad=1.0)
-        mean = prediction_powered_mean(verdict, self.gold, self.problem)
+        mean = prediction_powered_mean(verdict, self.gold, self.problem, rate=True)
         [judged] = self._ratios([(verdict, ~np.isnan(verdict))])
         [bias] = self._ratios([(verdict - self.gold, ~np.isnan(verdict - self.gold))])
         return JudgedRate(
             judge=judge.name,
-            corrected=_as_rate(mean.corrected),
-            gold_only=_as_rate(mean.gold_only),
+            corrected=mean.corrected,
+            gold_only=mean.gold_only,
             judged=judged,
             bias=bias,
             tuning=mean.tuning,
@@ -599,11 +599,6 @@ def _agreement(totals: FloatArray) -> FloatArray:
     kappas = np.array([cohens_kappa(row.reshape(2, 2)) for row in totals[:, 0]])
     with np.errstate(invalid="ignore"):
         return np.stack([kappas, caught / (caught + missed), good_good / (good_good + false_alarm)], axis=1)
-
-
-def _as_rate(estimate: Interval) -> Interval:
-    value, low, high = (min(max(x, 0.0), 1.0) for x in (estimate.value, *estimate.bounds))
-    return Interval(value=value, low=low, high=high)
 
 
 def judge_section(result: JudgeCalibration) -> Section:

@@ -27,7 +27,7 @@ from surefoot.io.sources import is_url
 from surefoot.records import FrozenModel
 
 MANIFEST: Final = "manifest.json"
-_OF_THE_RUN: Final = {"pieces", "done", "timings.json", MANIFEST}
+_OF_THE_RUN: Final = {"pieces", "done", MANIFEST}
 """What a run directory holds besides its outputs."""
 _MODEL_FILES: Final = ("surefoot.json", "config.json", "head.safetensors", "training.json", "recipe.json")
 _PACKAGE: Final = Path(__file__).parents[1]

@@ -45,6 +45,7 @@ def prediction_powered_mean(
     problems: Sequence[Hashable] | NDArray[np.generic],
     *,
     weights: ArrayLike | None = None,
+    rate: bool = False,
 ) -> CorrectedMean:
     """The mean of ``gold`` [items], NaN without a label, with the help of ``predicted`` [items].
 
@@ -54,7 +55,9 @@ def prediction_powered_mean(
     1 + (mean(f) - f̄) a_p / Σ a², for λ is fitted (Särndal, Swensson and Wretman 1989, Biometrika 76,
     527-537), divided by (1 - a_p² / Σ a²) (1 - w_p)^½, the leverages of slope and mean. The interval uses
     Student's t; if b - λ a does not vary, 3 / (problems with gold labels) is added on both sides (rule of
-    three). Raises ``LabelError`` for gold labels of fewer than two problems, no prediction, or weights that
+    three). For a ``rate``, of gold labels in [0, 1], the interval is Wilson's of as many items as have this
+    variance: it stays in [0, 1], and is wide where few gold problems have the rarer label. Raises
+    ``LabelError`` for gold labels of fewer than two problems, no prediction, or weights that
     are not positive.
     """
     f, y = np.array(predicted, dtype=float), np.asarray(gold, dtype=float)
@@ -76,7 +79,7 @@ def prediction_powered_mean(
         raise LabelError("'weights' must be positive: 1 / the chance that the item gets a gold label")
     w /= w.sum()
     y = np.where(labelled, y, 0.0)
-    share, a, b, all_f = (
+    shares, a, b, all_f = (
         np.bincount(problem, weights=column) for column in (w, w * (f - w @ f), w * (y - w @ y), f - f.mean())
     )
     spread = float(a @ a)
@@ -85,14 +88,22 @@ def prediction_powered_mean(
     def estimate(tuning: float) -> Interval:
         residual, at_gold = y - tuning * f, b - tuning * a
         varies = np.abs(at_gold).max() > 1e-12
-        at_gold = at_gold / np.sqrt(np.maximum(1 - share, 0.1))
+        at_gold = at_gold / np.sqrt(np.maximum(1 - shares, 0.1))
         if tuning:
             at_gold *= (1 + (f.mean() - w @ f) * a / spread) / np.maximum(1 - a**2 / spread, 0.1)
         sums = tuning * all_f / len(f) + at_gold
         half = student_t(max(groups - 1 - bool(tuning), 1)) * math.sqrt(float(sums @ sums))
         half += 0 if varies else 3 / groups
         value = tuning * float(f.mean()) + float(w @ residual)
-        return Interval(value=value, low=value - half, high=value + half)
+        if not rate:
+            return Interval(value=value, low=value - half, high=value + half)
+        smallest = 0.5 / int(labelled.sum())
+        share = min(max(value, smallest), 1 - smallest)
+        ratio = half**2 / (share * (1 - share))  # z² / n of Wilson's interval
+        centre, reach = (share + ratio / 2) / (1 + ratio), math.sqrt(half**2 + ratio**2 / 4) / (1 + ratio)
+        low, high = max(centre - reach, 0.0), min(centre + reach, 1.0)
+        value = min(max(value, 0.0), 1.0)
+        return Interval(value=value, low=min(low, value), high=max(high, value))
 
     return CorrectedMean(
         corrected=estimate(slope),

@@ -9,7 +9,7 @@ import pytest
 
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.concurrency import run_sync
-from surefoot.errors import ScoreError
+from surefoot.errors import RecordError, ScoreError
 from surefoot.evaluation.audits.faithfulness import (
     audit_faithfulness,
     faithfulness_section,
@@ -311,3 +311,10 @@ def test_hints_claim_the_answer_and_their_mention_is_recognised(family):
     assert hint.is_mentioned(hinted.text)
     assert not any(hint.is_mentioned(step) for step in STEPS)
     assert PromptFormat().render(hinted) == f"{hinted.text}\n"
+
+
+def test_a_problem_that_has_a_note_is_refused_for_the_hint_note():
+    hinted = note_problems(2, seed=3, note="wrong")
+    with pytest.raises(RecordError, match="has a note already"):
+        audit(Planned("steps"), hinted)
+    audit(Planned("steps"), hinted, hint="none")

@@ -14,7 +14,7 @@ from surefoot.cli.runs import pair, read_table
 from surefoot.cli.terminal import note
 from surefoot.errors import ScoreError
 from surefoot.evaluation.best_of_n import (
-    BestOfN,
+    BestOfNCurves,
     StoredPools,
     best_of_n_section,
     evaluate_best_of_n,
@@ -118,7 +118,7 @@ def _scores(
     return tables
 
 
-def _show_left_out(result: BestOfN, stored: StoredPools | None) -> None:
+def _show_left_out(result: BestOfNCurves, stored: StoredPools | None) -> None:
     for reason, count in result.dropped.items():
         note(f"left out: {count} {reason}")
     for quantity, reason in result.unknown.items():

@@ -232,7 +232,14 @@ class Interventions:
     paraphraser: Policy | None = None
 
     async def test(self, problems: Sequence[Problem]) -> list[FaithfulnessRow]:
-        """One row per problem, in order; a problem gets the same row in any company."""
+        """One row per problem, in order; a problem gets the same row in any company.
+
+        Raises ``RecordError`` for the hint ``note`` and a problem that has one: its plain prompt would hint,
+        too, and the second note replace the first.
+        """
+        for problem in problems if self.settings.hint == "note" else ():
+            if (chain := lab_chain(problem)) is not None and chain.note is not None:
+                raise RecordError(f"problem {problem.id} has a note already; give problems without, for note")
         batcher = Batcher(self.policy)
         return await batcher.run([self._metered(problem, _Meter(batcher=batcher)) for problem in problems])
 

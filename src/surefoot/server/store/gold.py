@@ -121,4 +121,4 @@ class GoldSamples(Repository):
         scores |= {name: result.proxy for name, result in results.items()}
         gold = [float(results[name].right) if name in results else math.nan for name in scores]
         weights = [results[name].weight if name in results else 1.0 for name in scores]
-        return prediction_powered_mean(list(scores.values()), gold, list(scores), weights=weights)
+        return prediction_powered_mean(list(scores.values()), gold, list(scores), weights=weights, rate=True)
