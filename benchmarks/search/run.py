@@ -75,7 +75,6 @@ def tree_methods(size: int) -> dict[str, Search]:
     return {
         "beam": BeamSearch(width=size // expand, expand=expand),
         "beam_aside": BeamSearch(width=size // expand, expand=expand, retire_finished=True),
-        "lookahead": BeamSearch(width=size // expand, expand=expand, lookahead=1),
         "dvts": DVTS(n=size, expand=expand),
         "rebase": Rebase(n=size),
         "particle": ParticleFilter(n=size, rule="weighted_vote"),

@@ -35,7 +35,7 @@ MEMORY = 1_000_000
 METHODS = [
     "best-of-n:rule=weighted_vote,n=3,batch=2",
     "majority:n=3",
-    "beam:lookahead=1,width=2,expand=2",
+    "beam:width=2,expand=2",
     "dvts:n=4,expand=2",
     "rebase:n=4,temperature=0.5",
     "particle:n=3,sweeps=2",
@@ -360,7 +360,7 @@ def test_words_make_a_search():
 def test_another_spelling_of_a_search_is_the_same_run(search, tmp_path):
     out = ("--out", tmp_path / "r.jsonl", "--in-flight=1")
     incomplete(*search("beam:width=2,expand=2", *out, "--token-budget=1"))
-    good(*search("beam:expand=2,lookahead=0,width=02", *out))
+    good(*search("beam:expand=2,retire_finished=no,width=02", *out))
     assert {result.method for result in results(tmp_path / "r.jsonl")} == {"beam:width=2,expand=2"}
 
 
@@ -372,7 +372,7 @@ def test_another_spelling_of_a_search_is_the_same_run(search, tmp_path):
         ("beam:depth=3", "unknown setting of beam 'depth'; did you mean 'width'?"),
         ("beam:width=much", "width"),
         ("beam:width=0", "width: Input should be greater than or equal to 1"),
-        ("beam:name=x", "unknown setting of beam 'name'; choose from rule, lookahead"),
+        ("beam:name=x", "unknown setting of beam 'name'; choose from rule, width"),
     ],
 )
 def test_words_that_make_no_search_are_refused(words, said):

@@ -82,38 +82,6 @@ def test_width_and_expand_one_are_plain_sampling():
     assert len(scorer.rounds) == 1  # nothing to choose between before the end
 
 
-def test_lookahead_judges_by_what_comes_after():
-    """The better-looking first step leads to a bad second one."""
-
-    def rule(prefix):
-        if "step 1" in prefix or "answer" in prefix:
-            return 0.1 if prefix.startswith("step 0 is 0") else 0.8
-        return 0.9 if prefix.startswith("step 0 is 0") else 0.85
-
-    policy = ScriptedPolicy(full_tree(2, 2))
-    first = {}
-    for lookahead in (0, 1, 3):
-        search = BeamSearch(width=1, expand=2, lookahead=lookahead)
-        scorer = HashScorer(rule)
-        [result] = searched(search, [QUESTION], policy, scorer)
-        first[lookahead] = result.candidates[0].step_text(0)
-        scored = [item.trace.text for item in scorer.rounds[0]]
-        assert all(text.count("step") == min(1 + lookahead, 2) for text in scored)
-    assert first == {0: "step 0 is 0\n", 1: "step 0 is 1\n", 3: "step 0 is 1\n"}
-
-
-def test_lookahead_costs_its_greedy_steps():
-    drawn = {}
-    for lookahead in (0, 1):
-        policy = Watched(ScriptedPolicy(full_tree(3, 2)))
-        searched(BeamSearch(width=1, expand=2, lookahead=lookahead), [QUESTION], policy, HashScorer())
-        drawn[lookahead] = policy.drawn
-    # four rounds of two; ahead of two children each in the first three, of which the greedy child of the
-    # chosen one may be the next chosen one, whose own greedy step is new
-    assert drawn[0] == 7 + 1
-    assert drawn[1] > drawn[0]
-
-
 def test_a_finished_branch_keeps_its_place_and_costs_nothing():
     def answer(request, sample):
         if not request.prefix:
@@ -168,7 +136,7 @@ def test_when_the_policy_no_longer_answers_the_unfinished_remain():
     assert (result.error, result.counts.failed) == ("gone", 2)
 
 
-@pytest.mark.parametrize("wrong", [{"width": 0}, {"expand": 0}, {"lookahead": -1}])
+@pytest.mark.parametrize("wrong", [{"width": 0}, {"expand": 0}])
 def test_impossible_numbers_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         BeamSearch(**wrong)

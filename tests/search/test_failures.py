@@ -44,9 +44,7 @@ class Vague:
         ]
 
 
-@pytest.mark.parametrize(
-    "search", [BeamSearch(width=2, expand=2), BeamSearch(width=1, expand=2, lookahead=1)]
-)
+@pytest.mark.parametrize("search", [BeamSearch(width=2, expand=2), BeamSearch(width=1, expand=2)])
 def test_a_server_that_does_not_tell_the_end_of_a_step_is_refused(search):
     policy = Vague(ScriptedPolicy(random_solver()))
     with pytest.raises(PolicyError, match="does not say whether a step or the solution ended"):

@@ -26,9 +26,9 @@ ALL = [
     MajoritySearch(n=8, batch=2),
     BestOfNSearch(n=8, batch=3),
     BeamSearch(width=3, expand=3),
-    BeamSearch(width=2, expand=2, lookahead=2, rule="best_of_n"),
+    BeamSearch(width=2, expand=2, rule="best_of_n"),
     DVTS(n=6, expand=3),
-    DVTS(n=4, expand=2, lookahead=1),
+    DVTS(n=4, expand=2),
     Rebase(n=8),
     ParticleFilter(n=6),
     ParticleFilter(n=6, rule="first"),
@@ -166,7 +166,7 @@ def test_the_name_of_a_search_is_the_text_that_makes_it(search):
 
 
 def test_equal_searches_have_one_name():
-    texts = ("beam:width=8,expand=2", "beam:expand=02,width=8", "beam:width=8,lookahead=0,expand=2")
+    texts = ("beam:width=8,expand=2", "beam:expand=02,width=8", "beam:width=8,retire_finished=false,expand=2")
     assert {search_of(text).name for text in texts} == {"beam:width=8,expand=2"}
     assert search_of("best_of_n:n=16,batch=4").name == "best-of-n:batch=4"
     assert search_of("mcts:rollout=yes").name == "mcts:rollout=true"

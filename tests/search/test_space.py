@@ -157,27 +157,6 @@ def test_blank_lines_belong_to_the_step_before_and_cost_no_score():
     assert len(scorer.rounds) == 3
 
 
-def test_roll_goes_on_greedily_once_and_leaves_the_samples_alone():
-    policy = Watched(ScriptedPolicy(full_tree(4, 3)))
-
-    async def work(space):
-        [children] = await space.extend([space.root], 3)
-        ends = await space.extend_greedily(children, 2)
-        again = await space.extend_greedily(children, 2)
-        assert again == ends
-        assert [end.depth for end in ends] == [3, 3, 3]
-        assert await space.extend_greedily(children, 0) == children
-        [end] = await space.extend_greedily(children[:1], 99)
-        assert end.data.finish == "stop"
-        return texts(await space.extend(children[:1], 2))
-
-    drawn = in_space(work, policy)
-    assert drawn == [["step 0 is 0\nstep 1 is 0\n", "step 0 is 0\nstep 1 is 1\n"]]
-    greedy = [request for request in policy.requests if request.sampling.temperature == 0]
-    assert len({request.prefix for request in greedy}) == len(greedy) == 3 * 2 + 2
-    assert all(request.n == 1 for request in greedy)
-
-
 def test_values_follow_the_aggregation():
     scores = {1: 0.9, 2: 0.4, 3: 0.8}
 

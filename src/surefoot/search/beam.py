@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -11,22 +10,7 @@ from surefoot.search.method import SearchMethod
 from surefoot.search.space import Prefix, Space, is_open
 
 
-class _RankedSearch(SearchMethod):
-    """Base of the searches that keep the best prefixes of each round."""
-
-    lookahead: int = Field(
-        default=0,
-        ge=0,
-        description="Greedy steps written ahead of a prefix before it is scored.",
-    )
-
-    async def _values(self, space: Space, prefixes: Iterable[Prefix]) -> dict[Prefix, float]:
-        """The value of each prefix, after the steps ahead."""
-        rivals = list(dict.fromkeys(prefixes))
-        return dict(zip(rivals, await space.score_ahead(rivals, self.lookahead), strict=True))
-
-
-class BeamSearch(_RankedSearch):
+class BeamSearch(SearchMethod):
     """Keep the ``width`` best prefixes, draw ``expand`` next steps for each, score, keep the best again.
 
     Snell et al. 2024 (arXiv 2408.03314), section 5.2, whose N beams of width M are ``width`` = N / M and
@@ -39,9 +23,6 @@ class BeamSearch(_RankedSearch):
     with the best unfinished ones until all have ended, and every round draws ``width`` × ``expand`` steps,
     shared among the beams where there are fewer, as search-and-learn (Hugging Face) does: more candidates,
     for more tokens.
-
-    With ``lookahead`` a prefix is ranked by the score after that many further steps, written greedily, as in
-    the paper (the scored text contains them).
 
     Where there is nothing to choose between, nothing is scored: a beam of one with one draw a step is plain
     sampling, scored at its end.
@@ -58,7 +39,7 @@ class BeamSearch(_RankedSearch):
     @property
     def draws(self) -> int:
         """As :attr:`SearchMethod.draws`."""
-        return self.width * self.expand * (1 + self.lookahead)
+        return self.width * self.expand
 
     async def explore(self, space: Space) -> list[Prefix]:
         """Finished solutions in the order in which they ended."""
@@ -94,11 +75,11 @@ class BeamSearch(_RankedSearch):
         """The ``width`` best; the first of equals."""
         if len(prefixes) <= self.width:  # nothing to choose between
             return prefixes
-        values = await self._values(space, prefixes)
-        return sorted(prefixes, key=lambda prefix: -values[prefix])[: self.width]
+        await space.score(prefixes)
+        return sorted(prefixes, key=space.value, reverse=True)[: self.width]
 
 
-class DVTS(_RankedSearch):
+class DVTS(SearchMethod):
     """``n`` / ``expand`` trees, each of which continues with the best of ``expand`` next steps.
 
     Beeching, Tunstall and Rush 2024, "Scaling test-time compute with open models" (Hugging Face): the trees
@@ -108,8 +89,6 @@ class DVTS(_RankedSearch):
     have their answer before they end. search-and-learn scores by the last step (``aggregation`` "last"), runs
     40 rounds, and also ends a tree whose text contains a boxed answer; this search does not. ``expand`` 1 is
     plain sampling; a single tree is step-wise best-of-``expand``.
-
-    ``lookahead`` is as in :class:`BeamSearch`.
     """
 
     method: ClassVar[str] = "dvts"
@@ -125,7 +104,7 @@ class DVTS(_RankedSearch):
     @property
     def draws(self) -> int:
         """As :attr:`SearchMethod.draws`."""
-        return self.n * (1 + self.lookahead)
+        return self.n
 
     async def explore(self, space: Space) -> list[Prefix]:
         """The continuations of each tree's last round, tree by tree."""
@@ -148,6 +127,5 @@ class DVTS(_RankedSearch):
 
     async def _best(self, space: Space, groups: list[list[Prefix]]) -> list[Prefix]:
         """The best of each group; the first of equals. All are scored together."""
-        rivals = (prefix for group in groups if len(set(group)) > 1 for prefix in group)
-        values = await self._values(space, rivals)
-        return [max(group, key=lambda prefix: values.get(prefix, 0.0)) for group in groups]
+        await space.score([prefix for group in groups if len(set(group)) > 1 for prefix in group])
+        return [max(group, key=space.value) for group in groups]

@@ -36,8 +36,6 @@ class SavedNode(FrozenModel):
     """Times that this step was sampled; more than one = merged."""
     tokens: int = Field(default=0, ge=0)
     """Tokens that the policy wrote for it."""
-    ahead: bool = False
-    """Whether it is its parent's greedy next step, written to look ahead."""
     finish: str | None = None
     """Why the solution ends here; ``None`` = it continues."""
 
@@ -125,7 +123,6 @@ def _node(space: Space, prefix: Prefix, ids: dict[Prefix, int]) -> SavedNode:
         reason=state.reason if state.scores is not None else None,
         seen=state.count,
         tokens=state.tokens,
-        ahead=prefix.parent is not None and prefix.parent.data.greedy_child is prefix,
         finish=state.finish,
     )
 

@@ -49,8 +49,6 @@ class PrefixState:
     """Why the score is missing."""
     reasons: tuple[str | None, ...] = ()
     """The scorer's reason for each score, if it gives reasons."""
-    greedy_child: Node[PrefixState] | None = None
-    """The greedy next step, once it was written."""
 
 
 _REMEMBERED = 16
@@ -189,30 +187,6 @@ class Space:
             nodes[k] = [self._insert(prefixes[k], completion, end=end) for completion in result.completions]
         return nodes
 
-    async def extend_greedily(self, prefixes: Sequence[Prefix], steps: int) -> list[Prefix]:
-        """Where each prefix arrives after ``steps`` greedy steps, or at its end.
-
-        These steps have temperature 0 and do not count as samples: a later :meth:`extend` samples as if they
-        had not been written. The same greedy step is requested once. A request that fails leaves its
-        prefix where it is.
-        """
-        ends = list(prefixes)
-        for _ in range(steps):
-            open_ends = [end for end in dict.fromkeys(ends) if is_open(end)]
-            new = [prefix for prefix in open_ends if prefix.data.greedy_child is None]
-            requests = [self._request(prefix, 1, greedy=True) for prefix in new]
-            results = await self._batcher.sample(requests) if requests else []
-            for prefix, result in zip(new, results, strict=True):
-                self._account(result, step=True)
-                for completion in result.completions:
-                    prefix.data.greedy_child = self._insert(prefix, completion, end=False)
-            ends = [end.data.greedy_child or end for end in ends]
-        return ends
-
-    async def score_ahead(self, prefixes: Sequence[Prefix], steps: int) -> list[float]:
-        """Value of each prefix after ``steps`` more steps by :meth:`extend_greedily` (0 = as it is)."""
-        return await self.score(await self.extend_greedily(prefixes, steps))
-
     async def score(self, prefixes: Sequence[Prefix]) -> list[float]:
         """Value of each prefix: its step scores, aggregated; minus infinity without a score.
 
@@ -322,12 +296,11 @@ class Space:
         n: int,
         *,
         end: bool = False,
-        greedy: bool = False,
         prompt: Prompt | None = None,
     ) -> SampleRequest:
         steps, base = self.steps, self.steps.sampling
         sampling = Sampling(
-            temperature=0.0 if greedy else base.temperature,
+            temperature=base.temperature,
             top_p=base.top_p,
             max_tokens=base.max_tokens if end else min(steps.step_tokens, base.max_tokens),
             stop=() if end else (steps.separator,),
@@ -336,7 +309,7 @@ class Space:
             prompt=steps.prompt.render(self.problem) if prompt is None else prompt,
             prefix=prefix.prefix,
             n=n,
-            first=0 if greedy else prefix.data.samples,
+            first=prefix.data.samples,
             seed=self.seed,
             sampling=sampling,
         )

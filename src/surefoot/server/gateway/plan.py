@@ -69,9 +69,7 @@ class Strategy:
         """When a stream sends text."""
         if isinstance(self.search, StepResampling) and self.search.n == 1:
             return "chain"
-        # texts ahead of a beam do not belong to an answer
-        beams = isinstance(self.search, BeamSearch | DVTS) and not self.search.lookahead
-        return "common" if beams else "end"
+        return "common" if isinstance(self.search, BeamSearch | DVTS) else "end"
 
     @property
     def threshold(self) -> float | None:
