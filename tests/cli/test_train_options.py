@@ -67,7 +67,7 @@ def test_classes_with_a_marker_an_adapter_and_held_out_problems(lab_base, lab_it
     pytest.importorskip("peft")
     out = tmp_path / "prm"
     options = "--loss classes --neutral bad --marker <extra_0> --lora 2 --lora-target q_proj --validation 0.4"
-    more = "--patience 5 --evaluate-every 1 --set gradient_accumulation_steps=2 --balance 0.5 --batch-size 4"
+    more = "--patience 5 --evaluate-every 1 --set gradient_accumulation_steps=2 --batch-size 4"
     call(lab_base, files, *options.split(), *more.split(), "--out", str(out), names="problems traces labels")
     card = json.loads((out / "surefoot.json").read_text())
     assert (card["head"], card["neutral"], card["encoding"]["marker"]) == ("classes", "bad", "<extra_0>")

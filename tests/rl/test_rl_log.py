@@ -12,7 +12,8 @@ from rl_logs import evaluation_row, healthy_log, update_row
 from surefoot.errors import RecordError
 from surefoot.io import read_records
 from surefoot.records import Problem, Step, Trace, Usage
-from surefoot.rl.log import Guards, RLLog, SampleRow, UpdateRow, curve_samples_to, samples_to, scalars, watch
+from surefoot.rl.log import Guards, RLLog, SampleRow, UpdateRow, samples_to, scalars, watch
+from surefoot.stats.intervals import Interval
 
 
 def test_the_log_survives_json():
@@ -76,7 +77,12 @@ def test_samples_to_an_accuracy():
 def test_samples_to_against_a_fine_grid(eighths, goal):
     curve = {at: value / 8 for at, value in eighths.items()}
     at = sorted(curve)
-    found = curve_samples_to(curve, goal / 8)
+    row = evaluation_row(0, 0.5)
+    rows = [
+        row.model_copy(update={"samples": x, "accuracy": Interval(value=y, low=y, high=y)})
+        for x, y in curve.items()
+    ]
+    found = samples_to(rows, goal / 8)
     if found is None:
         assert max(curve.values()) < goal / 8
         return

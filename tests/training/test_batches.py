@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from surefoot.errors import TrainingError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
-from surefoot.training.batches import batch_order, cut_microbatches, lay_out, sharing_rows, with_layout
+from surefoot.training.batches import cut_microbatches, lay_out, sharing_rows, with_layout
 from surefoot.training.config import TrainingConfig
 from surefoot.training.examples import Example
 
@@ -46,17 +46,6 @@ def test_the_microbatches_of_a_batch_are_its_traces_once(lengths, world_size, st
         assert tokens is None or size <= tokens or len(microbatch) == 1
     if tokens is None:
         assert len(microbatches) == min(world_size * steps, len(batch))
-
-
-def test_two_buckets_are_drawn_equally_often():
-    items = [example(number, 5, target=0.2 if number < 3 else 0.8) for number in range(23)]
-    batches = batch_order(items, TrainingConfig(epochs=2, batch_size=10), balance=0.5)
-    drawn = Counter(number for batch in batches for number in batch)
-    low = sum(drawn[number] for number in range(3))
-    assert low == sum(drawn[number] for number in range(3, 23)) == 40
-    assert all(drawn[number] == 2 for number in range(3, 23)), "the larger bucket is seen once an epoch"
-    with pytest.raises(TrainingError, match="without a target below"):
-        batch_order(items[:3], TrainingConfig(), balance=0.5)
 
 
 @pytest.mark.parametrize("base", ["lab_base", "gpt2_base"])

@@ -250,8 +250,6 @@ def test_a_killed_run_goes_on_to_the_same_weights(lab_base, examples, tmp_path, 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # in peft
 def test_what_cannot_be_trained_is_refused(lab_base, examples, tmp_path) -> None:
-    with pytest.raises(ValidationError, match="balance"):
-        SFTConfig(balance=0.5)
     with pytest.raises(ValidationError, match="patience"):
         SFTConfig(patience=1)
     train(lab_base, examples[:2], SFTConfig(epochs=1, lora=Lora(rank=2)), tmp_path / "adapter")

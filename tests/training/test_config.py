@@ -46,8 +46,6 @@ def test_an_unknown_setting_is_named(name: str) -> None:
 def test_settings_that_exclude_each_other() -> None:
     with pytest.raises(ValidationError, match="choose one"):
         TrainingConfig(freeze_trunk=True, lora=Lora())
-    with pytest.raises(ValidationError, match="'pairwise' has pairs"):
-        TrainingConfig(loss="pairwise", balance=0.5)
 
 
 @pytest.mark.parametrize("total", [1, 2, 7, 40])

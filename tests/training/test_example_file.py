@@ -89,9 +89,7 @@ def test_a_file_holds_what_the_list_holds(tmp_path: Path, monkeypatch: pytest.Mo
         "labels of steps that the trace does not have",
     }
     config = LoopConfig(epochs=2, batch_size=3)
-    for balance in (None, 0.3):
-        order = batch_order(stored.examples, config, balance=balance)
-        assert order == batch_order(expected.examples, config, balance=balance)
+    assert batch_order(stored.examples, config) == batch_order(expected.examples, config)
 
 
 def test_a_second_start_reads_the_file_and_other_settings_make_another(
@@ -148,4 +146,3 @@ def test_numbers_come_back_as_they_were(tmp_path: Path) -> None:
     read = ExampleFile(tmp_path / "x.arrow")
     assert list(read) == made
     assert read.lengths.tolist() == [one.length for one in made]
-    assert read.lowest.tolist() == [min(one.targets) for one in made]

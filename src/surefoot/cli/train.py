@@ -349,7 +349,7 @@ class TrainORM(ClassifierCommand):
     targets: Annotated[tr.OutcomeTargets, OptionGroup(omit=("kind",))] = tr.OutcomeTargets()
     training: Annotated[
         tr.TrainingConfig,
-        OptionGroup(**{**vars(TRAINING), "omit": ("loss", "balance", *DETAILS)}),
+        OptionGroup(**{**vars(TRAINING), "omit": ("loss", *DETAILS)}),
     ] = tr.TrainingConfig()
 
     def run(self) -> None:

@@ -27,7 +27,6 @@ from .credit import TurnDifference as TurnDifference
 from .log import EvaluationRow as EvaluationRow
 from .log import Guards as Guards
 from .log import RLLog as RLLog
-from .log import curve_samples_to as curve_samples_to
 from .log import samples_to as samples_to
 from .loop import train_policy as train_policy
 from .loop import training_samples as training_samples

@@ -7,7 +7,7 @@ and the proxy keeps rising (overoptimization; Gao et al., arXiv 2210.10760) or d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -210,12 +210,7 @@ def samples_to(evaluations: Sequence[EvaluationRow], accuracy: float) -> float |
 
     ``None`` if it never is; if the first evaluation already has it, the samples of that one.
     """
-    return curve_samples_to({row.samples: row.accuracy.value for row in evaluations}, accuracy)
-
-
-def curve_samples_to(curve: Mapping[int, float], accuracy: float) -> float | None:
-    """:func:`samples_to` of a curve from samples to accuracy."""
-    points = sorted(curve.items())
+    points = sorted((row.samples, row.accuracy.value) for row in evaluations)
     if points and points[0][1] >= accuracy:
         return float(points[0][0])
     for (x0, low), (x1, high) in pairwise(points):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain, groupby, islice, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -56,24 +56,20 @@ class Inputs:
         return replace(self, at_s=self.before_s)
 
 
-def batch_order(
-    items: Sequence[Example], config: LoopConfig, *, balance: float | None = None
-) -> list[list[int]]:
+def batch_order(items: Sequence[Example], config: LoopConfig) -> list[list[int]]:
     """Item numbers of every batch: each epoch sees each item once, in a new order.
 
     Within a window of 16 batches similar lengths are put together, which saves padding, and the batches
-    are then shuffled again. With ``balance`` an epoch draws as many items with a target below that as
-    others. In the layout ``tree``, neighbours in the data that begin alike stay together instead, those that
-    share most next to each other.
+    are then shuffled again. In the layout ``tree``, neighbours in the data that begin alike stay together
+    instead, those that share most next to each other.
     """
     rng = np.random.default_rng(config.seed)
     batches: list[list[int]] = []
     lengths = items.lengths.tolist() if isinstance(items, ExampleFile) else [item.length for item in items]
     size = config.batch_size
-    buckets = None if balance is None else _buckets(items, balance)
     tree_places = _places_in_trees(items) if config.layout == "tree" else []
     for _ in range(config.epochs):
-        order = _balanced(buckets, rng) if buckets else rng.permutation(len(items)).tolist()
+        order = rng.permutation(len(items)).tolist()
         epoch = []
         if tree_places:
             order = _trees_together(order, tree_places, size, rng)
@@ -124,29 +120,6 @@ def _trees_together(
         members = list(group)
         runs += [members[at : at + size] for at in range(0, len(members), size)]
     return [number for run in rng.permutation(len(runs)) for number in runs[run]]
-
-
-def _buckets(items: Sequence[Example], threshold: float) -> tuple[list[int], list[int]]:
-    """Items with a target below ``threshold``, and the others."""
-    lowest = items.lowest if isinstance(items, ExampleFile) else [min(item.targets) for item in items]
-    below = np.asarray(lowest) < threshold
-    low, high = np.flatnonzero(below).tolist(), np.flatnonzero(~below).tolist()
-    if not low or not high:
-        raise TrainingError(
-            f"'balance' finds no trace {'with' if not low else 'without'} a target below {threshold:g}: "
-            "nothing to balance"
-        )
-    return low, high
-
-
-def _balanced(buckets: tuple[list[int], list[int]], rng: np.random.Generator) -> list[int]:
-    """One from each bucket in turn; the smaller is gone through again, in a new order, as often as needed."""
-    most = max(map(len, buckets))
-    draws = []
-    for bucket in buckets:
-        rounds = (rng.permutation(bucket).tolist() for _ in range(-(-most // len(bucket))))
-        draws.append(list(islice(chain.from_iterable(rounds), most)))
-    return [number for both in zip(*draws, strict=True) for number in both]
 
 
 def cut_microbatches(

@@ -160,7 +160,6 @@ def _fit(
             config,
             directory,
             processes=processes,
-            balance=config.balance,
             validation=validation,
             progress=progress,
             keep_state=keep_state,

@@ -104,13 +104,6 @@ class TrainingConfig(TrunkConfig):
         description="bce (cross-entropy), mse (squared error), classes (bad, neutral, good) or pairwise "
         "(preferences between rival steps).",
     )
-    balance: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        # Setlur et al., arXiv 2410.08146, at 0.5
-        description="Draw traces with a target below this threshold as often as the others.",
-    )
     evaluate_every: int | None = Field(
         default=None,
         ge=1,
@@ -126,20 +119,11 @@ class TrainingConfig(TrunkConfig):
             raise ValueError(
                 "'lora' trains an adapter in the trunk and 'freeze_trunk' nothing in it; choose one"
             )
-        if self.balance is not None and self.loss == "pairwise":
-            raise ValueError("'balance' sorts single traces by their targets; loss 'pairwise' has pairs")
         return self
 
 
 class ImplicitConfig(LoopConfig):
     """Training of an implicit PRM on outcomes. EurusPRM (7B) had a rate of 5e-7 and 64 traces per step."""
-
-    balance: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="Draw traces with an outcome below this threshold as often as the others.",
-    )
 
 
 class SFTConfig(TrunkConfig):

@@ -304,7 +304,7 @@ _LEFT_OUT = b"left_out"
 class ExampleFile(OnDisk[Example]):
     """Examples of an Arrow file that is mapped into memory; made by :func:`write_examples`.
 
-    What is held of an example is its length and its lowest target, twelve bytes.
+    What is held of an example is its length, four bytes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -318,14 +318,6 @@ class ExampleFile(OnDisk[Example]):
             [np.diff(_offsets(batch["ids"])).astype(np.int32) for batch in batches] or none
         )
         """Tokens of each."""
-        self.lowest: NDArray[np.float64] = np.concatenate(
-            [
-                np.minimum.reduceat(batch["targets"].values.to_numpy(), _offsets(batch["targets"])[:-1])
-                for batch in batches
-            ]
-            or none
-        )
-        """Lowest target of each."""
         last = self._reader.get_batch_with_custom_metadata(len(batches))
         left_out = json.loads(last.custom_metadata[_LEFT_OUT])
         targets = Counter({float(value): count for value, count in left_out["targets"].items()})

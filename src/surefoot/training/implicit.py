@@ -107,10 +107,9 @@ def train_implicit(
 ) -> TrainingLog:
     """Train ``model`` on :func:`build_outcome_examples` and save it; returns the log, also ``training.json``.
 
-    The loss is the mean over the traces of an update. ``config.balance`` draws wrong and right traces equally
-    often; the paper takes 8 samples a problem as they come. EurusPRM (7B) had a learning rate of 5e-7 and 64
-    traces an update. ``progress`` gets (updates done, updates in all, loss). Continues from
-    ``directory/checkpoint.safetensors`` if there is one. Several processes as in
+    The loss is the mean over an update's traces; the paper takes 8 samples a problem. EurusPRM (7B) had a
+    learning rate of 5e-7 and 64 traces an update. ``progress`` gets (updates done, updates in all, loss).
+    Continues from ``directory/checkpoint.safetensors`` if there is one. Several processes as in
     :func:`surefoot.training.train`; each holds the whole reference.
 
     Raises ``TrainingError`` naming the traces of a batch whose loss or gradient is not finite.
@@ -136,7 +135,6 @@ def train_implicit(
             config,
             directory,
             processes=processes,
-            balance=config.balance,
             progress=progress,
         )
     policy.eval()

@@ -57,7 +57,6 @@ def run_updates(
     *,
     processes: Distributed,
     terms: Callable[[Example], int] = lambda item: len(item.targets),
-    balance: float | None = None,
     validation: Validation | None = None,
     progress: Progress | None = None,
     keep_state: bool = True,
@@ -77,7 +76,7 @@ def run_updates(
         if keep_state
         else TrainingLog()
     )
-    batches = batch_order(items, config, balance=balance)
+    batches = batch_order(items, config)
     rates = [config.learning_rate * rate_share(n, len(batches), config.warmup) for n in range(len(batches))]
     best = directory / "best.safetensors"
     interval = (validation and validation.every) or math.ceil(len(batches) / config.epochs)
