@@ -47,11 +47,7 @@ class RoundsCommand(TaskCommand):
     out: o.OutDirectory
     """Run directory; it holds `policy` (the best round) and `round-N`."""
 
-    def train(
-        self,
-        judge: o.JudgeSettings,
-        work: Callable[[Run, rl.Task, Progress], list[RoundRow]],
-    ) -> None:
+    def train(self, judge: o.JudgeSettings, work: Callable[[Run, rl.Task, Progress], list[RoundRow]]) -> None:
         """Run ``work`` in the run directory, and report its rounds."""
         if (count := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
             raise RunError(

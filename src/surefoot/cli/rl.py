@@ -108,8 +108,7 @@ class RL(TaskCommand):
     aggregate: Annotated[Aggregator, Flag(omit=True)] = "min"
     """How step scores become the proxy that the curves show."""
     judge: Annotated[
-        o.JudgeSettings,
-        OptionGroup(title="Reward", only=_JUDGE, common=("names", "verifier")),
+        o.JudgeSettings, OptionGroup(title="Reward", only=_JUDGE, common=("names", "verifier"))
     ] = o.JudgeSettings()
     rl: Annotated[
         RLConfig,

@@ -142,10 +142,7 @@ class Score(Command):
         for warning in trained_on(self.names, used):
             note(warning)
         summary = _Summary()
-        about: Any = {
-            "inputs": identifying_files(o.one_or_all(self.names)),
-            "counts": summary.critiques,
-        }
+        about: Any = {"inputs": identifying_files(o.one_or_all(self.names)), "counts": summary.critiques}
         if any(map(is_server, self.names)):
             scorer = self.load()
 

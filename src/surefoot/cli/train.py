@@ -347,10 +347,9 @@ class TrainORM(ClassifierCommand):
 
     traces: o.TracesArgument
     targets: Annotated[tr.OutcomeTargets, OptionGroup(omit=("kind",))] = tr.OutcomeTargets()
-    training: Annotated[
-        tr.TrainingConfig,
-        OptionGroup(**{**vars(TRAINING), "omit": ("loss", *DETAILS)}),
-    ] = tr.TrainingConfig()
+    training: Annotated[tr.TrainingConfig, OptionGroup(**{**vars(TRAINING), "omit": ("loss", *DETAILS)})] = (
+        tr.TrainingConfig()
+    )
 
     def run(self) -> None:
         card = self.card(

@@ -314,13 +314,7 @@ class TreeSearch:
             self._add(node, [s for s in steps if s], rollout.outcome, completion.tokens, ended=ended)
 
     def _add(
-        self,
-        at: Node[PrefixRecord],
-        steps: Sequence[str],
-        outcome: bool | None,
-        tokens: int,
-        *,
-        ended: bool,
+        self, at: Node[PrefixRecord], steps: Sequence[str], outcome: bool | None, tokens: int, *, ended: bool
     ) -> Node[PrefixRecord]:
         tree = self.tree
         end = (tree.tree.insert(steps, at=at) or [at])[-1]

@@ -49,12 +49,7 @@ PROBE_SETTINGS = "probe.json"
 TRAINING_PROBLEMS = "training-problems.txt"
 """Hashes of the texts of the problems that it was trained on, one per line."""
 
-CLASSIFIER, IMPLICIT, GENERATIVE, PROBE = OWN = (
-    "surefoot",
-    "implicit",
-    "generative",
-    "probe",
-)
+CLASSIFIER, IMPLICIT, GENERATIVE, PROBE = OWN = ("surefoot", "implicit", "generative", "probe")
 """Families of the checkpoints trained here."""
 
 SERVER = "server"

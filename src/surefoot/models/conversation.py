@@ -94,10 +94,7 @@ def _broken(trace: Trace, reserved: ControlTokens) -> Trace:
         update = {"content": content, "tool_calls": calls, "reasoning": reasoning}
         messages.append(message.model_copy(update=update))
     return trace.model_copy(
-        update={
-            "messages": tuple(messages),
-            "steps": tuple(steps.get(step, step) for step in trace.steps),
-        }
+        update={"messages": tuple(messages), "steps": tuple(steps.get(step, step) for step in trace.steps)}
     )
 
 

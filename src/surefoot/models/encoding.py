@@ -87,11 +87,7 @@ class EncodedTrace:
         """A trace that the model cannot read."""
         steps = len(item.trace.steps)
         return cls(
-            ids=(),
-            positions=(None,) * steps,
-            starts=(0,) * steps,
-            written=((0, 0),) * steps,
-            refused=reason,
+            ids=(), positions=(None,) * steps, starts=(0,) * steps, written=((0, 0),) * steps, refused=reason
         )
 
     @property
@@ -209,9 +205,7 @@ def _locate(
 
 
 def _first_tokens(
-    offsets: Sequence[tuple[int, int]],
-    spans: Sequence[tuple[int, int]],
-    positions: Sequence[int | None],
+    offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]], positions: Sequence[int | None]
 ) -> tuple[int, ...]:
     """First token of each step; see :class:`EncodedTrace`."""
     ends = [end for _, end in offsets]

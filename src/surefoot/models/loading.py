@@ -31,15 +31,7 @@ from surefoot.models.lora import base_of
 from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.policies.devices import LOADING, Loading
 
-IDENTIFYING = (
-    CARD,
-    HEAD,
-    IMPLICIT_SETTINGS,
-    PROBE_SETTINGS,
-    VERIFIER_FORMAT,
-    "training.json",
-    CALIBRATION,
-)
+IDENTIFYING = (CARD, HEAD, IMPLICIT_SETTINGS, PROBE_SETTINGS, VERIFIER_FORMAT, "training.json", CALIBRATION)
 """Files of any kind that tell one checkpoint from another."""
 
 _FOR = {

@@ -102,12 +102,7 @@ def base_of(directory: Path) -> str | None:
 
 
 def load_adapted(
-    auto: Any,
-    directory: Path,
-    loading: Loading,
-    *,
-    base: str | Path | None = None,
-    marker: str | None = None,
+    auto: Any, directory: Path, loading: Loading, *, base: str | Path | None = None, marker: str | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer of a directory; of an adapter's, its base with the adapter.
 

@@ -99,8 +99,7 @@ def _from(item: ProblemTrace, start: int, characters: int) -> ProblemTrace:
             step.model_copy(update={"start": step.start - begin, "end": step.end - begin}) for step in visible
         ]
         return ProblemTrace(
-            problem=item.problem,
-            trace=trace.model_copy(update={"text": text, "steps": tuple(moved)}),
+            problem=item.problem, trace=trace.model_copy(update={"text": text, "steps": tuple(moved)})
         )
     task, first = _task(trace), (steps[0].message or 0) if start else _task(trace)
     last = first
@@ -116,6 +115,5 @@ def _from(item: ProblemTrace, start: int, characters: int) -> ProblemTrace:
     ]
     messages = trace.messages[:task] + trace.messages[first : last + 1]
     return ProblemTrace(
-        problem=item.problem,
-        trace=trace.model_copy(update={"messages": messages, "steps": tuple(moved)}),
+        problem=item.problem, trace=trace.model_copy(update={"messages": messages, "steps": tuple(moved)})
     )

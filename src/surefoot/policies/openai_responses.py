@@ -416,9 +416,7 @@ class ResponseBuilder:
         if self._usage is None:
             raise ResponseError("the stream ended without usage (the server must know stream_options)")
         return ResponseBody(
-            choices=list(self._choices.values()),
-            usage=self._usage,
-            prompt_token_ids=self._prompt_token_ids,
+            choices=list(self._choices.values()), usage=self._usage, prompt_token_ids=self._prompt_token_ids
         )
 
     def _merge(self, choice: ResponseChoice, new: ResponseChoice) -> str:

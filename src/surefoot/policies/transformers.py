@@ -66,12 +66,7 @@ class TransformersPolicy:
 
     @classmethod
     def from_pretrained(
-        cls,
-        path: str | Path,
-        *,
-        batch_size: int = 256,
-        loading: Loading = LOADING,
-        remember: int = 0,
+        cls, path: str | Path, *, batch_size: int = 256, loading: Loading = LOADING, remember: int = 0
     ) -> TransformersPolicy:
         """Load model and tokenizer from a directory, a GGUF file or a hub name (``owner/name@revision``).
 

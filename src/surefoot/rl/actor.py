@@ -276,9 +276,7 @@ class Updater(Learner):
         with a server's log-probability, its absolute difference; and the largest difference."""
         objective = self.config.objective
         read = self.actor.read(
-            samples,
-            entropy="gradient" if objective.entropy else "detached",
-            called=self.called,
+            samples, entropy="gradient" if objective.entropy else "detached", called=self.called
         )
         device = read.logprobs.device
 

@@ -136,10 +136,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "pure": {  # arXiv 2504.15275, and its script train_pure.sh
         "credit": Mixed(of=MinForm()),
         "advantage": LeaveOneOut(baseline="token", whiten=True, mask_ends=True),
-        "objective": {
-            "mean": "sequence",
-            "kl": {"coefficient": 0.001, "estimator": "k1", "where": "reward"},
-        },
+        "objective": {"mean": "sequence", "kl": {"coefficient": 0.001, "estimator": "k1", "where": "reward"}},
     },
     "prime": {  # arXiv 2502.01456
         "credit": Mixed(of=Implicit()),

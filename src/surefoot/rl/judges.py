@@ -42,12 +42,7 @@ class OnlinePRM(Learner):
     ``config``.
     """
 
-    def __init__(
-        self,
-        prm: ImplicitPRM,
-        config: OnlinePRMConfig,
-        execution: LearnerSettings,
-    ) -> None:
+    def __init__(self, prm: ImplicitPRM, config: OnlinePRMConfig, execution: LearnerSettings) -> None:
         if prm.settings.beta != config.beta:
             raise TrainingError(
                 f"'beta' is {config.beta}, and the reward model was made with {prm.settings.beta}: give that"
@@ -186,12 +181,7 @@ class Critic(Learner):
 
     model: ValueModel
 
-    def __init__(
-        self,
-        policy: PreTrainedModel,
-        config: CriticConfig,
-        execution: LearnerSettings,
-    ) -> None:
+    def __init__(self, policy: PreTrainedModel, config: CriticConfig, execution: LearnerSettings) -> None:
         if has_adapter(policy):
             raise TrainingError("the policy carries an adapter; make the critic before it is added")
         trunk = copy.deepcopy(policy.base_model).float().eval().requires_grad_(True)

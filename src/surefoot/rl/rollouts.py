@@ -117,13 +117,7 @@ class Task:
         return reward_channels(judges, grade_reasoning=self.grade_reasoning)
 
     async def sample(
-        self,
-        policy: Policy,
-        problems: Sequence[Problem],
-        *,
-        n: int,
-        seed: int,
-        sampling: Sampling,
+        self, policy: Policy, problems: Sequence[Problem], *, n: int, seed: int, sampling: Sampling
     ) -> list[list[Trace]]:
         """``n`` graded traces of each problem: solutions, or episodes in the environment."""
         if self.environment is not None:

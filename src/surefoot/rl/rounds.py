@@ -386,11 +386,7 @@ def select_solutions(
 
 
 async def _collect(
-    task: Task,
-    config: ExpertIterationConfig,
-    policy: Policy,
-    problems: Sequence[Problem],
-    seed: int,
+    task: Task, config: ExpertIterationConfig, policy: Policy, problems: Sequence[Problem], seed: int
 ) -> list[ProblemData]:
     """A policy's own good solutions (a :data:`surefoot.rl.rounds.Collector`)."""
     groups = await task.sample(policy, problems, n=config.samples, seed=seed, sampling=config.sampling)

@@ -94,12 +94,7 @@ def best_of_n(
 
 
 def selection_curve(
-    pools: Sequence[Pool],
-    method: Method,
-    sizes: Sequence[int],
-    *,
-    draws: int = 400,
-    rng: np.random.Generator,
+    pools: Sequence[Pool], method: Method, sizes: Sequence[int], *, draws: int = 400, rng: np.random.Generator
 ) -> FloatArray:
     """Expected accuracy per problem and number of samples, shape [problems, sizes].
 

@@ -291,12 +291,7 @@ class Space:
         )
 
     def _request(
-        self,
-        prefix: Prefix,
-        n: int,
-        *,
-        end: bool = False,
-        prompt: Prompt | None = None,
+        self, prefix: Prefix, n: int, *, end: bool = False, prompt: Prompt | None = None
     ) -> SampleRequest:
         steps, base = self.steps, self.steps.sampling
         sampling = Sampling(

@@ -237,9 +237,7 @@ def _choices(
                 continue
             pool = [
                 Candidate(
-                    answer=answer,
-                    score=trace_score(records[at].scores, how),
-                    refuted=records[at].refuted(),
+                    answer=answer, score=trace_score(records[at].scores, how), refuted=records[at].refuted()
                 )
                 for answer, at in zip(answers, group, strict=True)
             ]

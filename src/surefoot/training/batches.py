@@ -285,10 +285,7 @@ class TokenReader(torch.nn.Module):
         """Log-probabilities of the tokens after ``at_s`` and, if wanted, entropies: [1, S] or [2, S]."""
         targets_s = batch.read_s
         output = (self.model.base_model if self.plain else self.model)(
-            input_ids=batch.ids_bt,
-            attention_mask=batch.mask_bt,
-            use_cache=False,
-            **batch.shared_rows,
+            input_ids=batch.ids_bt, attention_mask=batch.mask_bt, use_cache=False, **batch.shared_rows
         )
         if self.plain:
             states_sh = output.last_hidden_state[batch.rows_s, batch.at_s]

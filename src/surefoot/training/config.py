@@ -68,8 +68,7 @@ class LoopConfig(FrozenModel):
         description="Recompute activations in the backward pass: less memory for about a third more time.",
     )
     report_to: tuple[str, ...] = Field(
-        default=(),
-        description="Trackers for the curves (accelerate's names): tensorboard, wandb, trackio.",
+        default=(), description="Trackers for the curves (accelerate's names): tensorboard, wandb, trackio."
     )
 
 

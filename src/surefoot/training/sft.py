@@ -70,15 +70,7 @@ def train_verifier(
         write_json(directory / VERIFIER_FORMAT, form.model_dump())
         write_card(directory, card)
 
-    return fit_tokens(
-        model,
-        examples,
-        config,
-        directory,
-        save=save,
-        name="the verifier",
-        progress=progress,
-    )
+    return fit_tokens(model, examples, config, directory, save=save, name="the verifier", progress=progress)
 
 
 def fit_tokens(

@@ -76,12 +76,7 @@ class IncrementalScorer(Scorer):
     """
 
     def __init__(
-        self,
-        model: StepModel,
-        *,
-        name: str,
-        batch_tokens: int = 16_384,
-        max_tokens: int = 65_536,
+        self, model: StepModel, *, name: str, batch_tokens: int = 16_384, max_tokens: int = 65_536
     ) -> None:
         super().__init__(model, name=name, batch_tokens=batch_tokens)
         self._cache = TokenCache(TokenPool(max_tokens), max_tokens)

@@ -51,11 +51,7 @@ class Checkpoint:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        *,
-        loading: Loading = LOADING,
-        reference: str | Path | None = None,
+        self, directory: Path, *, loading: Loading = LOADING, reference: str | Path | None = None
     ) -> None:
         self.directory, self.loading, self.reference = directory, loading, reference
         self._facts = read_json(directory / "config.json", _Facts)

@@ -56,10 +56,7 @@ class ImplicitModel(CheckpointScorer):
     )
 
     def __init__(
-        self,
-        policy: PreTrainedModel,
-        reference: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
+        self, policy: PreTrainedModel, reference: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     ) -> None:
         for model in (policy, reference):
             require_plain_head(model)

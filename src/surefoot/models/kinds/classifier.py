@@ -43,13 +43,7 @@ class RewardModel(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     @classmethod
-    def initialise(
-        cls,
-        base: str | Path,
-        card: CheckpointCard,
-        *,
-        loading: Loading = FLOAT32,
-    ) -> Self:
+    def initialise(cls, base: str | Path, card: CheckpointCard, *, loading: Loading = FLOAT32) -> Self:
         """A new reward model on the trunk of any transformers checkpoint, with a zero head (score ½).
 
         A tokenizer without a pad token is fine: padding is masked and never read. A marker of the card's
@@ -66,11 +60,7 @@ class RewardModel(nn.Module):
 
     @classmethod
     def load(
-        cls,
-        directory: str | Path,
-        *,
-        base: str | Path | None = None,
-        loading: Loading = LOADING,
+        cls, directory: str | Path, *, base: str | Path | None = None, loading: Loading = LOADING
     ) -> Self:
         """Load what :meth:`save` wrote, from a directory or hub name (``owner/name@revision``).
 
@@ -86,13 +76,7 @@ class RewardModel(nn.Module):
         if not (directory / HEAD).is_file():
             raise CheckpointError(f"{directory} is not a surefoot checkpoint: {HEAD} is missing")
         card = verified_card(directory, family=cls.family)
-        trunk, tokenizer = load_adapted(
-            AutoModel,
-            directory,
-            loading,
-            base=base,
-            marker=card.encoding.marker,
-        )
+        trunk, tokenizer = load_adapted(AutoModel, directory, loading, base=base, marker=card.encoding.marker)
         model = cls(trunk, tokenizer, card)
         with reading_checkpoint(f"{directory / HEAD} is not the head of this model"):
             model.head.load_state_dict(load_file(directory / HEAD))

@@ -105,12 +105,7 @@ class Calibration(FrozenModel):
 
 
 def fit_calibration(
-    kind: MapKind,
-    scores: ArrayLike,
-    good: ArrayLike,
-    *,
-    split: str,
-    trace_ids: Iterable[str],
+    kind: MapKind, scores: ArrayLike, good: ArrayLike, *, split: str, trace_ids: Iterable[str]
 ) -> Calibration:
     """Fit a map of ``scores`` to ``good``, both [steps] in [0, 1]; ``None``/NaN is unknown and dropped.
 
@@ -262,11 +257,7 @@ class Ensemble(CheckpointScorer):
     """
 
     def __init__(
-        self,
-        scorers: Sequence[StepScorer],
-        how: Combine = "mean",
-        *,
-        name: str | None = None,
+        self, scorers: Sequence[StepScorer], how: Combine = "mean", *, name: str | None = None
     ) -> None:
         if not scorers:
             raise ValueError("'scorers' is empty: an ensemble needs a member")

@@ -215,11 +215,7 @@ class ImplicitPRM(CheckpointScorer):
         return model
 
     def save(
-        self,
-        directory: Path,
-        *,
-        with_reference: bool = True,
-        state: Mapping[str, torch.Tensor] | None = None,
+        self, directory: Path, *, with_reference: bool = True, state: Mapping[str, torch.Tensor] | None = None
     ) -> None:
         """Write model, tokenizer, ``implicit.json`` and, last, ``surefoot.json``.
 

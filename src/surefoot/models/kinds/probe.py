@@ -58,11 +58,7 @@ class LinearProbe(RewardModel):
 
     @classmethod
     def load(
-        cls,
-        directory: str | Path,
-        *,
-        base: str | Path | None = None,
-        loading: Loading = LOADING,
+        cls, directory: str | Path, *, base: str | Path | None = None, loading: Loading = LOADING
     ) -> Self:
         """Load what :meth:`save` wrote; see :meth:`RewardModel.load`."""
         directory = checkpoint_directory(directory) if is_hub_name(directory) else Path(directory)

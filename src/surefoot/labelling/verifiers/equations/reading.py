@@ -160,12 +160,7 @@ def _chunks(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
 
 
 def _links(
-    text: str,
-    tokens: Sequence[Token],
-    start: int,
-    end: int,
-    scaled: bool,
-    bounds: Sequence[int],
+    text: str, tokens: Sequence[Token], start: int, end: int, scaled: bool, bounds: Sequence[int]
 ) -> Iterator[Equation]:
     """The links of the chain in ``tokens[start:end]``."""
     left_broken, left_doubt, drop = _left_context(tokens, start)
