@@ -8,7 +8,6 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from tempfile import mkstemp
 from typing import Any, Generic, Self, TypeVar
@@ -43,31 +42,37 @@ class LeftOut:
 
 
 class Joined(OnDisk[T], Generic[T]):
-    """Traces of a table with their problems; like a table, it can be pickled."""
+    """Traces of a table with their problems, and with labels after :meth:`labelled`; it can be pickled."""
 
     def __init__(
-        self, problems: RecordTable[Problem], traces: RecordTable[Trace], items: Index, cut: Cut
+        self,
+        problems: RecordTable[Problem],
+        traces: RecordTable[Trace],
+        items: Index,
+        cut: Cut,
+        labels: RecordTable[StepLabel] | None = None,
     ) -> None:
-        self.problems, self.traces = problems, traces
-        self._cut = cut
-        self._select(items)
-        self._problem = lru_cache(_CACHED_PROBLEMS)(self._find_problem)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_problem"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._problem = lru_cache(_CACHED_PROBLEMS)(self._find_problem)
+        self.problems, self.traces, self.labels = problems, traces, labels
+        self._items, self._cut = items, cut
 
     def __len__(self) -> int:
-        return int(self._count)
+        [(count,)] = self._items.query("SELECT coalesce(max(number) + 1, 0) FROM items")
+        return int(count)
 
     def between(self, start: int, stop: int) -> Iterator[T]:
         """Yield items ``start … stop - 1``."""
+        problems = dict[str, Problem]()
         query = "SELECT start, bytes FROM items WHERE number >= ? AND number < ? ORDER BY number"
         for trace in self.traces.read(self._items.query(query, (start, stop))):
-            yield self._item(trace if trace.steps else self._cut(trace))
+            if (name := trace.problem_id) not in problems:
+                if len(problems) == _CACHED_PROBLEMS:
+                    problems.clear()
+                problems[name] = self.problems.find(name)[-1]
+            item: Any = ProblemTrace(problem=problems[name], trace=trace if trace.steps else self._cut(trace))
+            if self.labels is not None:
+                labels = tuple(self.labels.find(trace.id))
+                item = LabelledTrace(problem=item.problem, trace=item.trace, labels=labels)
+            yield item
 
     @property
     def digest(self) -> str:
@@ -75,7 +80,8 @@ class Joined(OnDisk[T], Generic[T]):
         chosen = hashlib.blake2b(digest_size=16)
         for (first,) in self._items.query("SELECT first FROM items ORDER BY number"):
             chosen.update(first.to_bytes(8, "little"))
-        return content_id(self.problems.digest, self.traces.digest, chosen.hexdigest())
+        digest = content_id(self.problems.digest, self.traces.digest, chosen.hexdigest())
+        return digest if self.labels is None else content_id(digest, self.labels.digest)
 
     def problem_ids(self) -> Iterator[str]:
         """The problem id of each item; no item is read."""
@@ -89,70 +95,32 @@ class Joined(OnDisk[T], Generic[T]):
         """The items for which ``keep`` is true; all items are read once."""
         return self._with(row for row, item in zip(self._rows(), self, strict=True) if keep(item))
 
+    def labelled(self, labels: RecordTable[StepLabel]) -> LabelledTraces:
+        """The same traces with their labels; a trace without labels has an empty tuple."""
+        return Joined(self.problems, self.traces, self._items, self._cut, labels)
+
+    @property
+    def strays(self) -> int:
+        """Number of labels whose trace is not among the items."""
+        if self.labels is None:
+            return 0
+        with closing(sqlite3.connect(uri_of(self._items.path), uri=True)) as database:
+            database.execute("ATTACH ? AS labels", (uri_of(self.labels.lookup.path),))
+            query = "SELECT count(*) FROM labels.places WHERE key NOT IN (SELECT trace FROM main.items)"
+            [(count,)] = database.execute(query)
+        return int(count)
+
     def _rows(self) -> Iterator[tuple[Any, ...]]:
         return self._items.query("SELECT first, start, bytes, trace, problem FROM items ORDER BY number")
 
     def _with(self, rows: Iterable[tuple[Any, ...]]) -> Self:
         """The same tables with other items."""
-        other = object.__new__(type(self))
-        other.__setstate__(self.__getstate__())
-        other._select(_write_items(self._items.path.parent, rows))
-        return other
-
-    def _select(self, items: Index) -> None:
-        self._items = items
-        [(self._count,)] = items.query("SELECT count(*) FROM items")
-
-    def _item(self, trace: Trace) -> T:
-        raise NotImplementedError
-
-    def _find_problem(self, key: str) -> Problem:
-        return self.problems.find(key)[-1]
+        items = _write_items(self._items.path.parent, rows)
+        return type(self)(self.problems, self.traces, items, self._cut, self.labels)
 
 
-class JoinedTraces(Joined[ProblemTrace]):
-    """Traces with their problems. Made by :func:`join_traces`."""
-
-    def _item(self, trace: Trace) -> ProblemTrace:
-        return ProblemTrace(problem=self._problem(trace.problem_id), trace=trace)
-
-    def labelled(self, labels: RecordTable[StepLabel]) -> LabelledTraces:
-        """The same traces with their labels; a trace without labels has an empty tuple."""
-        return LabelledTraces(self.problems, self.traces, self._items, self._cut, labels)
-
-
-class LabelledTraces(Joined[LabelledTrace]):
-    """Traces with their problems and labels. Made by :meth:`JoinedTraces.labelled`."""
-
-    def __init__(
-        self,
-        problems: RecordTable[Problem],
-        traces: RecordTable[Trace],
-        items: Index,
-        cut: Cut,
-        labels: RecordTable[StepLabel],
-    ) -> None:
-        super().__init__(problems, traces, items, cut)
-        self.labels = labels
-
-    @property
-    def digest(self) -> str:
-        """A hash of the files that the items come from."""
-        return content_id(super().digest, self.labels.digest)
-
-    @property
-    def strays(self) -> int:
-        """Number of labels whose trace is not among the items."""
-        with closing(sqlite3.connect(uri_of(self._items.path), uri=True)) as database:
-            database.execute("ATTACH ? AS labels", (uri_of(self.labels.lookup.path),))
-            [(count,)] = database.execute(
-                "SELECT count(*) FROM labels.places WHERE key NOT IN (SELECT trace FROM main.items)"
-            )
-        return int(count)
-
-    def _item(self, trace: Trace) -> LabelledTrace:
-        labels = tuple(self.labels.find(trace.id))
-        return LabelledTrace(problem=self._problem(trace.problem_id), trace=trace, labels=labels)
+JoinedTraces = Joined[ProblemTrace]
+LabelledTraces = Joined[LabelledTrace]
 
 
 def join_traces(
@@ -161,7 +129,7 @@ def join_traces(
     """Traces with their problems, and which traces were left out. ``cut`` cuts traces without steps."""
     left_out = LeftOut()
     items = _write_items(traces.lookup.path.parent, _usable(problems, traces, cut, left_out))
-    return JoinedTraces(problems, traces, items, cut), left_out
+    return Joined(problems, traces, items, cut), left_out
 
 
 def _usable(

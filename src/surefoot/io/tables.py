@@ -142,14 +142,11 @@ class RecordTable(OnDisk[R], Generic[R]):
         self.data, self.lookup, self.record = data, lookup, record
         self.repeated = 0
         """Number of duplicates that were left out."""
-        self._count: int | None = None
         self._digest: str | None = None
 
     def __len__(self) -> int:
-        if self._count is None:
-            [(count,)] = self.lookup.query("SELECT count(*) FROM places")
-            self._count = int(count)
-        return self._count
+        [(count,)] = self.lookup.query("SELECT coalesce(max(number) + 1, 0) FROM places")
+        return int(count)
 
     def between(self, start: int, stop: int) -> Iterator[R]:
         """Yield records ``start … stop - 1``."""
