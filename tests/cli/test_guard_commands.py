@@ -133,7 +133,6 @@ def test_a_policy_is_replayed_over_recorded_runs(tmp_path):
     replay = json.loads((tmp_path / "replay.json").read_text())
     counts = {name: replay["rules"][0][name] for name in ("satisfied", "violated", "undecidable")}
     assert counts == {"satisfied": 1, "violated": 1, "undecidable": 2}
-    assert replay["rules"][0]["microseconds"] > 0
     assert [call["action"] for call in replay["stopped"]] == ["blocked", "blocked", "undecided"]
     assert "names 'amount' and 'amount' are the same" in replay["stopped"][1]["reason"]
 

@@ -259,8 +259,8 @@ class CheckPolicy(Command):
             write_json(self.out, {**totals, "rules": replay.rules, "stopped": replay.stopped})
         summary = ", ".join(f"{count} {name}" for name, count in replay.counts.items())
         echo(f"{replay.calls} calls of {replay.runs} runs: {summary}")
-        columns = ("rule", "satisfied", "approval", "violated", "undecidable", "microseconds", "reason")
-        headers = ("rule", "satisfied", "asked", "violated", "undecidable", "µs", "reason")
+        columns = ("rule", "satisfied", "approval", "violated", "undecidable", "reason")
+        headers = ("rule", "satisfied", "asked", "violated", "undecidable", "reason")
         echo_table(None, headers, ([str(row[column]) for column in columns] for row in replay.rules))
         for call in replay.stopped[:_SHOWN]:
             echo(f"{call['action']}: {call['tool']} {call['arguments'][:200]}")

@@ -105,10 +105,6 @@ class RunChoices:
     best_free: str
     """The best rule that reads nothing, on these tasks."""
 
-    def better(self, choice: RunChoice) -> bool:
-        """Whether a choice is better than the best free rule: the whole interval lies above zero."""
-        return choice.over_free is not None and self.tasks >= FEWEST_UNITS and choice.over_free.low > 0
-
     def verdict(self, choice: RunChoice) -> str:
         """One sentence on a choice: for one that reads the runs whether it is better than the best free one,
         for a free one what it gains over a random run."""

@@ -137,23 +137,17 @@ def _before(call: ToolCall, messages: Sequence[Message]) -> Sequence[Message]:
     for index, message in enumerate(messages):
         beside = tuple(other for other in message.tool_calls if other.id != call.id)
         if len(beside) < len(message.tool_calls):
-            return (
-                *messages[:index],
-                message.model_copy(update={"tool_calls": beside}),
-                *messages[index + 1 :],
-            )
+            others = message.model_copy(update={"tool_calls": beside})
+            return (*messages[:index], others, *messages[index + 1 :])
     return messages
 
 
 def settings_text(policy: str) -> str:
     """The block of Claude Code's settings that sets the hook up."""
-    command = shlex.join([sys.executable, "-m", "surefoot", "guard", "hook", _absolute(policy)])
+    name = str(Path(policy).resolve()) if Path(policy).exists() else policy
+    command = shlex.join([sys.executable, "-m", "surefoot", "guard", "hook", name])
     hook = {"type": "command", "command": command, "timeout": SECONDS + 2, "onFailure": "block"}
     return json.dumps({"hooks": {"PreToolUse": [{"matcher": "*", "hooks": [hook]}]}}, indent=2)
-
-
-def _absolute(policy: str) -> str:
-    return str(Path(policy).resolve()) if Path(policy).exists() else policy
 
 
 def run_hook(policy: str, event: BinaryIO) -> tuple[str, int]:

@@ -21,7 +21,7 @@ class PolicyReplay:
     """Result of :func:`replay_policy`."""
 
     rules: list[dict[str, Any]]
-    """Each rule with its number of outcomes, and the mean ``microseconds`` of an evaluation."""
+    """Each rule with its number of outcomes."""
     runs: int = 0
     calls: int = 0
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_ACTIONS.values(), 0))
@@ -33,9 +33,8 @@ class PolicyReplay:
 def replay_policy(policy: ToolPolicy, runs: Iterable[Trace]) -> PolicyReplay:
     """Judge every call of recorded runs after the recorded calls before it, as a guard with this policy does:
     its arguments, its schema if the run lists the tools, repetitions, and the rules."""
-    fields = {**dict.fromkeys(_ACTIONS, 0), "microseconds": 0.0}
     rules: list[dict[str, Any]] = [
-        {"rule": number, "tools": rule.tools, "reason": rule.message, **fields}
+        {"rule": number, "tools": rule.tools, "reason": rule.message, **dict.fromkeys(_ACTIONS, 0)}
         for number, rule in enumerate(policy.rules)
     ]
     replay = PolicyReplay(rules=rules)
@@ -48,16 +47,12 @@ def replay_policy(policy: ToolPolicy, runs: Iterable[Trace]) -> PolicyReplay:
             for outcome in outcomes:
                 if outcome.rule is not None:
                     rules[outcome.rule][outcome.outcome] += 1
-                    rules[outcome.rule]["microseconds"] += 1e6 * outcome.seconds
             worst, reason = overall([*_unreadable(result.call), *outcomes])
             replay.counts[_ACTIONS[worst]] += 1
             if worst != "satisfied":
                 call = {"tool": result.call.name, "arguments": result.call.arguments, "reason": reason}
                 source = {"trace_id": run.id, "message": result.message, "action": _ACTIONS[worst]}
                 replay.stopped.append(source | call)
-    for rule in rules:
-        evaluations = sum(rule[outcome] for outcome in _ACTIONS)
-        rule["microseconds"] = round(rule["microseconds"] / max(1, evaluations), 1)
     return replay
 
 

@@ -216,36 +216,31 @@ class RunJudge:
     def _labels(self, item: ProblemTrace, results: Sequence[SampleResult]) -> list[StepLabel]:
         usage = sum((_verification(result.usage) for result in results), Usage())
         replies = [completion for result in results for completion in result.completions]
-        labels = []
+        means: list[float | None] = []
         for step in range(len(item.trace.steps)):
             letters = [letter_score(reply, f"after_{step}") for reply in replies]
             values = [value for value in letters if value is not None]
             self.failures["no letter for a step"] += len(letters) - len(values)
-            value, reason = (fmean(values), None) if values else (None, "no reply has a letter for this step")
-            spent = Usage() if step else usage
-            labels.append(self.step_label(item, step, value, reason, usage=spent, trials=len(values)))
-        return labels
+            means.append(fmean(values) if values else None)
+        return self.labels_of(item, means, "no reply has a letter for this step", usage)
 
-    def step_label(
-        self,
-        item: ProblemTrace,
-        step: int,
-        value: float | None,
-        reason: str | None,
-        *,
-        usage: Usage,
-        trials: int | None = None,
-    ) -> StepLabel:
-        """A label of this judge; ``reason`` says why there is no value."""
-        return StepLabel(
-            trace_id=item.trace.id,
-            step=step,
-            kind="value",
-            value=value,
-            reason=reason if value is None else None,
-            source=SOURCE,
-            evidence=Evidence(trials=trials, rater=f"{self.policy.name}#{self.rubric.version}", usage=usage),
-        )
+    def labels_of(
+        self, item: ProblemTrace, values: Sequence[float | None], reason: str, usage: Usage
+    ) -> list[StepLabel]:
+        """Labels of this judge, one a step; ``reason`` says why a value is ``None``."""
+        rater = f"{self.policy.name}#{self.rubric.version}"
+        return [
+            StepLabel(
+                trace_id=item.trace.id,
+                step=step,
+                kind="value",
+                value=value,
+                reason=reason if value is None else None,
+                source=SOURCE,
+                evidence=Evidence(rater=rater, usage=Usage() if step else usage),
+            )
+            for step, value in enumerate(values)
+        ]
 
     def _request(self, prompt: str, repeats: int) -> SampleRequest:
         return SampleRequest(
@@ -345,21 +340,10 @@ class TournamentLabeller:
                 self.judge, [items[at] for at in runs], pivots=self.pivots, seed=self.judge.seed
             )
             usage = sum(self.judge.usage[spent:], Usage())
+            reason = "the run is judged as a whole, at its last step, if a comparison can be read"
             for at, preference in zip(runs, result.preferences, strict=True):
-                labels[at] = self._labels(items[at], preference, usage)
+                values: list[float | None] = [None] * len(items[at].trace.steps)
+                values[-1:] = [preference] if values else []
+                labels[at] = self.judge.labels_of(items[at], values, reason, usage)
                 usage = Usage()
         return labels
-
-    def _labels(self, item: ProblemTrace, preference: float | None, usage: Usage) -> list[StepLabel]:
-        last = len(item.trace.steps) - 1
-        whole, unread = "the run is judged as a whole", "no comparison of the run could be read"
-        return [
-            self.judge.step_label(
-                item,
-                step,
-                preference if step == last else None,
-                unread if step == last else whole,
-                usage=Usage() if step else usage,
-            )
-            for step in range(last + 1)
-        ]

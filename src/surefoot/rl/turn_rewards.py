@@ -7,9 +7,8 @@ calls). A turn that cannot be judged has the reward ``None``: it is unknown, and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Final, Literal, get_args
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
 from surefoot.errors import ScoreError
 from surefoot.policies.openai_requests import openai_message
@@ -92,57 +91,24 @@ def reward_row(trace: Trace, rewards: Sequence[float | None], engine: Engine) ->
     turns = turn_messages(trace)
     if len(rewards) != len(turns):
         raise ScoreError(f"{len(rewards)} rewards for the {len(turns)} turns of trace {trace.id}")
-    return _ROWS[engine](trace, turns, list(rewards))
-
-
-def _jsonl(trace: Trace, turns: list[int], rewards: list[float | None]) -> dict[str, Any]:
-    ids = {"trace_id": trace.id, "problem_id": trace.problem_id, "outcome": trace.outcome}
-    return {**ids, "turns": turns, TURN_REWARDS: rewards}
-
-
-def _prime_rl(trace: Trace, turns: list[int], rewards: list[float | None]) -> dict[str, Any]:
-    from surefoot.rl.engines.turns import RecordedTurn, verifiers_trace  # slow: it imports torch
-
+    row: dict[str, Any] = {"trace_id": trace.id, "problem_id": trace.problem_id}
+    if engine == "jsonl":
+        return {**row, "outcome": trace.outcome, "turns": turns, TURN_REWARDS: list(rewards)}
+    worst = min([0.0, *(reward for reward in rewards if reward is not None)])
+    numbers = [worst if reward is None else reward for reward in rewards]
     messages = [openai_message(message) for message in trace.messages]
-    recorded = [
-        RecordedTurn(prompt=messages[:turn], completion=messages[turn], reward=number)
-        for turn, number in zip(turns, _numbers(rewards), strict=True)
-    ]
-    row = verifiers_trace(recorded, name=trace.id, task=trace.problem_id) if recorded else {"info": {}}
-    row["info"] = {TURN_REWARDS: rewards}
-    return row
+    if engine == "prime-rl":
+        from surefoot.rl.engines.turns import RecordedTurn, verifiers_trace  # slow: it imports torch
 
-
-def _numbers(rewards: Sequence[float | None]) -> list[float]:
-    known = [reward for reward in rewards if reward is not None]
-    worst = min(0.0, *known) if known else 0.0
-    return [worst if reward is None else reward for reward in rewards]
-
-
-def _with(place: str | None) -> Callable[[Trace, list[int], list[float | None]], dict[str, Any]]:
-    """Rows with the numbers at the top, or in the object ``place``."""
-
-    def row(trace: Trace, turns: list[int], rewards: list[float | None]) -> dict[str, Any]:
-        messages = [openai_message(message) for message in trace.messages]
-        begin = turns[0] if turns else len(messages)
-        numbers = _numbers(rewards)
-        extra: dict[str, Any] = {"trace_id": trace.id, "problem_id": trace.problem_id, TURN_REWARDS: numbers}
-        if place is None:
-            extra["reward"] = math.fsum(numbers) / len(numbers) if numbers else 0.0
-        run = {"prompt": messages[:begin], "completion": messages[begin:]}
-        return {**run, **(extra if place is None else {place: extra})}
-
-    return row
-
-
-_ROWS: Final[Mapping[Engine, Callable[[Trace, list[int], list[float | None]], dict[str, Any]]]] = (
-    MappingProxyType(
-        {
-            "jsonl": _jsonl,
-            "trl": _with(None),
-            "verl": _with("extra_info"),
-            "skyrl": _with("env_extras"),
-            "prime-rl": _prime_rl,
-        }
-    )
-)
+        recorded = [
+            RecordedTurn(prompt=messages[:turn], completion=messages[turn], reward=number)
+            for turn, number in zip(turns, numbers, strict=True)
+        ]
+        trace_row = verifiers_trace(recorded, name=trace.id, task=trace.problem_id) if recorded else {}
+        return {**trace_row, "info": {TURN_REWARDS: list(rewards)}}
+    begin = turns[0] if turns else len(messages)
+    run = {"prompt": messages[:begin], "completion": messages[begin:]}
+    row[TURN_REWARDS] = numbers
+    if engine == "trl":
+        return {**run, **row, "reward": math.fsum(numbers) / max(1, len(numbers))}
+    return {**run, "extra_info" if engine == "verl" else "env_extras": row}

@@ -10,7 +10,6 @@ import math
 import posixpath
 import re
 import sys
-import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -320,8 +319,6 @@ class RuleOutcome:
     reason: str = ""
     rule: int | None = None
     """Its number in the policy; ``None`` for another rule."""
-    seconds: float = 0.0
-    """Time of the evaluation."""
 
 
 def overall(outcomes: Sequence[RuleOutcome]) -> tuple[Outcome, str]:
@@ -350,10 +347,8 @@ def judge_call(
     """What every rule for the tool says of a call, after the calls ``earlier`` and the user's messages."""
     limit = limit or ReadLimit()
     for number, rule in policy.rules_for(call.name):
-        begin = time.perf_counter()
         outcome, reason = _evaluate(rule, call, earlier, user, limit)
-        seconds = time.perf_counter() - begin
-        yield RuleOutcome(outcome=outcome, reason=f"policy: {reason}", rule=number, seconds=seconds)
+        yield RuleOutcome(outcome=outcome, reason=f"policy: {reason}", rule=number)
 
 
 def _evaluate(
