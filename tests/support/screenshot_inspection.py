@@ -80,7 +80,6 @@ def inspected(found: Inspection) -> Views:
         "monitor": ("admin", "/monitor"),
         "requests": ("admin", "/requests?text=model:policy-7b/best-of-16"),
         "request": ("admin", "/request?id=chatcmpl-shown-0"),
-        "tree": ("admin", "/request-tree?id=chatcmpl-shown-0&choice=0"),
         "held": ("admin", "/held?state=all"),
         "held-call": ("admin", "/held/2"),
         "edit": ("admin", f"{base}/run?id={traces[1].id}&edit=1"),

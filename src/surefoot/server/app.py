@@ -209,7 +209,6 @@ PAGES: Final[tuple[Route, ...]] = (
     Route("GET", "/report-file", reports.report_file, "read"),
     page("/requests", request_log.request_list, "read"),
     page("/request", request_log.request_page, "read"),
-    page("/request-tree", request_log.request_tree, "read"),
     Route("POST", "/requests/import", request_log.import_answers, "manage"),
     page("/held", request_log.held_list, "read"),
     page("/held/{number:number}", request_log.held_page, "read"),

@@ -46,10 +46,12 @@ ROUTES = {
         f"POST {PROJECT}/items/{{item_id:number}}/comment",
         "GET /reports",
         "GET /report",
+        "GET /report-file",
+        "GET /reports/pair",
         "GET /requests",
         "GET /request",
-        "GET /request-tree",
         "GET /held",
+        "GET /held/{number:number}",
         "GET /monitor",
     },
     "admin": {

@@ -48,9 +48,9 @@ def answer(db, name: str, text: str, *, scored: bool = True, **fields) -> Trace:
 
 def test_an_answer_that_was_withheld_is_no_success(found: Inspection, admin: Browser) -> None:
     add_request(found.db, "refused", status=200, error="the call is denied")
-    [row] = admin.json("/requests.json?text=outcome:failed")["requests"]
+    [row] = admin.json("/requests.json?text=failed:yes")["requests"]
     assert (row["request_id"], row["failed"], row["status"]) == ("refused", True, 200)
-    page = admin.get("/requests?text=outcome:failed").text
+    page = admin.get("/requests?text=failed:yes").text
     assert '✗ <span class="word">withheld</span>' in page
     assert ">200<" not in page
 

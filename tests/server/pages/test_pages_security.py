@@ -136,7 +136,6 @@ def test_no_page_puts_a_secret_into_an_address(room: Room) -> None:
         "/report",
         "/report-file",
         "/reports/pair",
-        "/request-tree",
     }  # templates have their test
 
 

@@ -32,26 +32,25 @@ def tom(found: Inspection) -> Browser:
 
 
 def test_a_tree_unfolds_along_the_chosen_solution(tom: Browser) -> None:
-    page = tom.get("/request-tree?id=deep&choice=0").text
-    tree = page[page.index('<div class="card tree">') :]
-    assert tree.count("<details") == tree.count("</details>") == 1
-    assert '<details class="node chosen" open>' in tree
-    assert "good end" in tree[tree.index("<details") : tree.index("</details>")]
-    assert "second" in tree[tree.index("</details>") :]
+    page = tom.get("/request?id=deep").text
+    tree = page[page.index('<ol class="tree">') :].partition("</ol>")[0]
+    assert "All 4 sampled steps" in page
+    rows = re.findall(
+        r"<li( class=\"chosen\")?>((?:│ )*)<span.*?<span class=\"text\">([^<]*)</span>", tree, re.DOTALL
+    )
+    assert [(bool(chosen), len(below) // 2, text.partition(" ")[0]) for chosen, below, text in rows] == [
+        (True, 0, "first"), (True, 1, "good"), (False, 1, "bad"), (False, 0, "second"),
+    ]  # fmt: skip
     assert SCRIPT not in page
     assert "<b>0.90</b>" in tree
-    assert tom.json("/request-tree.json?id=deep&choice=0")["tree"]["chosen"] == [1, 3]
-    assert tom.get("/request-tree?id=deep&choice=1").status_code == 404
-    for choice in ("-1", "x", "²", "1" * 30):
-        assert tom.get(f"/request-tree?id=deep&choice={choice}").status_code == 400
 
 
-def test_a_deep_tree_needs_no_recursion() -> None:
+def test_a_deep_tree_needs_no_recursion_and_is_cut() -> None:
     nodes = [SavedNode(id=0, parent=None, depth=0, text="")]
     nodes += [SavedNode(id=n, parent=n - 1, depth=n, text="s") for n in range(1, 3000)]
     drawn = outline(example_tree(nodes=tuple(nodes), chosen=()))
-    assert sum(not one["close"] for one in drawn) == 2999
-    assert sum(one["close"] for one in drawn) == 2998
+    assert (len(drawn["rows"]), drawn["nodes"]) == (1000, 2999)
+    assert [node["depth"] for node in drawn["rows"][:3]] == [1, 2, 3]
 
 
 def test_requests_with_chosen_and_rejected_candidates(tom: Browser) -> None:
@@ -85,11 +84,11 @@ def test_requests_are_filtered_and_go_on(found: Inspection, tom: Browser) -> Non
         seen += [one["request_id"] for one in twin["requests"]]
         query = twin["next"] or ""
     assert seen == ["more-2", "more-1", "more-0"]
-    succeeded = tom.json("/requests.json?text=outcome:answered")["requests"]
+    succeeded = tom.json("/requests.json?text=failed:no")["requests"]
     assert [one["request_id"] for one in succeeded] == ["req-1", "deep"]
     assert "Nothing matches" in tom.get("/requests?text=strategy:none").text
     assert tom.get("/requests?before=deep").status_code == 404
-    for query in ("?text=outcome:x", "?before=%00", "?text=project:x", "?text=words"):
+    for query in ("?text=failed:x", "?before=%00", "?text=project:3", "?text=words"):
         assert tom.get(f"/requests{query}").status_code == 400
 
 
@@ -98,7 +97,6 @@ def test_requests_are_filtered_and_go_on(found: Inspection, tom: Browser) -> Non
     [
         "/requests",
         "/request?id=a",
-        "/request-tree?id=a",
     ],
 )
 def test_only_readers_of_the_whole_server_see_them(found: Inspection, page: str) -> None:

@@ -65,11 +65,13 @@ class Form:
             raise StoreError(f"'{name}' is longer than 500 characters or contains NUL")
         return value or None
 
-    def ids(self, name: str) -> list[str]:
-        """Ids that are sent one by one. Raises ``StoreError`` if there are none."""
+    def ids(self, name: str, *, exactly: int | None = None) -> list[str]:
+        """Ids that are sent one by one. Raises ``StoreError`` if there are none, or not ``exactly`` many."""
         values = [value for value in self.data.getlist(name) if isinstance(value, str) and "\0" not in value]
         if not values:
             raise StoreError("nothing is selected; tick at least one row")
+        if exactly not in (None, len(values)):
+            raise StoreError(f"choose {exactly} rows, not {len(values)}")
         return values
 
     def required_id(self, name: str) -> str:

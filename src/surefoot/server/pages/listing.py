@@ -26,7 +26,7 @@ _ADDRESS: Final = {
 """Parameters of the addresses of lists, and of runs that are opened from them."""
 COLUMNS: Final[Mapping[str, str]] = {
     "outcome": "Outcome", "title": "Task", "steps": "Steps", "first_error": "First error",
-    "lowest": "Lowest score", "cards": "Verdicts", "tokens": "Tokens", "latency_ms": "Time",
+    "lowest": "Lowest score", "verdicts": "Verdicts", "tokens": "Tokens", "latency_ms": "Time",
     "policy": "Model", "created": "When",
 }  # fmt: skip
 
@@ -58,9 +58,7 @@ class Filter:
                 words.append(value)
             elif sign != ":":
                 if name not in scorers or bounds.get("scorer", name) != name:
-                    raise StoreError(
-                        unknown("scorer", name, scorers) if scorers else "there are no scores here"
-                    )
+                    raise StoreError(unknown("scorer", name, scorers or ("none: there are no scores",)))
                 bounds |= {"scorer": name, "high" if sign[0] == "<" else "low": _number(value)}
             elif name not in terms:
                 raise StoreError(f"{unknown('filter', name, terms)}; put words into quotes")
@@ -73,9 +71,9 @@ class Filter:
     def steps(self, name: str) -> tuple[int, int | None] | None:
         """A term as steps counted from 0: ``3``, ``3..``, ``3..5`` or ``any``; ``None`` without it."""
         text = self.terms.get(name, "none")
-        match = _RANGE.fullmatch(text)
         if text in ("none", "any"):
             return None if text == "none" else (0, None)
+        match = _RANGE.fullmatch(text)
         if match is None or not text.strip("."):
             raise StoreError(f"'{name}' is a step, as 3, 3.., 3..5, any or none, not {text!r}")
         low, dots, high = match.groups()
@@ -99,32 +97,30 @@ def _number(text: str) -> float:
 
 
 def show_list(
-    page: Page,
-    name: str,
-    rows: Sequence[Mapping[str, Any]],
-    *,
-    where: Filter | None = None,
-    error: str | None = None,
-    past: bool = False,
-    data: Mapping[str, Any] | None = None,
-    **extra: Any,
+    page: Page, name: str, rows: Sequence[Mapping[str, Any]], data: Mapping[str, Any], **extra: Any
 ) -> Response:
     """The page of a list, or its JSON twin with the rows under ``name``.
 
-    A filter that cannot be read is answered with ``error`` below its box, a page ``past`` the end with 404.
+    ``data`` may have the ``total`` of a list with numbered pages, or the address of the ``next`` one. A page
+    past the end is answered with 404.
     """
+    number = max(1, page.query.natural("page", default=1))
+    around: dict[str, str | None] = {"previous": None, "next": None}
+    past = not rows and bool(page.query.id("before"))
+    if "total" in data:
+        pages = max(1, -(-data["total"] // page.settings.rows))
+        past = number > pages
+        around = {
+            "previous": page.link(page=number - 1) if number > 1 else None,
+            "next": page.link(page=number + 1) if number < pages else None,
+        }
+        data = {"page": number, "pages": pages, **data}
+    shown = {"filter": page.form.optional("text") or "", "past": past, "live": False, **around, **data}
     columns = {
         key: words
         for key, words in COLUMNS.items()
-        if any(row.get(key) not in (None, "") or (key == "outcome" and row.get("said")) for row in rows)
+        if any(row.get("said" if key == "outcome" else key) not in (None, "") for row in rows)
     }
-    about = {"filter": where.text if where else page.query.data.get("text", ""), "error": error, "past": past}
     return page.show(
-        "list.html",
-        {**about, "previous": None, "next": None, "live": False, **(data or {}), name: rows},
-        status=400 if error else 404 if past else 200,
-        name=name,
-        columns=columns,
-        where=where or Filter(),
-        **extra,
+        "list.html", {**shown, name: rows}, status=404 if past else 200, name=name, columns=columns, **extra
     )

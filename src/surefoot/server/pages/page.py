@@ -429,7 +429,8 @@ def _refused(request: Request, error: Exception) -> Response:
         request=request, pages=request.app.state.pages, visitor=visitor, form=Form(data=request.query_params)
     )
     title = HTTPStatus(status).phrase
-    response = page.show("error.html", {"error": message}, status=status, title=title)
+    words = request.query_params.get("text") if request.method == "GET" else None
+    response = page.show("error.html", {"error": message}, status=status, title=title, filter=words)
     response.headers.update(headers)
     return response
 

@@ -156,21 +156,10 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        answer=answer,
-        math=mathematics,
-        markdown=instructions_html,
-        moment=moment,
-        percent=percent,
-        seconds=seconds,
-        sign=sign,
-        sign_name=sign_name,
-        figure=figure,
-        bounded=bounded,
-        rich=rich,
-        pretty=pretty,
-        python=python,
-        arguments=call_arguments,
-    )
+    filters = (
+        answer, bounded, figure, moment, percent, pretty, python, rich, seconds, sign, sign_name,
+    )  # fmt: skip
+    environment.filters.update({one.__name__: one for one in filters})
+    environment.filters |= {"math": mathematics, "markdown": instructions_html, "arguments": call_arguments}
     environment.globals["parts"] = environment.get_template("_parts.html").module
     return environment

@@ -1,4 +1,4 @@
-"""The gateway's requests and held tool calls, each shown as a run; search trees; import into a project."""
+"""The gateway's requests and held tool calls, each shown as a run; import of answers into a project."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from surefoot.search.saved_tree import SavedTree
 from surefoot.segment import segment_trace
 from surefoot.server.pages.listing import Filter, show_list
 from surefoot.server.pages.page import Page
-from surefoot.server.pages.render import moment, seconds
 from surefoot.server.pages.run import show_run, strip
 from surefoot.server.records import GatewayCandidate, GatewayRecord, HeldCall
 from surefoot.server.store.requests import HeldRow, HeldState
@@ -23,15 +22,13 @@ from surefoot.server.store.traces import first_line, title_of
 
 _MOST: Final = 500
 """Requests imported at once."""
-_NODES: Final = 4_000
+_NODES: Final = 1_000
 """Nodes per page; of a larger tree only the first are shown, and the page says so."""
 HELD_STATES: Final[tuple[HeldState, ...]] = get_args(HeldState)
-_EQUAL: Final = ("model", "strategy", "policy", "scorer", "session")
+_FLAGS: Final = ("failed", "trees")
 TERMS: Final = {
-    **dict.fromkeys(_EQUAL, ()),
-    "outcome": ("answered", "failed"),
-    "tree": ("yes", "no"),
-    "project": (),
+    **dict.fromkeys(("model", "strategy", "policy", "scorer", "session"), ()),
+    **dict.fromkeys(_FLAGS, ("yes", "no")),
 }
 """What a filter of requests may name."""
 
@@ -39,36 +36,20 @@ TERMS: Final = {
 def request_list(page: Page) -> Response:
     """Requests, newest first."""
     db, limit, before = page.db, page.settings.rows, page.query.id("before")
-    try:
-        box = Filter.of(page, TERMS)
-        found = db.gateway.find(**_conditions(box), before=before, limit=limit + 1)
-    except StoreError as error:
-        return show_list(page, "requests", [], error=str(error))
+    box = Filter.of(page, TERMS)
+    found = db.gateway.find(**_conditions(box), before=before, limit=limit + 1)
     records = {record.request_id: record for record in db.gateway.records([row.request_id for row in found])}
     rows = [{**vars(row), **_row(records[row.request_id])} for row in found[:limit]]
     following = page.link(before=found[limit - 1].request_id) if len(found) > limit else None
     projects = db.projects.list() if page.actor.may("manage") else []
-    data = {"next": following, "live": before is None}
-    return show_list(
-        page, "requests", rows, where=box, past=bool(before and not rows), data=data, projects=projects
-    )
+    return show_list(page, "requests", rows, {"next": following, "live": before is None}, projects=projects)
 
 
 def _conditions(box: Filter) -> dict[str, Any]:
-    """Arguments of ``find``. Raises ``StoreError`` for words, and for a bad number of a project."""
+    """Arguments of ``find``. Raises ``StoreError`` for words."""
     if box.words:
         raise StoreError(f"requests are found by {', '.join(TERMS)}, as in model:NAME, and not by words")
-    project = box.terms.get("project")
-    if project is not None and not (project.isascii() and project.isdigit() and len(project) < 10):
-        raise StoreError(f"'project' must be a whole number, not {project!r}")
-    flags = {"failed": ("outcome", "failed"), "trees": ("tree", "yes")}
-    return {
-        **{name: box.terms.get(name) for name in _EQUAL},
-        "project_id": None if project is None else int(project),
-        **{
-            name: box.terms[term] == yes if term in box.terms else None for name, (term, yes) in flags.items()
-        },
-    }
+    return {name: value == "yes" if name in _FLAGS else value for name, value in box.terms.items()}
 
 
 def _row(record: GatewayRecord) -> dict[str, Any]:
@@ -77,20 +58,13 @@ def _row(record: GatewayRecord) -> dict[str, Any]:
     )
     scores = chosen.scores.scores if chosen and chosen.scores else ()
     failed = record.error is not None or record.status >= 400
-    held = any(decision.held for decisions in record.guard.values() for decision in decisions)
-    words = (
-        "accepted"
-        if record.decision == "accept"
-        else f"{record.decision}ed"
-        if record.decision == "reject"
-        else ""
-    )
+    decided = {"accept": "accepted", "reject": "rejected"}.get(record.decision or "", "answered")
     return {
         "title": _title(record, chosen.trace if chosen else None),
         "link": f"/request?{urlencode({'id': record.request_id})}",
-        "outcome": not failed and record.decision != "reject",
-        "said": str(record.status) if record.status >= 400 else "withheld" if failed else words or "answered",
-        "held": held,
+        "outcome": not failed and decided != "rejected",
+        "said": str(record.status) if record.status >= 400 else "withheld" if failed else decided,
+        "held": any(decision.held for decisions in record.guard.values() for decision in decisions),
         "steps": len(chosen.trace.steps) if chosen else 0,
         "strip": strip(scores),
         "lowest": min((score for score in scores if score is not None), default=None),
@@ -109,8 +83,8 @@ def request_page(page: Page) -> Response:
     candidates = sorted(
         record.candidates, key=lambda one: (-1 if one.choice is None else one.choice, not one.chosen)
     )
-    held = page.db.held_calls.of_request(record.request_id)
-    problem, number = record.problem, page.query.natural("candidate")
+    held, session = page.db.held_calls.of_request(record.request_id), record.session
+    number = page.query.natural("candidate")
     if number >= max(1, len(candidates)):
         raise NotFoundError(f"this request has {len(candidates)} candidates")
     trace, scores = Trace(problem_id="", text=""), None
@@ -118,29 +92,22 @@ def request_page(page: Page) -> Response:
         trace, scores = candidates[number].solution() or (candidates[number].trace, None)
     elif held:
         trace = _held_trace(held[0][0])
-    elif record.session and record.session.messages:
-        trace = Trace(problem_id="", messages=record.session.messages)
-    facts = [
-        moment(record.created.isoformat()), record.endpoint, record.model, record.strategy,
-        f"status {record.status}", seconds(record.latency_ms),
-        record.policy and f"written by {record.policy}",
-        record.scorer and f"scored by {record.scorer}", f"{record.usage.prompt_tokens} tokens read",
-        f"{record.usage.completion_tokens} written", f"{record.usage.verifier_tokens} by the verifier",
-    ]  # fmt: skip
+    elif session and session.messages:
+        trace = Trace(problem_id="", messages=session.messages)
+    trees = {choice: outline(SavedTree.model_validate(tree)) for choice, tree in sorted(record.trees.items())}
     return show_run(
         page,
-        problem,
+        record.problem,
         trace,
         {"request": record, "held": [_held_row(row, call) for call, row in held]},
         mode="request",
         title=_title(record, trace),
         scores=[scores] if scores else (),
-        facts=list(filter(None, facts)),
         candidates=[_candidate(one) for one in candidates],
         candidate=number,
         guard=[decision for decisions in record.guard.values() for decision in decisions],
-        tools=trace.tools or (record.session.tools if record.session else ()),
-        trees=sorted(record.trees),
+        tools=trace.tools or (session.tools if session else ()),
+        trees=trees,
     )
 
 
@@ -152,33 +119,16 @@ def _candidate(candidate: GatewayCandidate) -> dict[str, Any]:
     }
 
 
-def request_tree(page: Page) -> Response:
-    """All steps that the search sampled for one answer (``choice``) of a request."""
-    record = page.db.gateway.get(page.query.required_id("id"))
-    number = page.query.natural("choice")
-    if number not in record.trees:
-        raise NotFoundError(f"choice {number} does not have a tree: its search discarded nothing")
-    tree = SavedTree.model_validate(record.trees[number])
-    data = {"id": record.request_id, "choice": number, "tree": tree}
-    return page.show("tree.html", data, rows=outline(tree), left_out=max(0, len(tree.nodes) - _NODES))
-
-
-def outline(tree: SavedTree) -> list[dict[str, Any]]:
-    """The tree as a flat list of opening and closing entries, so that the template does not recurse."""
-    cells = strip([node.score for node in tree.nodes])
-    rows: list[dict[str, Any]] = []
-    todo: list[int | None] = [*reversed(tree.children[0])]
-    while todo:
-        if (node_id := todo.pop()) is None:
-            rows.append({"close": True})
-        elif node_id < _NODES:
-            inner = [child for child in reversed(tree.children[node_id]) if child < _NODES]
-            node = {**tree.nodes[node_id].model_dump(), "bucket": cells[node_id]["bucket"]}
-            rows.append(
-                {"close": False, "node": node, "chosen": node_id in tree.chosen, "children": len(inner)}
-            )
-            todo += [None, *inner] if inner else []
-    return rows
+def outline(tree: SavedTree) -> dict[str, Any]:
+    """The first nodes of a search, each before those below it, and how many there are."""
+    cells, chosen = strip([node.score for node in tree.nodes]), set(tree.chosen)
+    below = tree.children
+    rows, todo = list[dict[str, Any]](), below[0][::-1]
+    while todo and len(rows) < _NODES:
+        node = tree.nodes[todo.pop()]
+        todo += below[node.id][::-1]
+        rows.append({**node.model_dump(), **cells[node.id], "chosen": node.id in chosen})
+    return {"method": tree.method, "seed": tree.seed, "rows": rows, "nodes": len(tree.nodes) - 1}
 
 
 def import_answers(page: Page) -> Response:
@@ -187,7 +137,7 @@ def import_answers(page: Page) -> Response:
     Scores replace older ones of the same scorer and solution. They are left out if the project has the
     solution with other steps.
     """
-    which = page.form.choice("which", ("chosen", "all"))
+    every = page.form.choice("which", ("chosen", "all")) == "all"
     destination = page.enter(page.form.whole("into"), "manage")
     db, project = destination.db, destination.id
     conditions = {**_conditions(Filter.of(page, TERMS)), "failed": False}
@@ -195,7 +145,7 @@ def import_answers(page: Page) -> Response:
     problems, solutions = [], list[tuple[Trace, StepScores | None]]()
     for row in reversed(rows[:_MOST]):
         record = db.gateway.get(row.request_id)
-        labelled = _solutions(record.candidates, every=which == "all")
+        labelled = _solutions(record.candidates, every=every)
         if record.problem is not None and labelled:
             problems.append(record.problem)
             solutions += labelled
@@ -205,12 +155,13 @@ def import_answers(page: Page) -> Response:
     }
     present = db.traces.traces_of(project, {trace.id for trace, _ in solutions})
     cut = {trace.id: (trace.text, trace.messages, trace.steps) for trace in present.values()}
-    scored = [(trace, scores) for trace, scores in solutions if scores is not None]
-    # sorted oldest first, so that the latest scores of a scorer replace the others
-    fitting = [
-        scores for trace, scores in scored if cut.get(trace.id) == (trace.text, trace.messages, trace.steps)
+    scored = [
+        (scores, cut.get(trace.id) == (trace.text, trace.messages, trace.steps))
+        for trace, scores in solutions
+        if scores is not None
     ]
-    report["scores"] = db.traces.add_scores(project, fitting)
+    # sorted oldest first, so that the latest scores of a scorer replace the others
+    report["scores"] = db.traces.add_scores(project, [scores for scores, fits in scored if fits])
     items = db.items.add_solutions(project, list(present))
     destination.audit("answers imported", requests=len(problems), items=len(items))
     data = {
@@ -219,7 +170,7 @@ def import_answers(page: Page) -> Response:
         "complete": len(rows) <= _MOST,
         "files": [],
         "report": report,
-        "scores_left_out": len(scored) - len(fitting),
+        "scores_left_out": sum(not fits for _, fits in scored),
         "items": len(items),
     }
     return destination.show("imported.html", data)
@@ -230,26 +181,22 @@ def _solutions(
 ) -> list[tuple[Trace, StepScores | None]]:
     """The solutions of a request that can be labelled, with steps, and with scores of these steps."""
     wanted = (one.solution() for one in candidates if every or one.chosen or one.choice is None)
-    return list({pair[0].id: pair for pair in reversed([pair for pair in wanted if pair])}.values())[::-1]
+    by_id: dict[str, tuple[Trace, StepScores | None]] = {}
+    for pair in filter(None, wanted):
+        by_id.setdefault(pair[0].id, pair)
+    return list(by_id.values())
 
 
 def held_list(page: Page) -> Response:
     """Held calls; ``?state=`` is waiting (oldest first), approved, delivered, denied, abandoned or all."""
     calls, query, size = page.db.held_calls, page.query, page.settings.rows
-    state = query.choice("state", (*HELD_STATES, "all"), default="waiting")
-    found = calls.find(
-        state=next((name for name in HELD_STATES if name == state), None),
-        past=query.natural("past") or None,
-        limit=size + 1,
-    )
-    data = {
-        "state": state,
-        "counts": calls.count(),
-        "next": page.link(past=found[size - 1].id) if len(found) > size else None,
-        "live": query.id("past") is None,
-    }
+    states: dict[str, HeldState | None] = {**dict(zip(HELD_STATES, HELD_STATES, strict=True)), "all": None}
+    state = query.choice("state", states, default="waiting")
+    found = calls.find(state=states[state], past=query.natural("past") or None, limit=size + 1)
+    following = page.link(past=found[size - 1].id) if len(found) > size else None
     rows = [_held_row(row, calls.get(row.id)[0]) for row in found[:size]]
-    return show_list(page, "calls", rows, data=data, states=(*HELD_STATES, "all"))
+    data = {"state": state, "counts": calls.count(), "next": following, "live": query.id("past") is None}
+    return show_list(page, "calls", rows, data, states=list(states))
 
 
 def held_page(page: Page, number: int) -> Response:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final, get_args
 from urllib.parse import urlencode
 
@@ -18,7 +19,7 @@ from pydantic_core import from_json
 from starlette.responses import Response
 
 from surefoot.errors import LabelError, StoreError
-from surefoot.evaluation.verdict import Evidence, run_verdict
+from surefoot.evaluation.verdict import Evidence, Verdict, run_verdict
 from surefoot.failures import result_failed
 from surefoot.labelling.verifiers.gold_calls import compare_gold_calls
 from surefoot.labelling.verifiers.state_replay import gold_calls
@@ -26,12 +27,12 @@ from surefoot.labels import LabelRule
 from surefoot.messages import call_arguments
 from surefoot.printable import printable
 from surefoot.protocols import ProblemTrace
-from surefoot.records import CodeTask, Execution, Problem, StepLabel, StepScores, ToolCall, Trace
+from surefoot.records import CodeTask, Execution, Problem, StepLabel, StepScores, Trace
 from surefoot.segment import trace_blocks
 from surefoot.server.pages.listing import Filter, Terms
 from surefoot.server.pages.page import Page
 from surefoot.server.store.labelling import Adjudication, Comment, StoredLabel
-from surefoot.server.store.traces import Facet, RunFilter, RunOrder, title_of
+from surefoot.server.store.traces import Facet, RunFilter, RunOrder, TraceRow, title_of
 
 BUCKETS: Final = 10
 """Colours of scores: they also differ in brightness, and the number is always there."""
@@ -63,53 +64,35 @@ def run_page(page: Page) -> Response:
     labels = db.labels.of_trace(page.id, trace.id)
     labels = [label for label in labels if label.item_id is not None or not blind]
     decisions = decisions_of(page, [trace.id])[trace.id]
-    scores = [] if blind else db.traces.scores(page.id, trace.id)
-    gold = gold_view(problem, trace)
-    missing = sum(not one["made"] for one in gold)
-    verdict = run_verdict(
-        len(trace.steps), trace.outcome, evidence_of(labels, decisions, scores), missing_calls=missing
-    )
+    scores, gold = [] if blind else db.traces.scores(page.id, trace.id), gold_view(problem, trace)
+    evidence, missing = evidence_of(labels, decisions, scores), sum(not one["made"] for one in gold)
+    verdict = run_verdict(len(trace.steps), trace.outcome, evidence, missing_calls=missing)
     items = sorted({label.item_id for label in labels if label.item_id is not None})
-    comments = (comment for item in items for comment in db.comments.list(page.id, item_id=item))
-    attempts = db.traces.facets(page.id, RunFilter(problem_id=problem.id))[1]["outcome"]
+    comments = [comment for item in items for comment in db.comments.list(page.id, item_id=item)]
     data = {
         "first_error": verdict.error,
         "verdict": verdict,
-        "labels": sorted(
-            map(_label_row, labels), key=lambda row: (row["source"], row["rater"] or "", row["id"])
-        ),
-        "decisions": {
-            step: {"value": decision.value, "note": decision.note, "created": decision.created}
-            for step, decision in decisions.items()
-        },
-        "attempts": attempts,
+        "labels": [_label_row(label) for label in labels],
+        "decisions": decisions,
+        "attempts": db.traces.facets(page.id, RunFilter(problem_id=problem.id))[1]["outcome"],
         "comments": with_names(page, comments),
         "gold_calls": gold,
         "program": program_view(problem, labels),
     }
-    disputed, following = list[int](), None
+    mode = "decide" if blind else "edit" if page.role == "admin" and fields.ticked("edit") else "read"
+    extra: dict[str, Any] = {"mode": mode, "decisions": decisions, "neighbours": _neighbours(page)}
+    extra["said"] = next((one for one in decisions.values() if str(one.id) == fields.id("said")), None)
     if blind:
         disputes = db.reviews.disagreements(page.id, item_ids=items, decided=None)
-        disputed = [dispute.step for dispute in disputes]
-        open_ones = db.reviews.disagreements(page.id)
-        following = next((other.trace_id for other in open_ones if other.trace_id != trace.id), None)
-    said = next((one for one in decisions.values() if str(one.id) == fields.optional("said", most=15)), None)
-    edits = page.role == "admin" and fields.ticked("edit")
-    return show_run(
-        page,
-        problem,
-        trace,
-        data,
-        mode="decide" if blind else "edit" if edits else "read",
-        scores=scores,
-        decisions=decisions,
-        said=said,
-        disputes=disputed,
-        disputed=next((step for step in disputed if step not in decisions), None),
-        following=following and urlencode({"id": following, "disagreement": 1}),
-        neighbours=_neighbours(page),
-        rival=_rival(page, trace) if not blind else None,
-    )
+        extra["disputes"] = [dispute.step for dispute in disputes]
+        extra["disputed"] = next((step for step in extra["disputes"] if step not in decisions), None)
+        others = (one.trace_id for one in db.reviews.disagreements(page.id) if one.trace_id != trace.id)
+        extra["following"] = next((urlencode({"id": other, "disagreement": 1}) for other in others), None)
+    elif trace.outcome is not None:  # an attempt at the same task that ended the other way
+        other_way: dict[Facet, str] = {"outcome": "wrong" if trace.outcome else "correct"}
+        for rival in db.traces.find(page.id, RunFilter(problem_id=problem.id, facets=other_way), limit=1):
+            extra["rival"] = urlencode({"id": [trace.id, rival.id]}, doseq=True)
+    return show_run(page, problem, trace, data, scores=scores, **extra)
 
 
 def show_run(
@@ -118,7 +101,6 @@ def show_run(
     trace: Trace,
     data: Mapping[str, Any],
     *,
-    mode: str = "read",
     scores: Sequence[StepScores] = (),
     decisions: Decisions | None = None,
     disputed: int | None = None,
@@ -126,44 +108,38 @@ def show_run(
     **extra: Any,
 ) -> Response:
     """The page of a run, request or held call: of a long one the part with the step that matters."""
-    decisions, error = decisions or {}, data.get("first_error")
-    at = page.query.natural(
-        "step", default=1 + next((one for one in (disputed, error) if one is not None), 0)
-    )
-    start = 0 if len(trace.steps) <= WINDOW else (max(1, min(at, len(trace.steps))) - 1) // WINDOW * WINDOW
-    part = range(start, min(start + WINDOW, len(trace.steps)))
-    strips = scorer_strips(scores, error)
-    blocks, step = [], 0
+    decisions, error, count = decisions or {}, data.get("first_error"), len(trace.steps)
+    shown = page.query.natural("step") or 1 + next((one for one in (disputed, error) if one is not None), 0)
+    start = 0 if count <= WINDOW else (min(shown, count) - 1) // WINDOW * WINDOW
+    part = range(start, min(start + WINDOW, count))
+    strips: list[dict[str, Any]] = [
+        {
+            "scorer": record.scorer,
+            "cells": strip(record.scores, error, record.reasons or ()),
+            "unscored_reason": record.unscored_reason,
+        }
+        for record in scores
+    ]
+    blocks, at = [], 0
     for block in timeline(trace):
-        step = step if block["step"] is None else block["step"]
-        if step in part or not trace.steps:
-            blocks.append(block)
-    for block in blocks:
-        if (step := block["step"]) is not None:
+        step, at = block["step"], at if block["step"] is None else block["step"]
+        if step in part:
             block["labels"] = [label for label in data.get("labels", ()) if label["step"] == step]
-            block["scores"] = [
-                {
-                    "scorer": one["scorer"],
-                    **one["cells"][step],
-                    "reason": one["reasons"] and one["reasons"][step],
-                }
-                for one in strips
-            ]
+            block["scores"] = [{"scorer": one["scorer"], **one["cells"][step]} for one in strips]
             block["decided"] = decisions.get(step)
-    unscored = {"scorer": None, "cells": strip([None] * len(trace.steps), error), "unscored_reason": None}
-    return page.show(
-        "run.html",
-        {"problem": problem, "trace": trace, "strips": strips, **data},
-        mode=mode,
-        blocks=blocks,
-        part=part,
-        shown_strips=strips or [unscored],
-        seen=max((decision.id for decision in decisions.values()), default=0),
-        disputed=disputed,
-        title=title or (problem and title_of(problem, trace)) or trace.id,
-        address=page.link("said")[1:],
-        **{"neighbours": {}, "disputes": (), "said": None, "rival": None, "following": None, **extra},
-    )
+        if at in part or not trace.steps:
+            blocks.append(block)
+    about: dict[str, Any] = {
+        "disputed": disputed,
+        "address": page.link("said")[1:],
+        "blocks": blocks,
+        "part": part,
+    }
+    about["seen"] = max((decision.id for decision in decisions.values()), default=0)
+    about["title"] = title or (problem and title_of(problem, trace)) or trace.id
+    about["shown_strips"] = strips or [{"scorer": None, "cells": strip([None] * count, error)}]
+    data = {"problem": problem, "trace": trace, "strips": strips, **data}
+    return page.show("run.html", data, **about, **extra)
 
 
 def decide_here(page: Page) -> Response:
@@ -184,16 +160,9 @@ def decide_here(page: Page) -> Response:
     if not 0 <= step < len(trace.steps):
         raise StoreError(f"'step' {step}: the run has {len(trace.steps)} steps")
     last = decisions_of(page, [trace.id])[trace.id].get(step)
+    after = last.id if last and last.id <= seen else 0
     (item_id,) = page.db.items.add_solutions(page.id, [trace.id])
-    decision = page.db.reviews.adjudicate(
-        page.id,
-        item_id,
-        page.user_id,
-        step,
-        value,
-        note=note,
-        after=last.id if last and last.id <= seen else 0,
-    )
+    decision = page.db.reviews.adjudicate(page.id, item_id, page.user_id, step, value, note=note, after=after)
     return page.done(f"{here}&said={decision.id}#step-{step + 1}", {"adjudication": decision})
 
 
@@ -211,25 +180,13 @@ def _neighbours(page: Page) -> dict[str, str]:
         links["report"] = f"/report?{urlencode({'id': report})}"
     if at is not None and at.isdigit():
         where, order, _ = run_filter(page)
-        for name, offset in (("previous", int(at) - 1), ("next", int(at) + 1)):
-            for row in (
-                page.db.traces.find(page.id, where, order=order, offset=offset, limit=1)
-                if offset >= 0
-                else ()
-            ):
-                links[name] = f"/projects/{page.id}/run?{urlencode({'id': row.id, **fields, 'at': offset})}"
+        places = {
+            name: place for name, place in (("previous", int(at) - 1), ("next", int(at) + 1)) if place >= 0
+        }
+        for name, place in places.items():
+            for row in page.db.traces.find(page.id, where, order=order, offset=place, limit=1):
+                links[name] = f"/projects/{page.id}/run?{urlencode({'id': row.id, **fields, 'at': place})}"
     return links
-
-
-def _rival(page: Page, trace: Trace) -> str | None:
-    """Address of the comparison with an attempt at the same task that ended the other way."""
-    if trace.outcome is None:
-        return None
-    where = RunFilter(
-        problem_id=trace.problem_id, facets={"outcome": "wrong" if trace.outcome else "correct"}
-    )
-    rows = page.db.traces.find(page.id, where, limit=1)
-    return urlencode({"id": [trace.id, rows[0].id]}, doseq=True) if rows else None
 
 
 def run_filter(page: Page) -> tuple[RunFilter, RunOrder, Filter]:
@@ -261,13 +218,9 @@ def timeline(trace: Trace, last: int | None = None) -> Iterator[dict[str, Any]]:
         calls = tuple((call.name, call.arguments) for call in block.calls)
         first = made.setdefault(calls, step) if calls and step is not None else step
         yield {
-            "step": step,
-            "kind": block.kind,
-            "role": block.role,
+            **{name: getattr(block, name) for name in ("step", "kind", "role", "calls")},
             "text": block.text.strip(),
-            "calls": block.calls,
-            "reasoning": step is not None
-            and (trace.steps[step].part == "reasoning" or block.kind == "reasoning"),
+            "reasoning": step is not None and "reasoning" in (trace.steps[step].part, block.kind),
             "repeats": None if first == step else first,
             "summary": result_summary(block.text) if block.role == "tool" else None,
             "failed": message is not None and result_failed(message) is True,
@@ -327,6 +280,22 @@ def decisions_of(page: Page, ids: Collection[str]) -> dict[str, dict[int, Adjudi
     return decided
 
 
+def verdicts_of(
+    page: Page, runs: Sequence[Trace] | Sequence[TraceRow], scores: Mapping[str, Sequence[StepScores]]
+) -> dict[str, Verdict]:
+    """The verdicts on some runs, without the calls that their tasks need."""
+    ids = [run.id for run in runs]
+    labels, decided = page.db.labels.of_traces(page.id, ids), decisions_of(page, ids)
+    return {
+        run.id: run_verdict(
+            run.steps if isinstance(run.steps, int) else len(run.steps),
+            run.outcome,
+            evidence_of(labels[run.id], decided[run.id], scores.get(run.id, ())),
+        )
+        for run in runs
+    }
+
+
 def gold_view(problem: Problem, trace: Trace) -> list[dict[str, Any]]:
     """The calls that the task needs, and whether the run makes them; empty where they are not known."""
     item = ProblemTrace(problem=problem, trace=trace)
@@ -336,17 +305,14 @@ def gold_view(problem: Problem, trace: Trace) -> list[dict[str, Any]]:
         return []  # the task states them in another form
     if needed is None or compared is None:
         return []
-    right = [
-        trace.messages[message].tool_calls[number or 0]
-        for (message, number), verdict_of_call in compared.verdicts.items()
-        if verdict_of_call.value == 1
+    places = [place for place, verdict in compared.verdicts.items() if verdict.value == 1]
+    right = [trace.messages[message].tool_calls[number or 0] for message, number in places]
+    made = [(call.name, (call_arguments(call) or {}).items()) for call in right]
+    return [
+        {"call": call, "made": any(call.name == name and wanted <= arguments for name, arguments in made)}
+        for call in needed
+        for wanted in [(call_arguments(call) or {}).items()]
     ]
-    return [{"call": call, "made": any(_equal(call, other) for other in right)} for call in needed]
-
-
-def _equal(call: ToolCall, other: ToolCall) -> bool:
-    needed, made = call_arguments(call) or {}, call_arguments(other) or {}
-    return call.name == other.name and needed.items() <= made.items()
 
 
 def _label_row(label: StoredLabel) -> dict[str, Any]:
@@ -361,38 +327,21 @@ def _label_row(label: StoredLabel) -> dict[str, Any]:
     }
 
 
-def strip(scores: Sequence[float | None], first_error: int | None = None) -> list[dict[str, Any]]:
+def strip(
+    scores: Sequence[float | None], first_error: int | None = None, reasons: Sequence[str | None] = ()
+) -> list[dict[str, Any]]:
     """Cells of a strip, one per step: score, colour class 0 (low) to 9 (high), whether the first error.
 
     Scores that are not probabilities (one is below 0 or above 1) are coloured over [-1, 1].
     """
     signed = any(score < 0 or score > 1 for score in scores if score is not None)
-    return [
-        {
-            "step": step,
-            "score": score,
-            "bucket": None if score is None else _bucket((score + 1) / 2 if signed else score),
-            "first_error": step == first_error,
-        }
-        for step, score in enumerate(scores)
-    ]
-
-
-def scorer_strips(scores: Sequence[StepScores], first_error: int | None) -> list[dict[str, Any]]:
-    """One strip per scorer."""
-    return [
-        {
-            "scorer": record.scorer,
-            "cells": strip(record.scores, first_error),
-            "unscored_reason": record.unscored_reason,
-            "reasons": record.reasons,
-        }
-        for record in scores
-    ]
-
-
-def _bucket(share: float) -> int:
-    return 0 if share != share else min(BUCKETS - 1, max(0, int(share * BUCKETS)))
+    cells = []
+    for step, (score, reason) in enumerate(zip_longest(scores, reasons)):
+        share = None if score is None else 0.0 if score != score else (score + 1) / 2 if signed else score
+        bucket = None if share is None else min(BUCKETS - 1, max(0, int(share * BUCKETS)))
+        about = {"step": step, "score": score, "bucket": bucket, "reason": reason}
+        cells.append({**about, "first_error": step == first_error})
+    return cells
 
 
 def program_view(problem: Problem, labels: Sequence[StoredLabel]) -> dict[str, Any] | None:
