@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from anyio import to_thread
 from starlette.applications import Starlette
@@ -25,19 +25,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefoot.server.gateway import chat, score
 from surefoot.server.gateway.access import GuardedRoute, KeyAuth
-from surefoot.server.gateway.dialects import MessagesAnswer, ResponsesAnswer
-from surefoot.server.gateway.errors import (
-    EXPECTED_ERRORS,
-    ApiError,
-    ResponseModel,
-    answered,
-    error_body,
-    error_response,
-    response_of,
-)
+from surefoot.server.gateway.errors import EXPECTED_ERRORS, ApiError, answered, error_response, response_of
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.monitor import Monitor
-from surefoot.server.gateway.schemas import ChatResponse, CompletionResponse, HeldResponse
 from surefoot.server.gateway.settings import PageSettings, ServerSettings
 from surefoot.server.pages import (
     adjudicate,
@@ -61,50 +51,32 @@ if TYPE_CHECKING:
     from surefoot.server.store.people import Keys
 
 
-class ModelResponse(ResponseModel):
-    """A name that a client may send as ``model``."""
-
-    id: str
-    object: Literal["model"] = "model"
-    created: int = 0
-    owned_by: str = "surefoot"
-
-
-class ModelList(ResponseModel):
-    """Answer of ``/v1/models``."""
-
-    object: Literal["list"] = "list"
-    data: list[ModelResponse]
-
-
-class Health(ResponseModel):
-    """Answer of ``/health`` and ``/ready``."""
-
-    status: Literal["ok"] = "ok"
-
-
 async def models(gateway: Gateway, _: Request) -> Response:
     """The policy, and the strategies in front of it."""
-    return answered(ModelList(data=[ModelResponse(id=name) for name in gateway.planner.models()]))
+    return answered({"object": "list", "data": [_model(name) for name in gateway.planner.models()]})
 
 
 async def model(gateway: Gateway, _: Request, model: str) -> Response:
     """One of them."""
     if model not in gateway.planner.models():
         raise ApiError(404, f"model {model[:100]!r} does not exist", param="model", code="model_not_found")
-    return answered(ModelResponse(id=model))
+    return answered(_model(model))
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "surefoot"}
 
 
 async def health(*_: object) -> Response:
     """The process lives."""
-    return answered(Health())
+    return answered({"status": "ok"})
 
 
 async def ready(gateway: Gateway, _: Request) -> Response:
     """Requests are accepted: the server is not stopping or full, and answers can be recorded."""
     gateway.admission.reserve().close()
     await gateway.recorder.probe()
-    return answered(Health())
+    return answered({"status": "ok"})
 
 
 async def metrics(gateway: Gateway, _: Request) -> Response:
@@ -151,17 +123,17 @@ _PROJECT: Final = "/projects/{project_id:number}"
 _ITEM: Final = f"{_PROJECT}/items/{{item_id:number}}"
 
 GATEWAY: Final[tuple[Route, ...]] = (
-    Route("POST", "/v1/chat/completions", chat.chat_completions, "chat", ChatResponse),
-    Route("POST", "/v1/completions", chat.completions, "chat", CompletionResponse),
-    Route("POST", "/v1/responses", chat.openai_responses, "chat", ResponsesAnswer),
-    Route("POST", "/v1/messages", chat.anthropic_messages, "chat", MessagesAnswer),
-    Route("GET", "/v1/held/{number:int}", chat.held, "chat", HeldResponse, (404, 503)),
+    Route("POST", "/v1/chat/completions", chat.chat_completions, "chat", dict),
+    Route("POST", "/v1/completions", chat.completions, "chat", dict),
+    Route("POST", "/v1/responses", chat.openai_responses, "chat", dict),
+    Route("POST", "/v1/messages", chat.anthropic_messages, "chat", dict),
+    Route("GET", "/v1/held/{number:int}", chat.held, "chat", dict, (404, 503)),
     Route("POST", "/v1/score", score.score, "score", score.ScoreResponse),
     Route("POST", "/v1/verify", score.verify, "score", score.VerifyResponse),
-    Route("GET", "/v1/models", models, "connect", ModelList),
-    Route("GET", "/v1/models/{model:path}", model, "connect", ModelResponse, (404,)),
-    Route("GET", "/health", health, "probe", Health),
-    Route("GET", "/ready", ready, "probe", Health, (503,)),
+    Route("GET", "/v1/models", models, "connect", dict),
+    Route("GET", "/v1/models/{model:path}", model, "connect", dict, (404,)),
+    Route("GET", "/health", health, "probe", dict),
+    Route("GET", "/ready", ready, "probe", dict, (503,)),
     Route("GET", "/metrics", metrics, "operate"),
 )
 DESCRIPTION: Final = Route("GET", "/openapi.json", openapi, "connect")
@@ -256,7 +228,7 @@ def create_app(
         Starlette(lifespan=lifespan),
     )
     app.state.gateway = gateway
-    app.state.document = openapi_document(routes, error_body, with_keys=settings.needs_key)
+    app.state.document = openapi_document(routes, with_keys=settings.needs_key)
     if pages is not None:
         app.mount("/", pages)
     app.middleware_stack = _Entry(app.router, gateway)

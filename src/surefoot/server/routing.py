@@ -45,8 +45,8 @@ class Route:
     """Of the gateway: ``async (gateway, request, …)``; of a page: ``(page, …)``."""
     action: Action | None
     """``None`` = open to everybody; the function makes its own checks."""
-    answer: type[BaseModel] | None = None
-    """Type of the JSON answer."""
+    answer: type[BaseModel] | type[dict[str, Any]] | None = None
+    """Type of the JSON answer; ``None`` = text."""
     errors: tuple[int, ...] = ()
     """Statuses of errors beyond those that every route of its kind has."""
     twin: bool = False
@@ -83,24 +83,23 @@ _IN: Final[JsonSchemaMode] = "validation"
 _OUT: Final[JsonSchemaMode] = "serialization"
 
 
-def openapi_document(
-    routes: Sequence[Route], error_of: Callable[[str], type[BaseModel]], *, with_keys: bool
-) -> dict[str, Any]:
-    """The OpenAPI document; ``error_of`` gives the type of a path's errors."""
+def openapi_document(routes: Sequence[Route], *, with_keys: bool) -> dict[str, Any]:
+    """The OpenAPI document. Answers in formats of OpenAI and Anthropic are objects without detail."""
     routes = [route for route in routes if route.method != "*" and route.path != "/openapi.json"]
     models = dict.fromkeys(
         (model, mode)
         for route in routes
-        for model, mode in ((route.body, _IN), (route.answer, _OUT), (error_of(route.path), _OUT))
-        if model is not None
+        for model, mode in ((route.body, _IN), (route.answer, _OUT))
+        if model is not None and issubclass(model, BaseModel)
     )
     template = "#/components/schemas/{model}"
     schemas, definitions = models_json_schema(list(models), ref_template=template)
 
-    def content(kind: type[BaseModel] | None, mode: JsonSchemaMode = _OUT) -> dict[str, Any]:
+    def content(kind: Any, mode: JsonSchemaMode = _OUT) -> dict[str, Any]:
         if kind is None:
             return {"text/plain": {"schema": {"type": "string"}}}
-        return {"application/json": {"schema": schemas[kind, mode]}}
+        schema = {"type": "object"} if kind is dict else schemas[kind, mode]
+        return {"application/json": {"schema": schema}}
 
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -119,7 +118,7 @@ def openapi_document(
             if "stream" in body.model_fields:
                 meaning = "The answer; with `stream`, server-sent events."
                 answer["text/event-stream"] = {}
-        error = content(error_of(route.path))
+        error = content(dict)
         operation["responses"] = {
             "200": {"description": meaning, "content": answer},
             **{str(code): {"description": MEANINGS[code], "content": error} for code in sorted(statuses)},

@@ -13,7 +13,6 @@ from gateway_server import LineScorer, ask, lines, served
 
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.server import PageSettings
-from surefoot.server.gateway.errors import error_body
 from surefoot.server.gateway.settings import ServerLimits
 from surefoot.server.routing import openapi_document
 
@@ -78,7 +77,7 @@ GATEWAY = ("/v1", "/metrics", "/health", "/ready")
 
 def described_pages(app):
     """The OpenAPI document of the pages with their forms; numbers are often of rows that there are."""
-    document = openapi_document(app.state.routes, error_body, with_keys=True)
+    document = openapi_document(app.state.routes, with_keys=True)
     forms = dict(FORMS)
     for name, path in document["paths"].items():
         for method, operation in path.items():

@@ -4,24 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
 from surefoot.messages import parse_arguments, read_messages
-from surefoot.records import Ending, Usage
+from surefoot.records import Ending
 from surefoot.server.gateway.choice import Choice, usage_of
-from surefoot.server.gateway.errors import ApiError, ResponseModel
+from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.request_log import new_id
-from surefoot.server.gateway.responses import EventWriter, output_calls
-from surefoot.server.gateway.schemas import (
-    ChatRequest,
-    ConvertedRequest,
-    Extension,
-    GenerationRequest,
-    StopText,
-    refuse,
-)
+from surefoot.server.gateway.responses import EventWriter, Json, output_calls
+from surefoot.server.gateway.schemas import ChatRequest, ConvertedRequest, GenerationRequest, StopText, refuse
 from surefoot.server.gateway.settings import GatewaySettings
 from surefoot.server.records import GatewayRecord
 
@@ -89,44 +82,6 @@ def _responses_choice(choice: str | Mapping[str, Any] | None) -> str | dict[str,
     return {"type": "function", "function": {"name": choice.get("name")}}
 
 
-class ResponsesUsage(ResponseModel):
-    """The policy's tokens over all candidates; ``surefoot`` has the verifier's."""
-
-    input_tokens: int
-    input_tokens_details: dict[str, int] = Field(default_factory=lambda: {"cached_tokens": 0})
-    output_tokens: int
-    output_tokens_details: dict[str, int] = Field(default_factory=lambda: {"reasoning_tokens": 0})
-    total_tokens: int
-
-    @classmethod
-    def of(cls, usage: Usage) -> ResponsesUsage:
-        """From the usage of a generation."""
-        total = usage.prompt_tokens + usage.completion_tokens
-        return cls(
-            input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens, total_tokens=total
-        )
-
-
-class ResponsesAnswer(ResponseModel):
-    """Answer of ``/v1/responses``."""
-
-    id: str
-    object: Literal["response"] = "response"
-    created_at: int
-    status: Literal["in_progress", "completed", "incomplete"]
-    error: None = None
-    incomplete_details: dict[str, str] | None = None
-    model: str
-    output: list[dict[str, Any]]
-    """Items ``reasoning``, ``message`` and ``function_call``."""
-    parallel_tool_calls: bool = True
-    tool_choice: str | dict[str, Any] = "auto"
-    tools: list[dict[str, Any]] = Field(default_factory=list)
-    store: Literal[False] = False
-    usage: ResponsesUsage | None = None
-    surefoot: Extension | None = Field(default=None, exclude_if=lambda value: value is None)
-
-
 class ResponsesWriter(EventWriter):
     """``response``: output items, or the events of a stream of them."""
 
@@ -143,14 +98,14 @@ class ResponsesWriter(EventWriter):
         self._text: list[str] = []
         """Pieces of the text of the open item."""
 
-    def response(self, choices: Sequence[Choice]) -> ResponsesAnswer:
+    def response(self, choices: Sequence[Choice]) -> Json:
         """See the base class."""
         (choice,) = choices
         return self._answer(choices, _items(choice, self._refusal_as_text))
 
     def begin(self, count: int) -> None:  # noqa: ARG002
         """Send the empty response."""
-        empty = self._empty().model_dump(mode="json")
+        empty = self._empty()
         self.send("response.created", response=empty)
         self.send("response.in_progress", response=empty)
 
@@ -173,7 +128,7 @@ class ResponsesWriter(EventWriter):
                 self._items.append(item)
                 self._whole_item(len(self._items) - 1, item)
         answer = self._answer(choices, self._items)
-        self.send(f"response.{answer.status}", response=answer.model_dump(mode="json"))
+        self.send(f"response.{answer['status']}", response=answer)
 
     def _piece(self, kind: str, text: str) -> None:
         """Send a piece of the open item, or of a new one of this type."""
@@ -226,27 +181,40 @@ class ResponsesWriter(EventWriter):
         self._sequence += 1
         return super().event(kind, sequence_number=self._sequence - 1, **fields)
 
-    def _empty(self) -> ResponsesAnswer:
-        return ResponsesAnswer(
-            id=str(self._head["id"]),
-            created_at=self._created,
-            model=str(self._head["model"]),
-            status="in_progress",
-            output=[],
-        )
+    def _empty(self) -> Json:
+        return {
+            "id": self._head["id"],
+            "object": "response",
+            "created_at": self._created,
+            "status": "in_progress",
+            "error": None,
+            "incomplete_details": None,
+            "model": self._head["model"],
+            "output": [],
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+            "store": False,
+            "usage": None,
+        }
 
-    def _answer(self, choices: Sequence[Choice], items: list[dict[str, Any]]) -> ResponsesAnswer:
+    def _answer(self, choices: Sequence[Choice], items: list[Json]) -> Json:
+        """The answer; its usage is the policy's, over all candidates."""
         (choice,) = choices
-        cut = None if choice.withheld else _INCOMPLETE.get(choice.ending)
-        return self._empty().model_copy(
-            update={
-                "status": "incomplete" if cut else "completed",
-                "incomplete_details": {"reason": cut} if cut else None,
-                "output": items,
-                "usage": ResponsesUsage.of(usage_of(choices)),
-                "surefoot": self.extension(choices),
-            }
-        )
+        cut, usage = None if choice.withheld else _INCOMPLETE.get(choice.ending), usage_of(choices)
+        return self._empty() | {
+            "status": "incomplete" if cut else "completed",
+            "incomplete_details": {"reason": cut} if cut else None,
+            "output": items,
+            "usage": {
+                "input_tokens": usage.prompt_tokens,
+                "input_tokens_details": {"cached_tokens": 0},
+                "output_tokens": usage.completion_tokens,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+            },
+            "surefoot": self.extension(choices),
+        }
 
 
 def _items(choice: Choice, refusal_as_text: bool) -> list[dict[str, Any]]:
@@ -264,9 +232,8 @@ def _items(choice: Choice, refusal_as_text: bool) -> list[dict[str, Any]]:
             "id": new_id("fc"),
             "type": "function_call",
             "status": "completed",
-            "call_id": call.id,
-            "name": call.function.name,
-            "arguments": call.function.arguments,
+            "call_id": call["id"],
+            **call["function"],
         }
         for call in output_calls(choice.tool_calls)
     ]
@@ -353,33 +320,6 @@ def _messages_choice(choice: Mapping[str, Any]) -> str | dict[str, Any]:
     return _CHOICES[str(kind)]
 
 
-class MessagesUsage(ResponseModel):
-    """The policy's tokens over all candidates; ``surefoot`` has the verifier's."""
-
-    input_tokens: int
-    output_tokens: int
-
-    @classmethod
-    def of(cls, usage: Usage) -> MessagesUsage:
-        """From the usage of a generation."""
-        return cls(input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens)
-
-
-class MessagesAnswer(ResponseModel):
-    """Answer of ``/v1/messages``."""
-
-    id: str
-    type: Literal["message"] = "message"
-    role: Literal["assistant"] = "assistant"
-    model: str
-    content: list[dict[str, Any]]
-    """Blocks ``thinking``, ``text`` and ``tool_use``."""
-    stop_reason: str | None
-    stop_sequence: str | None = None
-    usage: MessagesUsage
-    surefoot: Extension
-
-
 class MessagesWriter(EventWriter):
     """``message``: content blocks, or the events of a stream of them."""
 
@@ -389,27 +329,24 @@ class MessagesWriter(EventWriter):
     _open: str | None = None
     """Type of the open block."""
 
-    def response(self, choices: Sequence[Choice]) -> MessagesAnswer:
+    def response(self, choices: Sequence[Choice]) -> Json:
         """See the base class."""
         (choice,) = choices
         text = choice.withheld or choice.text
         thinking = [{"type": "thinking", "thinking": choice.reasoning, "signature": ""}]
-        return MessagesAnswer(
-            id=str(self._head["id"]),
-            model=str(self._head["model"]),
-            content=[
+        return self._empty() | {
+            "content": [
                 *(thinking if choice.reasoning else ()),
                 *([{"type": "text", "text": text}] if text else ()),
                 *_tool_uses(choice),
             ],
-            stop_reason=_stop_reason(choice),
-            usage=MessagesUsage.of(usage_of(choices)),
-            surefoot=self.extension(choices),
-        )
+            "stop_reason": _stop_reason(choice),
+            "usage": _messages_usage(choices),
+            "surefoot": self.extension(choices),
+        }
 
-    def begin(self, count: int) -> None:  # noqa: ARG002
-        """Send the empty message."""
-        message = {
+    def _empty(self) -> Json:
+        return {
             "id": self._head["id"],
             "type": "message",
             "role": "assistant",
@@ -419,7 +356,10 @@ class MessagesWriter(EventWriter):
             "stop_sequence": None,
             "usage": {"input_tokens": 0, "output_tokens": 0},
         }
-        self.send("message_start", message=message)
+
+    def begin(self, count: int) -> None:  # noqa: ARG002
+        """Send the empty message."""
+        self.send("message_start", message=self._empty())
 
     def send_reasoning(self, number: int, text: str) -> None:  # noqa: ARG002
         """See the base class."""
@@ -439,14 +379,15 @@ class MessagesWriter(EventWriter):
             self.send_text(0, choice.withheld)
         self._close()
         for call in output_calls(choice.tool_calls):
-            self._start({"type": "tool_use", "id": call.id, "name": call.function.name, "input": {}})
-            self._delta({"type": "input_json_delta", "partial_json": call.function.arguments})
+            function = call["function"]
+            self._start({"type": "tool_use", "id": call["id"], "name": function["name"], "input": {}})
+            self._delta({"type": "input_json_delta", "partial_json": function["arguments"]})
             self._stop()
         self.send(
             "message_delta",
             delta={"stop_reason": _stop_reason(choice), "stop_sequence": None},
-            usage=MessagesUsage.of(usage_of(choices)).model_dump(),
-            surefoot=self.extension(choices).model_dump(mode="json"),
+            usage=_messages_usage(choices),
+            surefoot=self.extension(choices),
         )
         self.send("message_stop")
 
@@ -476,6 +417,12 @@ class MessagesWriter(EventWriter):
         self._blocks += 1
 
 
+def _messages_usage(choices: Sequence[Choice]) -> Json:
+    """The policy's tokens over all candidates; ``surefoot`` has the verifier's."""
+    usage = usage_of(choices)
+    return {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
+
+
 def _stop_reason(choice: Choice) -> str:
     return _STOP_REASONS["filtered" if choice.withheld else choice.ending]
 
@@ -484,9 +431,10 @@ def _tool_uses(choice: Choice) -> list[dict[str, Any]]:
     """Calls as blocks. Arguments that cannot be read are under ``_raw``."""
     blocks = []
     for call in output_calls(choice.tool_calls):
+        function = call["function"]
         try:
-            arguments = parse_arguments(call.function.arguments)
+            arguments = parse_arguments(function["arguments"])
         except ValueError:
-            arguments = {"_raw": call.function.arguments}
-        blocks.append({"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments})
+            arguments = {"_raw": function["arguments"]}
+        blocks.append({"type": "tool_use", "id": call["id"], "name": function["name"], "input": arguments})
     return blocks

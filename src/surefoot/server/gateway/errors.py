@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
@@ -72,43 +73,13 @@ class ResponseModel(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-def answered(answer: BaseModel) -> Response:
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def answered(answer: BaseModel | dict[str, Any]) -> Response:
     """The response with this body."""
-    return Response(answer.model_dump_json(), media_type="application/json")
-
-
-class ErrorDetail(ResponseModel):
-    """What went wrong."""
-
-    message: str
-    type: str
-    param: str | None = None
-    code: str | None = None
-
-
-class ErrorBody(ResponseModel):
-    """Body of every error."""
-
-    error: ErrorDetail
-
-
-class AnthropicErrorDetail(ResponseModel):
-    """What went wrong."""
-
-    type: str
-    message: str
-
-
-class AnthropicErrorBody(ResponseModel):
-    """Body of the errors of ``/v1/messages``."""
-
-    type: Literal["error"]
-    error: AnthropicErrorDetail
-
-
-def error_body(path: str) -> type[BaseModel]:
-    """Type of the errors of a path."""
-    return AnthropicErrorBody if path == _MESSAGES else ErrorBody
+    text = _compact(answer) if isinstance(answer, dict) else answer.model_dump_json()
+    return Response(text, media_type="application/json")
 
 
 class ClientDisconnectedError(Exception):

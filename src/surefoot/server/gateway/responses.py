@@ -5,35 +5,18 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel
-
-from surefoot.records import Ending, Step, ToolCall
+from surefoot.records import Ending, Step, ToolCall, Usage
 from surefoot.segment import Channels, channels_of
 from surefoot.server.gateway.choice import Choice, usage_of
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.schemas import (
-    CandidateResponse,
-    ChatChoice,
-    ChatResponse,
-    CompletionResponse,
-    DroppedStep,
-    Extension,
-    GenerationRequest,
-    GuardSummary,
-    HeldResponse,
-    OutputFunctionCall,
-    OutputMessage,
-    OutputToolCall,
-    ScoredStep,
-    SearchResponse,
-    TextChoice,
-    TokenUsage,
-)
+from surefoot.server.gateway.schemas import GenerationRequest
 from surefoot.server.gateway.settings import GatewaySettings
 from surefoot.server.records import GatewayCandidate, GatewayRecord, HeldCall
 
+Json = dict[str, Any]
+"""An object of JSON."""
 Emit = Callable[[str], None]
 """Sends one event of a stream, in its wire format."""
 
@@ -63,7 +46,7 @@ class ResponseWriter:
         self._record, self._created = record, int(record.created.timestamp())
         self._head = {"id": record.request_id, "created": self._created, "model": body.model}
 
-    def response(self, choices: Sequence[Choice]) -> BaseModel:
+    def response(self, choices: Sequence[Choice]) -> Json:
         """The body of an answer that is not streamed."""
         raise NotImplementedError
 
@@ -106,15 +89,16 @@ class ResponseWriter:
         """The last event of a stream, after :meth:`end` or an error; may be empty."""
         raise NotImplementedError
 
-    def extension(self, choices: Sequence[Choice]) -> Extension:
-        """The field ``surefoot``, with all candidates, the chosen one or none, as the client asked."""
-        return Extension(
-            strategy=self._record.strategy,
-            seed=choices[0].seed,
-            policy=self._record.policy or "",
-            scorer=self._record.scorer,
-            searches=[_search(number, choice, self._shown) for number, choice in enumerate(choices)],
-        )
+    def extension(self, choices: Sequence[Choice]) -> Json:
+        """The field ``surefoot``: the search of each choice with all candidates, the chosen one or none, as
+        the client asked. The same request with its seed gives the same answer."""
+        return {
+            "strategy": self._record.strategy,
+            "seed": choices[0].seed,
+            "policy": self._record.policy or "",
+            "scorer": self._record.scorer,
+            "searches": [_search(number, choice, self._shown) for number, choice in enumerate(choices)],
+        }
 
 
 class ChunkWriter(ResponseWriter):
@@ -132,10 +116,15 @@ class ChunkWriter(ResponseWriter):
         self._usage = bool(body.stream_options and body.stream_options.include_usage)
         self._chunk_head = {"object": self.chunk, **self._head}
 
-    def response(self, choices: Sequence[Choice]) -> BaseModel:
+    def response(self, choices: Sequence[Choice]) -> Json:
         """The body of an answer that is not streamed."""
-        usage = TokenUsage.of(usage_of(choices))
-        return self.body(choices, usage=usage, surefoot=self.extension(choices), **self._head)
+        return {
+            **self._head,
+            "object": self.chunk.removesuffix(".chunk"),
+            "choices": [self.whole(number, choice) for number, choice in enumerate(choices)],
+            "usage": token_usage(usage_of(choices)),
+            "surefoot": self.extension(choices),
+        }
 
     def send_text(self, number: int, text: str) -> None:
         """See the base class."""
@@ -152,13 +141,13 @@ class ChunkWriter(ResponseWriter):
             *pieces, last = self.closing(number, choice)
             self._send(pieces)
             is_last = number == len(choices) - 1
-            extra = {"surefoot": self.extension(choices).model_dump(mode="json")} if is_last else {}
+            extra = {"surefoot": self.extension(choices)} if is_last else {}
             self._send([last], **extra)
         if self._usage:
-            self._dump([], usage=TokenUsage.of(usage_of(choices)).model_dump(mode="json"))
+            self._dump([], usage=token_usage(usage_of(choices)))
 
-    def body(self, choices: Sequence[Choice], **fields: Any) -> BaseModel:
-        """The body with these choices and the other ``fields``."""
+    def whole(self, number: int, choice: Choice) -> Json:
+        """A choice that is not streamed."""
         raise NotImplementedError
 
     def piece(self, number: int, text: str) -> dict[str, Any]:
@@ -184,9 +173,17 @@ class ChatWriter(ChunkWriter):
     id_prefix = "chatcmpl"
     chunk = "chat.completion.chunk"
 
-    def body(self, choices: Sequence[Choice], **fields: Any) -> BaseModel:
+    def whole(self, number: int, choice: Choice) -> Json:
         """See the base class."""
-        return ChatResponse(choices=[self._choice(*pair) for pair in enumerate(choices)], **fields)
+        reason = FINISH_REASONS[choice.ending]
+        if choice.withheld and self._refusal_as_text:
+            message, reason = _output(choice.withheld), FINISH_REASONS["filtered"]
+        else:
+            no_text = choice.withheld or (choice.tool_calls and not choice.text)
+            message = _output(
+                None if no_text else choice.text, choice.withheld, choice.reasoning, choice.tool_calls
+            )
+        return {"index": number, "message": message, "logprobs": None, "finish_reason": reason}
 
     def begin(self, count: int) -> None:
         """Send each choice's role."""
@@ -209,22 +206,9 @@ class ChatWriter(ChunkWriter):
         if choice.withheld:
             pieces.append(_delta(number, {"refusal": choice.withheld}))
         if choice.tool_calls:
-            calls = [call.model_dump(mode="json") for call in output_calls(choice.tool_calls, numbered=True)]
+            calls = output_calls(choice.tool_calls, numbered=True)
             pieces.append(_delta(number, {"tool_calls": calls}))
         return [*pieces, _delta(number, {}, FINISH_REASONS[choice.ending])]
-
-    def _choice(self, index: int, choice: Choice) -> ChatChoice:
-        if choice.withheld and self._refusal_as_text:
-            message = OutputMessage(content=choice.withheld)
-            return ChatChoice(index=index, message=message, finish_reason=FINISH_REASONS["filtered"])
-        message = OutputMessage(
-            content=None if choice.withheld or (choice.tool_calls and not choice.text) else choice.text,
-            refusal=choice.withheld,
-            reasoning=choice.reasoning,
-            reasoning_content=choice.reasoning,
-            tool_calls=output_calls(choice.tool_calls) or None,
-        )
-        return ChatChoice(index=index, message=message, finish_reason=FINISH_REASONS[choice.ending])
 
 
 class TextWriter(ChunkWriter):
@@ -233,17 +217,10 @@ class TextWriter(ChunkWriter):
     id_prefix = "cmpl"
     chunk = "text_completion"
 
-    def body(self, choices: Sequence[Choice], **fields: Any) -> BaseModel:
+    def whole(self, number: int, choice: Choice) -> Json:
         """See the base class."""
-        texts = [
-            TextChoice(
-                index=index,
-                text=choice.text,
-                finish_reason=FINISH_REASONS["filtered" if choice.withheld else choice.ending],
-            )
-            for index, choice in enumerate(choices)
-        ]
-        return CompletionResponse(choices=texts, **fields)
+        reason = FINISH_REASONS["filtered" if choice.withheld else choice.ending]
+        return {**self.piece(number, choice.text), "finish_reason": reason}
 
     def piece(self, number: int, text: str) -> dict[str, Any]:
         """New text."""
@@ -271,19 +248,47 @@ def _delta(number: int, delta: dict[str, Any], reason: str | None = None) -> dic
     return {"index": number, "delta": delta, "logprobs": None, "finish_reason": reason}
 
 
-def output_calls(calls: Sequence[ToolCall], *, numbered: bool = False) -> list[OutputToolCall]:
-    """Calls as clients receive them, each with an id."""
+def token_usage(usage: Usage) -> Json:
+    """Tokens; those of prompt and completion are the policy's, over all candidates. ``calls``: of policy and
+    verifier."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "verifier_tokens": usage.verifier_tokens,
+        "calls": usage.calls,
+    }
+
+
+def output_calls(calls: Sequence[ToolCall], *, numbered: bool = False) -> list[Json]:
+    """Calls as clients receive them, each with an id; in streams ``numbered``."""
     return [
-        OutputToolCall(
-            index=number if numbered else None,
-            id=call.id or f"call_{number}",
-            function=OutputFunctionCall(name=call.name, arguments=call.arguments),
-        )
+        {
+            **({"index": number} if numbered else {}),
+            "id": call.id or f"call_{number}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
         for number, call in enumerate(calls)
     ]
 
 
-def _search(index: int, choice: Choice, shown: str) -> SearchResponse:
+def _output(
+    content: str | None,
+    refusal: str | None = None,
+    reasoning: str | None = None,
+    calls: Sequence[ToolCall] = (),
+) -> Json:
+    """The assistant's message; ``refusal`` gives the reason for a missing answer."""
+    message: Json = {"role": "assistant", "content": content, "refusal": refusal}
+    if reasoning is not None:  # as vLLM and OpenRouter call it, and as DeepSeek and SGLang do
+        message |= {"reasoning": reasoning, "reasoning_content": reasoning}
+    if calls:
+        message["tool_calls"] = output_calls(calls)
+    return message
+
+
+def _search(index: int, choice: Choice, shown: str) -> Json:
     numbers: Sequence[int] = range(len(choice.candidates))
     if shown != "all":
         numbers = [choice.chosen] if shown == "chosen" and choice.chosen is not None else []
@@ -294,23 +299,36 @@ def _search(index: int, choice: Choice, shown: str) -> SearchResponse:
     dropped = []
     if choice.tree is not None and shown == "all":
         nodes = (choice.tree.nodes[number] for number in choice.dropped)
-        dropped = [DroppedStep(step=node.depth - 1, text=node.text, score=node.score) for node in nodes]
-    return SearchResponse(
-        index=index,
-        seed=choice.seed,
-        rule=choice.rule,
-        chosen=choice.chosen,
-        value=choice.value,
-        abstained=choice.abstained,
-        finish=choice.finish,
-        warnings=_warnings(choice),
-        usage=TokenUsage.of(choice.usage),
-        counts=choice.counts,
-        error=choice.error or (choice.withheld if choice.chosen is None else None),
-        candidates=[_candidate(choice.candidates[number], number == choice.chosen) for number in numbers],
-        dropped=dropped,
-        guard=[GuardSummary.model_validate(decision) for decision in choice.decisions],
-    )
+        dropped = [{"step": node.depth - 1, "text": node.text, "score": node.score} for node in nodes]
+    search = {
+        "index": index,
+        "seed": choice.seed,
+        "rule": choice.rule,
+        "chosen": choice.chosen,
+        "value": choice.value,
+        "abstained": choice.abstained,
+        "finish": choice.finish,
+        "usage": token_usage(choice.usage),
+        "counts": choice.counts.model_dump(),
+        "error": choice.error or (choice.withheld if choice.chosen is None else None),
+        "candidates": [_candidate(choice.candidates[number], number == choice.chosen) for number in numbers],
+        "dropped": dropped,
+    }
+    if warnings := _warnings(choice):
+        search["warnings"] = warnings
+    if choice.decisions:
+        search["guard"] = [
+            {
+                "action": decision.action,
+                "stage": decision.by_stage,
+                "reason": decision.reason,
+                "held": decision.held,
+                "review": decision.review.model_dump(mode="json") if decision.review else None,
+                "latency_ms": decision.latency_ms,
+            }
+            for decision in choice.decisions
+        ]
+    return search
 
 
 def _warnings(choice: Choice) -> list[str]:
@@ -323,52 +341,60 @@ def _warnings(choice: Choice) -> list[str]:
     return [f"no candidate has a score ({reason}), so the choice is one by votes or order"]
 
 
-def _candidate(candidate: GatewayCandidate, chosen: bool) -> CandidateResponse:
+def _candidate(candidate: GatewayCandidate, chosen: bool) -> Json:
     trace, record = candidate.trace, candidate.scores
     scores = record.scores if record else (None,) * len(trace.steps)
     channels = channels_of(trace.text or "")
-    hidden, text = trace.reasoning, channels.answer
-    if trace.messages:
-        hidden, text = trace.messages[-1].reasoning, trace.messages[-1].content or ""
-    return CandidateResponse(
-        text=text,
-        reasoning=channels.reasoning or (hidden.readable if hidden else None) or None,
-        answer=trace.answer,
-        value=candidate.score,
-        weight=candidate.weight,
-        chosen=chosen,
-        finish_reason=trace.finish_reason,
-        steps=[
+    last = trace.messages[-1] if trace.messages else None
+    hidden, text = (last.reasoning, last.content or "") if last else (trace.reasoning, channels.answer)
+    row = {
+        "text": text,
+        "answer": trace.answer,
+        "value": candidate.score,
+        "weight": candidate.weight,
+        "chosen": chosen,
+        "finish_reason": trace.finish_reason,
+        "steps": [
             _scored_step(step, score, channels)
             for step, score in zip(trace.steps, scores, strict=True)
             if step.message in (None, len(trace.messages) - 1)
         ],
-        tool_calls=output_calls(trace.messages[-1].tool_calls) or None if trace.messages else None,
-        unscored_reason=record.unscored_reason if record else None,
-    )
+        "unscored_reason": record.unscored_reason if record else None,
+    }
+    if reasoning := channels.reasoning or (hidden.readable if hidden else None):
+        row["reasoning"] = reasoning
+    if last and last.tool_calls:
+        row["tool_calls"] = output_calls(last.tool_calls)
+    return row
 
 
-def _scored_step(step: Step, score: float | None, channels: Channels) -> ScoredStep:
+def _scored_step(step: Step, score: float | None, channels: Channels) -> Json:
+    """A step as a span of the candidate's text, or of its ``part``: ``reasoning``, or the arguments of
+    ``call``."""
     start, end, part = step.start, step.end, step.part
     if step.message is None:
         start, end, thought = channels.place(start, end) or (0, 0, False)
         part = "reasoning" if thought else part
-    return ScoredStep(
-        start=start, end=end, score=score, part=None if part == "content" else part, call=step.call
-    )
+    row: Json = {"start": start, "end": end, "score": score}
+    if part != "content":
+        row["part"] = part
+    if step.call is not None:
+        row["call"] = step.call
+    return row
 
 
-def held_response(number: int, held: HeldCall, *, delivered: bool) -> HeldResponse:
-    """A held message as far as it may be seen: its calls only if this answer delivers them."""
+def held_response(number: int, held: HeldCall, *, delivered: bool) -> Json:
+    """A held message as far as it may be seen: its calls only if this answer delivers them.
+
+    ``approved``: they are to be executed once; ``delivered``: an earlier answer had them.
+    """
     review, reply = held.review, held.reply
-    decision: Literal["approved", "delivered", "denied"] = "approved" if delivered else "delivered"
-    if review is not None and not review.approved:
-        decision = "denied"
-    return HeldResponse(
-        number=number,
-        state="waiting" if review is None else decision,
-        comment=review.comment if review else "",
-        message=OutputMessage(content=reply.content, tool_calls=output_calls(reply.tool_calls))
-        if delivered
-        else None,
-    )
+    state = "waiting" if review is None else "denied"
+    if review is not None and review.approved:
+        state = "approved" if delivered else "delivered"
+    return {
+        "number": number,
+        "state": state,
+        "comment": review.comment if review else "",
+        "message": _output(reply.content, calls=reply.tool_calls) if delivered else None,
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,10 +14,11 @@ from surefoot.protocols import ProblemTrace, Segmenter
 from surefoot.records import Problem, Step, StepScores, Trace, Usage
 from surefoot.scores import TraceRule, aggregate, complete_scores
 from surefoot.segment import segment_trace, segmenter
-from surefoot.server.gateway.errors import ApiError, ResponseModel, answered
+from surefoot.server.gateway.errors import ApiError, answered
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.request_log import LogEntry
-from surefoot.server.gateway.schemas import RequestModel, TokenUsage
+from surefoot.server.gateway.responses import token_usage
+from surefoot.server.gateway.schemas import RequestModel
 from surefoot.server.records import Decision, GatewayCandidate
 
 MAX_STEPS = 2000
@@ -85,7 +86,7 @@ class ScoreRequest(RequestModel):
     aggregation: TraceRule | None = None
 
 
-class ScoredSolution(ResponseModel):
+class ScoredSolution(BaseModel):
     """Scores of one item."""
 
     steps: list[str]
@@ -97,14 +98,14 @@ class ScoredSolution(ResponseModel):
     unscored_reason: str | None
 
 
-class ScorerUsage(ResponseModel):
+class ScorerUsage(BaseModel):
     """Usage of the reward model."""
 
     verifier_tokens: int
     calls: int
 
 
-class ScoreResponse(ResponseModel):
+class ScoreResponse(BaseModel):
     """Answer of ``/v1/score``: one result per item, in order."""
 
     model: str
@@ -121,7 +122,7 @@ class VerifyRequest(SolutionInput):
     """Steps below it are bad; ``null``: the server's threshold."""
 
 
-class VerifyResponse(ResponseModel):
+class VerifyResponse(BaseModel):
     """Answer of ``/v1/verify``."""
 
     id: str
@@ -137,7 +138,7 @@ class VerifyResponse(ResponseModel):
     scores: list[float | None]
     value: float | None
     unscored_reason: str | None
-    usage: TokenUsage
+    usage: dict[str, int]
 
 
 async def score(gateway: Gateway, request: Request, body: ScoreRequest) -> Response:
@@ -256,5 +257,5 @@ async def _verified(
         scores=list(record.scores),
         value=value,
         unscored_reason=record.unscored_reason,
-        usage=TokenUsage.of(record.usage),
+        usage=token_usage(record.usage),
     )
