@@ -26,8 +26,8 @@ _SUCCESS_FLAGS: Final = ("ok", "success", "succeeded", "successful")
 _REASONS: Final = ("error", "errors", "errormessage", "errorcode", "errortype", "exception")
 _HTTP_CODES: Final = ("statuscode", "httpstatus", "httpcode", "status")
 _FAILED_WORDS: Final = re.compile(
-    r"(?:error\w*|exception|fail\w*|rejected|denied|refused|forbidden|unauthori[sz]ed|not[ _]?found|invalid"
-    r"|aborted|crashed|time[d-]?[ _-]?out)(?![a-z])",
+    r"(?:error\w*|exception|fail\w*|rejected|declined|denied|refused|forbidden|unauthori[sz]ed"
+    r"|not[ _]?found|invalid|aborted|crashed|time[d-]?[ _-]?out)(?![a-z])",
     re.IGNORECASE,
 )
 _SUCCEEDED_WORDS: Final = {"success", "successful", "succeeded", "ok", "done", "completed", "complete"}
@@ -123,7 +123,7 @@ _FAILED_BEGINNING: Final = re.compile(
     |(?:file|directory|path|tool|user|order|account|string\ to\ replace)\ (?:does\ not\ exist|not\ found)\b
     |(?:\w+\ requested\ )?permissions?\ (?:denied|to)\b|access\ denied\b|not\ found\.?$|no\ such\ \w+
     |(?:unknown|invalid)\ (?:tool|function|argument|url|parameter)\b
-    |(?:command|request)\ (?:failed|timed\ out)|unable\ to\b|could\ not\b|cannot\ \w+|timed?[ -]?out\b""",
+    |(?:command|request|script)\ (?:failed|timed\ out)|unable\ to\b|could\ not\b|cannot\ \w+|timed?[ -]?out\b""",
     re.IGNORECASE | re.VERBOSE,
 )
 _HTTP: Final = re.compile(r"(?:http(?:/[\d.]+)?\s+)?[45]\d\d\s+[A-Z][a-z]+", re.IGNORECASE)

@@ -156,6 +156,66 @@ def test_a_rollout_of_codex_before_september_2025(tmp_path: Path) -> None:
     assert calls(one(path)) == [("shell", True)]
 
 
+def test_scripts_of_codex_fail_by_their_header_or_by_a_command_that_they_ran(tmp_path: Path) -> None:
+    """Since 2026 all tools are called by scripts, and an event without the call's id says how each ended."""
+
+    def script(name: str, header: str, *ends: dict[str, Any], late: bool = False) -> list[dict[str, Any]]:
+        output = {"type": "custom_tool_call_output", "call_id": name, "output": [
+            {"type": "input_text", "text": f"{header}\nWall time 0.1 seconds\nOutput:\n"},
+            {"type": "input_text", "text": "no error"},
+        ]}  # fmt: skip
+        events = [
+            {"type": "event_msg", "payload": {"type": "item_completed", "item": {"id": "e", **end}}}
+            for end in ends
+        ]
+        call = {"type": "custom_tool_call", "call_id": name, "name": "exec", "input": "text(await tools.x())"}
+        result = [{"type": "response_item", "payload": output}]
+        rows = [*result, *events] if late else [*events, *result]
+        return [{"type": "response_item", "payload": call}, *rows]
+
+    right = {"type": "CommandExecution", "status": "completed", "exit_code": 0}
+    wrong = {"type": "CommandExecution", "status": "failed", "exit_code": 2}
+    declined = {"type": "McpToolCall", "status": "declined"}
+    user = {"type": "UserMessage", "content": [{"type": "text", "text": TASK}]}
+    path = write(
+        tmp_path / "rollout.jsonl",
+        {"type": "session_meta", "payload": {"id": "new"}},
+        {
+            "type": "response_item",
+            "payload": {"type": "message", "role": "user", "content": "<environment_context>"},
+        },
+        {"type": "event_msg", "payload": {"type": "item_completed", "item": user}},
+        *script("a", "Script completed", right),
+        *script("b", "Script failed"),
+        *script("c", "Script completed", wrong, right),
+        *script("d", "Script completed", right, wrong, late=True),
+        *script("e", "Script completed", declined),
+        *script("f", "Script completed"),
+    )
+    [imported], _ = read(path)
+    assert imported.problem is not None
+    assert imported.problem.text == TASK
+    failed = [failed for _, failed in calls(one(path))]
+    assert failed == [False, True, True, True, True, False]
+
+
+def test_what_gemini_cli_adds_in_the_users_name_is_not_the_task(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "session.jsonl",
+        {"sessionId": "s", "projectHash": "h"},
+        {"id": "1", "type": "user", "content": [{"text": "<session_context>\nA long tree of files"}]},
+        {"id": "2", "type": "user", "content": [{"text": TASK}]},
+        {"id": "3", "type": "model", "content": [{"text": "It is 4."}], "tokens": {"input": 1}},
+        {"id": "4", "type": "user", "content": [{"text": "Thanks"}]},
+    )
+    [imported], left_out = read(path)
+    assert imported.problem is not None
+    assert imported.problem.text == TASK
+    assert texts(one(path), "assistant") == ["It is 4."]
+    assert len(texts(one(path), "user")) == 3
+    assert not left_out
+
+
 def test_a_session_of_gemini_cli(tmp_path: Path) -> None:
     path = DATA / "gemini-cli.jsonl"
     trace = one(path)

@@ -2,7 +2,8 @@
 
 A rollout has two logs in one file: ``response_item`` is what the model reads and writes, in the items of
 OpenAI's Responses API, and ``event_msg`` is what the screen shows. The first is read; the second adds the
-exit codes of commands, what the user typed, and rollbacks. Before September 2025 items lacked an envelope.
+exit codes of commands, what the user typed, and rollbacks. Before September 2025 items lacked an envelope;
+since 2026 a script (``exec``) makes calls, whose ends are events ``item_completed`` without its id.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _ADDED: Final = (
 """Beginnings of messages that Codex adds in the user's name."""
 _ENDS: Final = ("exec_command_end", "mcp_tool_call_end", "patch_apply_end")
 """Events that say how a call ended."""
+_HEADERS: Final = {"Script failed\n": True, "Script completed\n": False}
+"""Whether a script failed, by the beginning of its output: since 2026 one script of ``exec`` makes calls."""
 
 
 def is_codex(row: Mapping[str, Any]) -> bool:
@@ -63,6 +66,7 @@ class _Session:
     _failed: dict[Any, bool] = field(default_factory=dict)
     """Whether calls failed, by their ids, as the events say."""
     _prompts: list[str] = field(default_factory=list)
+    _last_call: Any = None
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add the content of a line."""
@@ -103,6 +107,7 @@ class _Session:
     def _add_item(self, item: Mapping[str, Any]) -> None:
         kind = item.get("type") or "message"
         call_id = item.get("call_id") or item.get("id") or f"{kind}-{len(self.chat.rows)}"
+        self._last_call = call_id if kind.endswith("_call") else self._last_call
         content = item.get("content")
         if kind == "message" and item.get("role") == "assistant":
             self.error = None  # it went on
@@ -126,6 +131,8 @@ class _Session:
             failed = None
             if isinstance(output, Mapping):
                 failed, output = fields_failed(output), output.get("content")
+            text = _text(output)
+            failed = next((end for head, end in _HEADERS.items() if text.startswith(head)), failed)
             self.chat.result(item.get("call_id"), output, failed)
         else:
             self.context.report.left_out[f"items {kind}"] += 1
@@ -134,6 +141,8 @@ class _Session:
         kind = event.get("type")
         if kind in _ENDS and (failed := fields_failed(event)) is not None:
             self._failed[event.get("call_id")] = failed
+        elif kind == "item_completed" and isinstance(item := event.get("item"), Mapping):
+            self._add_completed(item)
         elif kind == "user_message":
             self._prompts.append(str(event.get("message") or ""))
         elif kind == "thread_rolled_back":
@@ -144,6 +153,19 @@ class _Session:
             self.error = str(event.get("message") or event.get("reason"))
         else:
             self.context.report.left_out[f"events {kind}"] += 1
+
+    def _add_completed(self, item: Mapping[str, Any]) -> None:
+        """Of what the screen shows: the user's words, and the ends of the calls that the last script made."""
+        kind, call = item.get("type"), item.get("call_id") or self._last_call
+        if kind == "UserMessage":
+            self._prompts.append(_text(item.get("content")))
+        elif kind in ("CommandExecution", "McpToolCall", "FileChange", "DynamicToolCall"):
+            names = ("exit_code", "status", "error")
+            failed = fields_failed({name: item[name] for name in names if item.get(name) is not None})
+            if failed is not None:
+                self._failed[call] = failed or self._failed.get(call, False)
+        else:
+            self.context.report.left_out[f"items completed {kind}"] += 1
 
     def _roll_back(self, turns: int) -> None:
         if turns > 0 and self._turns:
@@ -157,7 +179,7 @@ class _Session:
         """The run."""
         for row in self.chat.rows:
             if row["role"] == "tool" and row["tool_call_id"] in self._failed:
-                row["error"] = self._failed[row["tool_call_id"]]
+                row["error"] = self._failed[row["tool_call_id"]] or bool(row["error"])
         prompts = [_text(self.chat.rows[index]["content"]) for index in self._turns[:1]]
         return run_of(
             self.chat.rows,

@@ -16,6 +16,8 @@ from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, run
 from surefoot.formats.rows import session_rows
 from surefoot.records import as_json
 
+_ADDED: Final = "<session_context>"
+"""Beginning of the message that the program adds in the user's name before the first one."""
 _FAILED: Final = {"success": False, "error": True, "cancelled": True}
 """Whether a call failed, by its ``status``; others are not finished."""
 
@@ -53,13 +55,17 @@ def _trace(
     rows: Sequence[Mapping[str, Any]], note: Mapping[str, Any], context: ImportContext
 ) -> ImportedTrace:
     session = _session(rows, context)
-    chat, usage, model, error = ChatRows(), [], None, None
+    chat, usage, prompts = ChatRows(), list[Mapping[str, Any]](), list[str]()
+    model, error = None, None
     calls = {call.get("id") for row in session["messages"] for call in row.get("toolCalls") or ()}
     for row in session["messages"]:
         kind = row.get("type")
         if kind == "user":
-            chat.say("user", _content(row.get("content"), calls))
-        elif kind == "gemini":
+            parts = _content(row.get("content"), calls)
+            chat.say("user", parts)
+            text = "".join(str(part.get("text") or "") for part in parts)
+            prompts += [text] if not usage and not text.startswith(_ADDED) else []
+        elif kind in ("gemini", "model"):
             _add_answer(chat, row)
             usage.append(row.get("tokens") or {})
             model, error = model or row.get("model"), None
@@ -74,6 +80,7 @@ def _trace(
         chat.rows,
         context,
         note,
+        task="\n\n".join(filter(None, prompts)),
         id=str(session.get("sessionId") or ""),
         policy=model,
         error=error,

@@ -50,7 +50,7 @@ def message_fields(row: Mapping[str, Any]) -> Mapping[str, Any]:
     if type(row) is _Fields or _is_native(row):
         return row
     reader = _Reader(None, None)
-    with _named_errors(""):
+    with _named_errors([""]):
         reader.add(row)
         messages = reader.finished()
     if len(messages) != 1:
@@ -69,22 +69,24 @@ def read_messages(
     is kept. ``leave_out`` counts parts of unknown types, and unknown fields are dropped; without it, the part
     raises ``ValueError`` and the fields pass through. Raises ``ValueError`` for anything but messages.
     """
-    reader = _Reader(store, leave_out)
-    for number, row in enumerate(rows):
-        with _named_errors(f"message {number}: "):
+    reader, at = _Reader(store, leave_out), [""]
+    with _named_errors(at):
+        for number, row in enumerate(rows):
+            at[0] = f"message {number}: "
             reader.add(row)
-    with _named_errors(""):
+        at[0] = ""
         return reader.finished()
 
 
 @contextmanager
-def _named_errors(where: str) -> Iterator[None]:
+def _named_errors(at: Sequence[str]) -> Iterator[None]:
+    """Name the place of an error, which ``at`` holds by then."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{where}{error}") from error
+        raise ValueError(f"{at[0]}{error}") from error
     except (AttributeError, LookupError, TypeError, RecursionError) as error:
-        raise ValueError(f"{where}a part has an unknown shape ({error})") from error
+        raise ValueError(f"{at[0]}a part has an unknown shape ({error})") from error
 
 
 def call_fields(call: Any) -> Any:
@@ -150,7 +152,7 @@ def _is_native(row: Mapping[str, Any]) -> bool:
     if (calls := get("tool_calls")) is None:
         return "tool_calls" not in row
     return isinstance(calls, list | tuple) and all(
-        not isinstance(call, Mapping)
+        (type(call) is not dict and not isinstance(call, Mapping))
         or (call.keys() <= _NATIVE_CALL and isinstance(call.get("arguments", ""), str))
         for call in calls
     )
