@@ -123,7 +123,8 @@ _FAILED_BEGINNING: Final = re.compile(
     |(?:file|directory|path|tool|user|order|account|string\ to\ replace)\ (?:does\ not\ exist|not\ found)\b
     |(?:\w+\ requested\ )?permissions?\ (?:denied|to)\b|access\ denied\b|not\ found\.?$|no\ such\ \w+
     |(?:unknown|invalid)\ (?:tool|function|argument|url|parameter)\b
-    |(?:command|request|script)\ (?:failed|timed\ out)|unable\ to\b|could\ not\b|cannot\ \w+|timed?[ -]?out\b""",
+    |(?:command|request|script)\ (?:failed|timed\ out)|unable\ to\b|could\ not\b|cannot\ \w+
+    |timed?[ -]?out\b""",
     re.IGNORECASE | re.VERBOSE,
 )
 _HTTP: Final = re.compile(r"(?:http(?:/[\d.]+)?\s+)?[45]\d\d\s+[A-Z][a-z]+", re.IGNORECASE)
