@@ -143,9 +143,9 @@ train probe e --problems e --base lab --out out
 train implicit e --problems e --base lab --out out
 train verifier e --problems e --labels e --critiques e --base lab --out out
 rl e --policy lab --out out
-deliberate generate e --specification e --policy lab
-deliberate filter e --problems e --specification e --policy lab --passed p.jsonl
-deliberate train e --traces e --specification e --policy lab --out out
+sample e --specification e --policy lab
+imitate e --traces e --labels e --specification e --policy lab --out out
+rl e --specification e --policy lab --out out
 imitate e --traces e --policy lab --out out
 expert-iteration e --policy lab --out out
 score e --problems e -m lab

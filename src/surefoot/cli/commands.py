@@ -27,10 +27,6 @@ train probe | train:TrainProbe | A linear probe on a policy's hidden states.
 rl | rl:RL | Train a policy with step rewards, outcome rewards, or both.
 imitate | imitate:Imitate | Train a policy on an expert's steps: behaviour cloning.
 expert-iteration | imitate:ExpertIteration | Train a policy on the correct solutions that it samples.
-deliberate |  | Train a policy to reason about a specification that it no longer reads.
-deliberate generate | deliberate:DeliberateGenerate | Sample with the specification in the prompt.
-deliberate filter | deliberate:DeliberateFilter | Check the clause that each step cites.
-deliberate train | deliberate:DeliberateTrain | Train without the specification in the prompt.
 score | score:Score | Score one solution or a file of traces with a reward model.
 execute | execute:Execute | Run programs on their visible tests.
 select | select:Select | Choose one trace per problem and report accuracy against N.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -19,6 +20,8 @@ from surefoot.cli.train import DETAILS
 from surefoot.errors import RunError
 from surefoot.io import Run
 from surefoot.labelling.expert import expert_traces
+from surefoot.labelling.specification import rejection
+from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, Trace
 from surefoot.rl.channels import RewardChannels
 from surefoot.rl.config import CloningConfig, ExpertIterationConfig
@@ -69,7 +72,10 @@ class RoundsCommand(TaskCommand):
 class Imitate(RoundsCommand):
     """Train a policy to take an expert's steps: behaviour cloning of traces.
 
-    With `--labels` it learns the good steps alone. If the command is stopped, the same command resumes.
+    With `--labels` it learns the good steps alone. With `--specification`, too, it learns the traces of which
+    every step is right or neutral and a right one cites a clause (deliberative alignment, arXiv 2412.16339):
+    completions of `sample --specification`, labelled by `judge` with it. If the command is stopped,
+    the same command resumes.
 
     Example: `surefoot imitate p.jsonl --traces solutions.jsonl --policy lab --out cloned`
     """
@@ -81,6 +87,12 @@ class Imitate(RoundsCommand):
     """A step with a higher value than this is good."""
     sandbox: o.SandboxName = "bubblewrap"
     cloning: Annotated[CloningConfig, ROUNDS] = CloningConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.specification and not self.labels:
+            raise ValueError("'specification' needs 'labels' that say whether the cited clauses apply")
+        return self
 
     def run(self) -> None:
         def work(run: Run, task: rl.Task, progress: Progress) -> list[RoundRow]:
@@ -102,6 +114,8 @@ class Imitate(RoundsCommand):
         traces = read_table(self.traces, Trace)
         if self.labels:
             items = labelled(problems, traces, self.labels)
+            if self.specification:
+                return [training.demonstrate(item.trace) for item in _passing(items)]
             good = [training.good_steps(item, threshold=self.threshold) for item in items]
             if not self.grade_reasoning:
                 good = [g.intersection(visible_part(i.trace).steps) for g, i in zip(good, items, strict=True)]
@@ -115,6 +129,25 @@ class Imitate(RoundsCommand):
         for reason, count in left_out.items():
             note(f"{count} traces left out: {reason}")
         return [training.demonstrate(trace) for of_problem in by_problem.values() for trace in of_problem]
+
+
+def _passing(items: Iterable[LabelledTrace]) -> list[LabelledTrace]:
+    """The completions that follow their specification; the others are counted by reason on standard error.
+
+    Raises ``RunError`` if none does.
+    """
+    passed, reasons = [], Counter[str]()
+    for item in items:
+        if reason := rejection(item):
+            reasons[reason] += 1
+        else:
+            passed.append(item)
+    for reason, count in reasons.most_common():
+        note(f"{count} traces left out: {reason}")
+    if not passed:
+        raise RunError(f"none of the {reasons.total()} completions passes, so there is nothing to learn")
+    note(f"{len(passed)} of {len(passed) + reasons.total()} completions pass")
+    return passed
 
 
 class ExpertIteration(RoundsCommand):

@@ -39,6 +39,9 @@ M = TypeVar("M", bound=BaseModel)
 INPUT = Flag(transient=True, common=True, file=True)
 """A file: the manifest holds its hash, so the path does not matter."""
 
+SpecificationFile = Annotated[str | None, Flag(transient=True, file=True)]
+"""A file of numbered clauses (:mod:`surefoot.labelling.specification`)."""
+
 
 def _segmenter(name: str) -> str:
     segmenter(name)  # raises ValueError

@@ -17,9 +17,10 @@ from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo_wrapped, note
 from surefoot.errors import RunError
 from surefoot.evaluation.frame import Origin
+from surefoot.labelling.specification import Specification
 from surefoot.policies.devices import FLOAT32, LOADING, Loading
 from surefoot.policies.prompts import PromptFormat
-from surefoot.records import Problem
+from surefoot.records import Message, Problem
 from surefoot.rl.config import NOT_DECISIVE, RLConfig
 from surefoot.scores import Aggregator
 from surefoot.segment import segmenter
@@ -49,6 +50,16 @@ class TaskCommand(Command):
     """Let the judges of steps read hidden reasoning, which they otherwise never see. A policy that is graded
     on it learns to hide its intentions there."""
 
+    specification: o.SpecificationFile = None
+    """JSON file of a specification that the policy shall follow without reading it: a training prompt that
+    holds a clause of it is refused, and so is grading the reasoning."""
+
+    @model_validator(mode="after")
+    def _check_specification(self) -> Self:
+        if self.specification and self.grade_reasoning:
+            raise ValueError("'grade_reasoning' shows judges the reasoning, which must stay free here")
+        return self
+
     @contextmanager
     def open_task(
         self,
@@ -59,6 +70,9 @@ class TaskCommand(Command):
         **fields: Any,
     ) -> Iterator[r.Task]:
         """What is trained on, with judge, grader and verifiers open; these run programs in a sandbox."""
+        if self.specification:
+            prompts = (prompt_text(self.prompt.render(problem)) for problem in problems)
+            Specification.of_file(self.specification).require_absent(prompts)
         gold = o.open_verifiers(self.gold, sandbox=judge.sandbox)
         with ExitStack() as stack:
             yield r.Task(
@@ -72,6 +86,11 @@ class TaskCommand(Command):
                 grade_reasoning=self.grade_reasoning,
                 **fields,
             )
+
+
+def prompt_text(prompt: str | Sequence[Message]) -> str:
+    """All that a prompt says."""
+    return prompt if isinstance(prompt, str) else "\n".join(str(message.content) for message in prompt)
 
 
 class RL(TaskCommand):
@@ -153,7 +172,7 @@ class RL(TaskCommand):
             if run is not None and run.done("rl"):
                 _report_finished(self.out, run.result("rl"), self.rl.updates)
                 return
-            model, tokenizer = models.load_causal(self.start(), self.loading)
+            model, tokenizer = models.load_causal(o.lab_policy(self.policy), self.loading)
             with show_progress() as progress:
 
                 def show(done: int, total: int, _row: UpdateRow) -> None:
@@ -176,10 +195,6 @@ class RL(TaskCommand):
                 done: Any = {"updates": len(log.updates), "stopped": log.stopped, "channels": channels}
                 run.finish("rl", done)
                 _report(self.out, log)
-
-    def start(self) -> str | Path:
-        """The policy to train."""
-        return o.lab_policy(self.policy)
 
     def task(self) -> AbstractContextManager[r.Task]:
         """What is learned. Raises ``RunError``."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -14,6 +16,7 @@ from surefoot.cli import options as o
 from surefoot.cli.runs import map_pieces, predict_usage, read_table, say_prediction
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import note
+from surefoot.labelling.specification import Specification
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
@@ -35,6 +38,9 @@ class Sample(Command):
 
     problems: o.ProblemsArgument
     out: o.Out = "-"
+    specification: o.SpecificationFile = None
+    """JSON file of a specification that stands before the prompt, with `--chat` in the system message. The
+    output does not hold it."""
     n: Annotated[int, Flag(short="-n")] = Field(default=8, ge=1, description="Traces per problem.")
     segment: o.Segment = "line"
     environment: o.EnvironmentName = None
@@ -55,6 +61,8 @@ class Sample(Command):
     def _check(self) -> Self:
         if self.environment is not None and self.dry_run:
             raise ValueError("'dry_run' cannot foresee the turns of an 'environment'; sample a few problems")
+        if self.environment is not None and self.specification:
+            raise ValueError("'specification' stands before the prompt, which an 'environment' writes itself")
         o.check_agent(self.environment, self.policy)
         return self
 
@@ -82,11 +90,21 @@ class Sample(Command):
         note(f"{outcome.written} traces written; {outcome.failed} with an error")
         outcome.require_complete()
 
+    @cached_property
+    def _prompt(self) -> PromptFormat:
+        """The prompt with the specification."""
+        if not self.specification:
+            return self.prompt
+        text = Specification.of_file(self.specification).text
+        if not self.prompt.chat:
+            return replace(self.prompt, template=text + self.prompt.template)
+        return replace(self.prompt, system="\n\n".join(filter(None, (self.prompt.system, text))))
+
     def _predict(self, problems: Sequence[Problem]) -> None:
         alone = self.policy.base_url and self.policy.dialect == "openai"
         usage = predict_usage(
             problems,
-            lambda problem: str(self.prompt.render(problem)),
+            lambda problem: str(self._prompt.render(problem)),
             replies=self.n,
             max_tokens=self.sampling.max_tokens,
             prompts=self.n if alone else 1,
@@ -122,7 +140,7 @@ class Sample(Command):
                         seed=self.seed,
                         segmenter=segmenter(self.segment),
                         grader=grader,
-                        prompt=self.prompt,
+                        prompt=self._prompt,
                         sampling=self.sampling,
                     )
                 return [trace for of_problem in traces for trace in of_problem]

@@ -188,9 +188,6 @@ class Command(BaseModel):
     # building validators for some sixty commands of which one runs would be slow
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)
 
-    option_names: ClassVar[tuple[str, ...] | None] = None
-    """Names of its options, if only some settings have one; ``--config`` and ``--set`` reach the others."""
-
     def run(self) -> None:
         """Run the command. Raises an error of :mod:`surefoot.errors`."""
         raise NotImplementedError
@@ -291,12 +288,7 @@ def output_fields(command: type[Command]) -> tuple[str, ...]:
 @cache
 def options_of(kind: type[BaseModel]) -> tuple[Option, ...]:
     """Every setting of a class and of the classes nested in it, in order."""
-    options = tuple(_options(kind, None, (), OptionGroup()))
-    if not issubclass(kind, Command) or kind.option_names is None:
-        return options
-    return tuple(
-        option if option.name in kind.option_names else replace(option, names=()) for option in options
-    )
+    return tuple(_options(kind, None, (), OptionGroup()))
 
 
 _LESS_MEMORY = {

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import click
 from pydantic import Field, model_validator
@@ -134,8 +134,6 @@ class Label(Command):
     rates: o.CostRates = Rates()
     workers: o.Workers = 1
     engine: o.EngineName = "local"
-    always: ClassVar[tuple[str, ...]] = ("file", "method", "out")
-    """Fields that all methods use."""
 
     @cached_property
     def chosen(self) -> Method:
@@ -150,7 +148,7 @@ class Label(Command):
     @model_validator(mode="after")
     def _check(self) -> Self:
         method = self.chosen
-        method.check_options(self, self.name, self.always)
+        method.check_options(self, self.name, shared=("file", "method", "out"))
         if method.folder and self.out == "-":
             raise click.UsageError(f"--out is required by {self.name}, which writes a directory")
         if method.folder and (ending := Path(self.out).suffix) in FILE_ENDINGS:

@@ -1,4 +1,4 @@
-"""``surefoot deliberate``: the specification is in the prompt of completions alone."""
+"""``--specification``: the specification is in the prompt of completions alone, which it filters."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from openai_server import Reply, chat, completion, serve
 from benchmarks.rules import models
 from benchmarks.worlds.rules import RuleVerifier, citation, reasoned_answer
 from surefoot.io import read_records, write_json, write_records
-from surefoot.labelling import JudgePrompt
-from surefoot.protocols import ProblemTrace
+from surefoot.labelling import JudgePrompt, rejection
+from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.segment import Line, segment_trace
 
@@ -46,6 +46,20 @@ def trace(request, text=None):
     return segment_trace(whole, Line())
 
 
+def items(folder):
+    """The completions with their labels."""
+    problems = {problem.id: problem for problem in read_records(folder / "p.jsonl", Problem)}
+    labels = list(read_records(folder / "l.jsonl", StepLabel))
+    return [
+        LabelledTrace(
+            problem=problems[one.problem_id],
+            trace=one,
+            labels=tuple(label for label in labels if label.trace_id == one.id),
+        )
+        for one in read_records(folder / "c.jsonl", Trace)
+    ]
+
+
 def completions(folder, *traces):
     write_records(folder / "c.jsonl", traces)
 
@@ -64,23 +78,31 @@ def exact_judge(body):
     return Reply(payload=chat([json.dumps({"verdicts": rows})]))
 
 
-def filtered(check=good):
-    """The filter with this judge."""
+def labelled(votes=1):
+    """The completions with labels of this judge."""
     with serve(exact_judge) as server:
-        return check(*FILTER, "--policy", "judge", "--base-url", server.url, ONE_VOTE)
+        words = ("--policy", "judge", "--base-url", server.url)
+        good(*LABEL, f"judge:votes={votes},lowest=true", *words, "--allow-uninformative")
 
 
-ONE_VOTE = "judge:votes=1,lowest=true"
-GENERATE = ("deliberate", "generate", "p.jsonl", "--specification", "s.json", "--policy", "m", "-n", 1)
-FILTER = (
-    *("deliberate", "filter", "c.jsonl", "--problems", "p.jsonl", "--specification", "s.json"),
-    *("--out", "l.jsonl", "--passed", "passed.jsonl"),
+GENERATE = ("sample", "p.jsonl", "--specification", "s.json", "--policy", "m", "-n", 1)
+LABEL = (
+    *("label", "c.jsonl", "--problems", "p.jsonl", "--specification", "s.json", "--out", "l.jsonl"),
+    "--force",
+)
+IMITATE = (
+    *("imitate", "p.jsonl", "--traces", "c.jsonl", "--labels", "l.jsonl", "--specification", "s.json"),
+    *("--out", "sft", "--set", "cloning.training.epochs=1", "--max-tokens", 8),
 )
 TRAIN = (
-    *("deliberate", "train", "p.jsonl", "--traces", "c.jsonl", "--held-out", "held.jsonl"),
-    *("--specification", "s.json", "--updates", 1, "--max-tokens", 8),
-    *("--set", "rl.problems=4", "--set", "rl.samples=2"),
+    *("rl", "p.jsonl", "--held-out", "held.jsonl", "--specification", "s.json", "--updates", 1),
+    *("--max-tokens", 8, "--set", "rl.problems=4", "--set", "rl.samples=2", "--out", "run"),
 )
+
+
+def cloned(policy, check=good):
+    """The fine-tuning of the completions that pass."""
+    return check(*IMITATE, "--policy", policy)
 
 
 def test_completions_are_written_under_the_specification_and_do_not_hold_it(folder):
@@ -95,8 +117,8 @@ def test_completions_are_written_under_the_specification_and_do_not_hold_it(fold
     assert len(traces) == 8
     assert all(one.outcome for one in traces)
     assert all(SPECIFICATION.text not in one.model_dump_json() for one in traces)
-    filtered()
-    assert {one.id for one in read_records(folder / "passed.jsonl", Trace)} == {one.id for one in traces}
+    labelled()
+    assert all(rejection(item) is None for item in items(folder))
 
 
 def test_in_a_chat_the_specification_is_the_system_message(folder):
@@ -117,7 +139,7 @@ def test_a_dry_run_counts_the_specification(folder):
     assert not (folder / "c.jsonl").exists()
 
 
-def test_the_filter_keeps_what_holds_in_every_step(folder):
+def test_only_what_holds_in_every_step_is_learned(folder, policy):
     good_one, wrong_clause, lucky, uncited = REQUESTS[:4]
     other = next(c for c in SPECIFICATION.clauses if c not in wrong_clause.applicable(SPECIFICATION))
     right = reasoned_answer(lucky, SPECIFICATION)
@@ -129,20 +151,21 @@ def test_the_filter_keeps_what_holds_in_every_step(folder):
         trace(lucky, right.replace(f"clause {first.id},", "clause 99,")),
         trace(uncited, f"Answer: {uncited.deciding(SPECIFICATION).decision}\n"),
     )
-    ended = filtered()
-    assert "3 left out: a wrong step" in ended.err
+    labelled()
+    ended = cloned(policy)
+    assert "3 traces left out: a wrong step" in ended.err
     assert "1 of 4 completions pass" in ended.err
-    (passed,) = read_records(folder / "passed.jsonl", Trace)
+    (passed,) = [item.trace for item in items(folder) if rejection(item) is None]
     assert passed == trace(good_one)
     labels = list(read_records(folder / "l.jsonl", StepLabel))
     assert {label.evidence.clause for label in labels} >= {"99", other.id}
 
 
-def test_nothing_that_passes_is_an_error(folder):
+def test_nothing_that_passes_is_an_error(folder, policy):
     completions(folder, trace(REQUESTS[0], "Answer: maybe\n"))
-    says = filtered(refused)
-    assert "none of the 1 completions passes" in says
-    assert not (folder / "passed.jsonl").exists()
+    labelled()
+    assert "none of the 1 completions passes" in cloned(policy, refused)
+    assert not (folder / "sft" / "policy").exists()
 
 
 def test_a_model_judges_with_the_lowest_of_its_votes(folder):
@@ -161,8 +184,8 @@ def test_a_model_judges_with_the_lowest_of_its_votes(folder):
     assert "1" in ids
     with serve(answer) as server:
         words = ("--policy", "judge", "--base-url", server.url, "--concurrency", 1)
-        ended = good(*FILTER, *words)
-    assert "1 of 2 completions pass" in ended.err
+        good(*LABEL, "judge:votes=3,lowest=true", *words)
+    assert [rejection(item) for item in items(folder)].count(None) == 1
     assert len(server.bodies) == 6
     assert all(SPECIFICATION.text.strip() in str(body["messages"][0]["content"]) for body in server.bodies)
     assert "clause" in json.dumps(server.bodies[0]["response_format"])
@@ -170,32 +193,33 @@ def test_a_model_judges_with_the_lowest_of_its_votes(folder):
 
 def test_training_fine_tunes_then_rewards_without_the_specification(folder, policy):
     completions(folder, *map(trace, REQUESTS))
-    words = ("--policy", policy, "--out", "run", "--set", "sft.epochs=1")
-    ended = good(*TRAIN, *words)
+    labelled()
+    cloned(policy)
+    ended = good(*TRAIN, "--policy", folder / "sft" / "policy")
     assert "hidden reasoning: not graded" in ended.err
-    assert (folder / "run" / "sft" / "policy" / "model.safetensors").exists()
     assert (folder / "run" / "policy" / "model.safetensors").exists()
-    for manifest in (folder / "run").rglob("manifest.json"):
+    for manifest in (*folder.rglob("manifest.json"), folder / "c.jsonl"):
         assert SPECIFICATION.clauses[0].line.strip() not in manifest.read_text()
-    again = good(*TRAIN, *words)
-    assert "is finished already" in again.err
 
 
-def test_a_problem_or_a_template_with_a_clause_is_refused(folder, policy):
+@pytest.mark.parametrize("command", [IMITATE, TRAIN], ids=["imitate", "rl"])
+def test_a_problem_or_a_template_with_a_clause_is_refused(folder, policy, command):
     completions(folder, *map(trace, REQUESTS))
-    words = ("--policy", policy, "--out", "run")
+    labelled()
     template = SPECIFICATION.clauses[2].line.strip() + " {problem}"
-    says = refused(*TRAIN, *words, "--set", f"prompt.template={template}")
+    says = refused(*command, "--policy", policy, "--set", f"prompt.template={template}")
     assert f"training prompt 0 holds clause {SPECIFICATION.clauses[2].id}" in says
     held = Problem(text=SPECIFICATION.text, answer="ask")
     write_records(folder / "p.jsonl", [request.problem(SPECIFICATION) for request in REQUESTS] + [held])
-    assert "training prompt 8 holds clause" in refused(*TRAIN, *words)
+    assert "training prompt 8 holds clause" in refused(*command, "--policy", policy)
     assert not (folder / "run").exists()
 
 
-def test_what_would_leak_is_refused(folder, policy):
+def test_what_would_leak_or_could_not_be_filtered_is_refused(folder, policy):
     completions(folder, trace(REQUESTS[0]))
-    words = ("--policy", policy, "--out", "run")
-    assert "must stay free" in refused(*TRAIN, *words, "--set", "grade_reasoning=true")
-    without = [word for word in TRAIN if word not in ("--held-out", "held.jsonl")]
-    assert "give --held-out" in refused(*without, *words)
+    says = refused(*TRAIN, "--policy", policy, "--set", "grade_reasoning=true")
+    assert "must stay free" in says
+    without = [word for word in IMITATE if word not in ("--labels", "l.jsonl")]
+    assert "--specification needs --labels" in refused(*without, "--policy", policy)
+    says = refused(*GENERATE, "--environment", "benchmarks.worlds.shop:Shop")
+    assert "an --environment writes itself" in says
