@@ -124,7 +124,6 @@ _ITEM: Final = f"{_PROJECT}/items/{{item_id:number}}"
 
 GATEWAY: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/chat/completions", chat.chat_completions, "chat", dict),
-    Route("POST", "/v1/completions", chat.completions, "chat", dict),
     Route("POST", "/v1/responses", chat.openai_responses, "chat", dict),
     Route("POST", "/v1/messages", chat.anthropic_messages, "chat", dict),
     Route("GET", "/v1/held/{number:int}", chat.held, "chat", dict, (404, 503)),

@@ -309,7 +309,8 @@ def test_length_and_stop_hold_for_the_whole_solution(scripted):
         )
     stopped = client.chat.completions.create(model="accept-reject", stop=["ood\nline 2"], **asked())
     assert stopped.choices[0].message.content == "line 0 good\nline 1 g"
-    assert client.completions.create(model="best-of-n:n=2", prompt="x", stop="0").choices[0].text == "line "
+    one = client.chat.completions.create(model="best-of-n:n=2", stop="0", **asked())
+    assert one.choices[0].message.content == "line "
 
 
 def test_an_answer_that_scores_too_little_is_withheld(scripted):
@@ -320,10 +321,6 @@ def test_an_answer_that_scores_too_little_is_withheld(scripted):
     assert message.content is None
     assert "0.900" in message.refusal
     assert answer.surefoot["searches"][0]["abstained"]
-    text = scripted.client.completions.create(
-        model="best-of-n:n=2", prompt="p", extra_body={"surefoot": {"abstain_below": 0.95}}
-    )
-    assert (text.choices[0].text, text.choices[0].finish_reason) == ("", "content_filter")
 
 
 def test_the_asynchronous_client_and_clients_in_common_batches():
@@ -529,14 +526,15 @@ def test_curl(scripted):
     assert answer["choices"][0]["message"]["role"] == "assistant"
     streamed = curl(
         "-N",
-        f"{scripted.url}/completions",
+        f"{scripted.url}/chat/completions",
         "--json",
-        '{"model": "accept-reject", "prompt": "p", "stream": true}',
+        json.dumps({"model": "accept-reject", "stream": True, **asked()}),
     )
     events = [line.removeprefix("data: ") for line in streamed.splitlines() if line]
     assert events[-1] == "[DONE]"
     pieces = [json.loads(event) for event in events[:-1]]
-    assert "".join(piece["choices"][0]["text"] for piece in pieces).endswith("The answer is 7")
+    texts = [piece["choices"][0]["delta"].get("content", "") for piece in pieces]
+    assert "".join(texts).endswith("The answer is 7")
     assert "surefoot" in pieces[-1]
     refused = curl("-o", "/dev/null", "-w", "%{http_code}", f"{scripted.url}/chat/completions", "--json", "{")
     assert refused == "400"

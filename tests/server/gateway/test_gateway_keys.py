@@ -78,7 +78,6 @@ def test_nothing_answers_without_a_key_or_with_a_wrong_one(locked):
         assert {status(locked.root + path, key) for path in paths} == {401}
         for path in (
             "/v1/chat/completions",
-            "/v1/completions",
             "/v1/score",
             "/v1/verify",
         ):

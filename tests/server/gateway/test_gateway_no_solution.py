@@ -57,13 +57,6 @@ def test_a_stream_without_a_candidate_is_a_refusal(client):
     assert refusal.startswith("no solution: ")
 
 
-def test_a_text_completion_without_a_candidate_is_marked(client):
-    answer = client.completions.create(model="best-of-n:n=4", prompt="hello", seed=1)
-    (choice,) = answer.choices
-    assert (choice.text, choice.finish_reason) == ("", "content_filter")
-    assert answer.surefoot["searches"][0]["error"].startswith("no solution: ")
-
-
 def test_front_ends_that_show_no_refusal_get_it_as_text_and_the_record_has_the_reason(tmp_path):
     settings = GatewaySettings(refusal_as_text=True)
     with (

@@ -32,7 +32,7 @@ def test_every_answer_is_declared(found):
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
     }
-    assert len(operations) == 12
+    assert len(operations) == 11
     for operation in operations.values():
         assert {"200", "401", "403", "429"} <= set(operation["responses"])
         assert "422" not in operation["responses"]

@@ -63,17 +63,6 @@ def test_words_come_while_the_rest_is_still_to_be_written(upstream, client):
     assert upstream.bodies[0]["stream"] is True
 
 
-def test_completions_come_by_the_word_too(upstream, client):
-    shown = {"two": threading.Event()}
-    upstream.answer = lambda _: Reply(events=paced(chat(["one two"]), words, shown))
-    seen = []
-    for piece in client.completions.create(model="tiny", prompt="hello", stream=True):
-        if piece.choices[0].text:
-            seen.append(piece.choices[0].text)
-            shown["two"].set()
-    assert seen == ["one ", "two"]
-
-
 @pytest.mark.parametrize("stop", [None, "漢🙂 c", ["🙂", "b 漢"]])
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_a_stream_adds_up_to_the_answer_of_one_piece(upstream, client, stop, size):

@@ -19,7 +19,6 @@ PROJECT = "/projects/{project_id:number}"
 ROUTES = {
     "chat": {
         "POST /v1/chat/completions",
-        "POST /v1/completions",
         "POST /v1/responses",
         "POST /v1/messages",
         "GET /v1/held/{number:int}",
@@ -135,7 +134,6 @@ def test_a_key_without_the_scope_is_refused_with_its_name(tmp_path):
             assert answer(key, path, body)[0] == 200, (key, path)
         refused = [
             ("score", "/v1/chat/completions", CHAT, "chat"),
-            ("score", "/v1/completions", {"model": "scripted", "prompt": "x"}, "chat"),
             ("chat", "/v1/score", {"items": [SOLUTION]}, "score"),
             ("chat", "/v1/verify", SOLUTION, "score"),
             ("pages", "/v1/chat/completions", CHAT, "chat"),

@@ -24,8 +24,8 @@ from surefoot.server.gateway.errors import ApiError, ClientDisconnectedError, an
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.plan import Plan
 from surefoot.server.gateway.request_log import LogEntry, log_unavailable
-from surefoot.server.gateway.responses import ChatWriter, Emit, ResponseWriter, TextWriter, held_response
-from surefoot.server.gateway.schemas import ChatRequest, CompletionRequest, GenerationRequest
+from surefoot.server.gateway.responses import ChatWriter, Emit, ResponseWriter, held_response
+from surefoot.server.gateway.schemas import ChatRequest
 from surefoot.server.gateway.sessions import session_name, session_turn
 
 _LOG = logging.getLogger("surefoot.server")
@@ -33,24 +33,17 @@ _LOG = logging.getLogger("surefoot.server")
 
 async def chat_completions(gateway: Gateway, request: Request, body: ChatRequest) -> Response:
     """Answer a conversation, by the strategy in the model's name or `surefoot.strategy`."""
-    return await _respond(gateway, request, body, gateway.planner.chat(body), ChatWriter)
-
-
-async def completions(gateway: Gateway, request: Request, body: CompletionRequest) -> Response:
-    """Continue a prompt, by the strategy in the model's name or `surefoot.strategy`."""
-    return await _respond(gateway, request, body, gateway.planner.completion(body), TextWriter)
+    return await _respond(gateway, request, body, ChatWriter)
 
 
 async def openai_responses(gateway: Gateway, request: Request, body: ResponsesRequest) -> Response:
     """Answer a conversation in the format of OpenAI's Responses API; nothing is stored for later."""
-    chat = body.as_chat()
-    return await _respond(gateway, request, chat, gateway.planner.chat(chat), ResponsesWriter)
+    return await _respond(gateway, request, body.as_chat(), ResponsesWriter)
 
 
 async def anthropic_messages(gateway: Gateway, request: Request, body: MessagesRequest) -> Response:
     """Answer a conversation in the format of Anthropic's Messages API."""
-    chat = body.as_chat()
-    return await _respond(gateway, request, chat, gateway.planner.chat(chat), MessagesWriter)
+    return await _respond(gateway, request, body.as_chat(), MessagesWriter)
 
 
 async def held(gateway: Gateway, request: Request, number: int) -> Response:
@@ -71,9 +64,10 @@ async def held(gateway: Gateway, request: Request, number: int) -> Response:
 
 
 async def _respond(
-    gateway: Gateway, request: Request, body: GenerationRequest, plan: Plan, form: type[ResponseWriter]
+    gateway: Gateway, request: Request, body: ChatRequest, form: type[ResponseWriter]
 ) -> Response:
-    name = session_name(request.headers, body.metadata) if plan.messages else None
+    plan = gateway.planner.chat(body)
+    name = session_name(request.headers, body.metadata)
     if name is not None:
         plan.logprobs, plan.session = gateway.settings.record_logprobs, name
     if plan.tools:
@@ -103,16 +97,15 @@ async def _respond(
 
 
 _TEXTS: Any = {
-    **dict.fromkeys(("messages", "prompt", "model", "tools", "metadata"), True),
+    **dict.fromkeys(("messages", "model", "tools", "metadata"), True),
     "surefoot": {"problem"},
 }
 
 
-def _parameters(body: GenerationRequest, plan: Plan) -> dict[str, Any]:
+def _parameters(body: ChatRequest, plan: Plan) -> dict[str, Any]:
     """The parameters of a request, without its texts."""
     parameters = body.model_dump(mode="json", exclude_none=True, exclude=_TEXTS)
-    tools = getattr(body, "tools", None)
-    return {**parameters, "seed": plan.seed, **({"tools": len(tools)} if tools else {})}
+    return {**parameters, "seed": plan.seed, **({"tools": len(body.tools)} if body.tools else {})}
 
 
 class EventStream(Response):

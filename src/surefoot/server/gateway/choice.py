@@ -115,12 +115,8 @@ def no_solution(draws: int) -> str:
 
 
 def in_channels(plan: Plan, text: str, *, streamed: bool) -> tuple[str, str]:
-    """Reasoning and answer of a text; a prompt's continuation is not divided: it may begin in either.
-
-    What a stream has sent cannot become reasoning by a closing tag that follows.
-    """
-    if not plan.messages:
-        return "", text
+    """Reasoning and answer of a text. What a stream has sent cannot become reasoning by a closing tag that
+    follows."""
     channels = channels_of(text, inside=plan.opened if streamed or plan.opened else None)
     return channels.reasoning, channels.answer
 
@@ -130,9 +126,6 @@ def shown_in_channels(plan: Plan, on_text: OnText) -> Callable[[int, str], None]
     readers: dict[int, ChannelReader] = {}
 
     def show(number: int, text: str) -> None:
-        if not plan.messages:
-            on_text(number, "", text)
-            return
         reader = readers.setdefault(number, ChannelReader(inside=plan.opened))
         on_text(number, *reader.add(text))
 

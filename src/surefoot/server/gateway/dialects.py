@@ -14,7 +14,7 @@ from surefoot.server.gateway.choice import Choice, usage_of
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.request_log import new_id
 from surefoot.server.gateway.responses import EventWriter, Json, output_calls
-from surefoot.server.gateway.schemas import ChatRequest, ConvertedRequest, GenerationRequest, StopText, refuse
+from surefoot.server.gateway.schemas import ChatRequest, ConvertedRequest, StopText, refuse
 from surefoot.server.gateway.settings import GatewaySettings
 from surefoot.server.records import GatewayRecord
 
@@ -91,7 +91,7 @@ class ResponsesWriter(EventWriter):
     _open: bool = False
     """Whether the last of the items is still being sent."""
 
-    def __init__(self, body: GenerationRequest, record: GatewayRecord, settings: GatewaySettings) -> None:
+    def __init__(self, body: ChatRequest, record: GatewayRecord, settings: GatewaySettings) -> None:
         super().__init__(body, record, settings)
         self._items: list[dict[str, Any]] = []
         """The items that were sent."""

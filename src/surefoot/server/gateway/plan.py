@@ -22,13 +22,7 @@ from surefoot.search.resample import StepResampling
 from surefoot.search.revise import Revise
 from surefoot.search.spec import SEARCHES, search_of
 from surefoot.server.gateway.errors import ApiError, invalid
-from surefoot.server.gateway.schemas import (
-    ChatMessage,
-    ChatRequest,
-    CompletionRequest,
-    GenerationRequest,
-    StrategyOptions,
-)
+from surefoot.server.gateway.schemas import ChatMessage, ChatRequest, StrategyOptions
 from surefoot.server.gateway.settings import GatewaySettings, ServerLimits
 from surefoot.spec import dashed
 
@@ -145,7 +139,7 @@ class Plan:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     """Fields that are passed on to the policy's server."""
     messages: tuple[Message, ...] = ()
-    """The conversation so far; empty for a prompt."""
+    """The conversation so far."""
     tools: tuple[Tool, ...] = ()
     logprobs: bool = False
     """Whether to ask the policy for the log-probabilities of its tokens."""
@@ -193,12 +187,6 @@ class Planner:
             plan.extra_body, plan.tools = extra, _tools_of(extra["tools"])
         return plan
 
-    def completion(self, request: CompletionRequest) -> Plan:
-        """The plan for a prompt."""
-        if not request.prompt.strip():
-            raise ApiError(400, "prompt: is empty", param="prompt")
-        return self._plan(request, request.prompt, request.prompt)
-
     def strategy(self, model: str, options: StrategyOptions) -> Strategy:
         """The strategy that a request asks for."""
         name = options.strategy or self._strategy_name(model)
@@ -240,10 +228,10 @@ class Planner:
 
     def _plan(
         self,
-        request: GenerationRequest,
+        request: ChatRequest,
         problem: str,
         prompt: str | tuple[Message, ...],
-        messages: tuple[Message, ...] = (),
+        messages: tuple[Message, ...],
     ) -> Plan:
         options, settings, n = request.options, self.settings, request.n or 1
         strategy = self.strategy(request.model, options)
@@ -328,7 +316,7 @@ class Planner:
             )
             raise ApiError(400, message, param="strategy", code="too_many_candidates")
 
-    def _max_tokens(self, request: GenerationRequest) -> int:
+    def _max_tokens(self, request: ChatRequest) -> int:
         limit = self.limits.max_tokens
         max_tokens = min(self.limits.default_tokens, limit)
         for name in ("max_tokens", "max_completion_tokens"):

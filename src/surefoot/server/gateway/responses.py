@@ -11,7 +11,7 @@ from surefoot.records import Ending, Step, ToolCall, Usage
 from surefoot.segment import Channels, channels_of
 from surefoot.server.gateway.choice import Choice, usage_of
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.schemas import GenerationRequest
+from surefoot.server.gateway.schemas import ChatRequest
 from surefoot.server.gateway.settings import GatewaySettings
 from surefoot.server.records import GatewayCandidate, GatewayRecord, HeldCall
 
@@ -36,13 +36,13 @@ class ResponseWriter:
 
     id_prefix: str
 
-    def __init__(self, body: GenerationRequest, record: GatewayRecord, settings: GatewaySettings) -> None:
+    def __init__(self, body: ChatRequest, record: GatewayRecord, settings: GatewaySettings) -> None:
         self.emit: Emit = lambda _: None
         self._sent: defaultdict[int, list[str]] = defaultdict(list)
         """Pieces of each choice's text that the client has received."""
         self._sent_reasoning: defaultdict[int, list[str]] = defaultdict(list)
         self._shown = body.options.candidates or settings.candidates
-        self._refusal_as_text = settings.refusal_as_text
+        self._refusal_as_text, self._body = settings.refusal_as_text, body
         self._record, self._created = record, int(record.created.timestamp())
         self._head = {"id": record.request_id, "created": self._created, "model": body.model}
 
@@ -101,80 +101,26 @@ class ResponseWriter:
         }
 
 
-class ChunkWriter(ResponseWriter):
-    """OpenAI's older formats, whose streams are chunks of one type.
+class ChatWriter(ResponseWriter):
+    """``chat.completion``: messages, or pieces of messages.
 
     The last event with a choice has the field ``surefoot``; with ``stream_options.include_usage``, one more
     event has the usage.
     """
 
-    chunk: str
-    """Object type of a chunk."""
-
-    def __init__(self, body: GenerationRequest, record: GatewayRecord, settings: GatewaySettings) -> None:
-        super().__init__(body, record, settings)
-        self._usage = bool(body.stream_options and body.stream_options.include_usage)
-        self._chunk_head = {"object": self.chunk, **self._head}
+    id_prefix = "chatcmpl"
 
     def response(self, choices: Sequence[Choice]) -> Json:
         """The body of an answer that is not streamed."""
         return {
             **self._head,
-            "object": self.chunk.removesuffix(".chunk"),
-            "choices": [self.whole(number, choice) for number, choice in enumerate(choices)],
+            "object": "chat.completion",
+            "choices": [self._whole(number, choice) for number, choice in enumerate(choices)],
             "usage": token_usage(usage_of(choices)),
             "surefoot": self.extension(choices),
         }
 
-    def send_text(self, number: int, text: str) -> None:
-        """See the base class."""
-        self._send([self.piece(number, text)])
-
-    def last_event(self, error: ApiError | None) -> str:
-        """The error in OpenAI's format, or ``[DONE]``."""
-        return f"data: {json.dumps(error.body) if error else '[DONE]'}\n\n"
-
-    def end(self, choices: Sequence[Choice]) -> None:
-        """See the base class."""
-        for number, choice in enumerate(choices):
-            self.send_remaining(number, choice)
-            *pieces, last = self.closing(number, choice)
-            self._send(pieces)
-            is_last = number == len(choices) - 1
-            extra = {"surefoot": self.extension(choices)} if is_last else {}
-            self._send([last], **extra)
-        if self._usage:
-            self._dump([], usage=token_usage(usage_of(choices)))
-
-    def whole(self, number: int, choice: Choice) -> Json:
-        """A choice that is not streamed."""
-        raise NotImplementedError
-
-    def piece(self, number: int, text: str) -> dict[str, Any]:
-        """A choice with new text."""
-        raise NotImplementedError
-
-    def closing(self, number: int, choice: Choice) -> list[dict[str, Any]]:
-        """A choice's last pieces, at least one."""
-        raise NotImplementedError
-
-    def _send(self, pieces: Sequence[dict[str, Any]], **extra: Any) -> None:
-        for piece in pieces:
-            self._dump([piece], **extra)
-
-    def _dump(self, choices: list[dict[str, Any]], **extra: Any) -> None:
-        data = json.dumps({**self._chunk_head, "choices": choices, **extra}, ensure_ascii=False)
-        self.emit(f"data: {data}\n\n")
-
-
-class ChatWriter(ChunkWriter):
-    """``chat.completion``: messages, or pieces of messages."""
-
-    id_prefix = "chatcmpl"
-    chunk = "chat.completion.chunk"
-
-    def whole(self, number: int, choice: Choice) -> Json:
-        """See the base class."""
+    def _whole(self, number: int, choice: Choice) -> Json:
         reason = FINISH_REASONS[choice.ending]
         if choice.withheld and self._refusal_as_text:
             message, reason = _output(choice.withheld), FINISH_REASONS["filtered"]
@@ -187,49 +133,46 @@ class ChatWriter(ChunkWriter):
 
     def begin(self, count: int) -> None:
         """Send each choice's role."""
-        self._send([_delta(number, {"role": "assistant", "content": ""}) for number in range(count)])
+        for number in range(count):
+            self._delta(number, {"role": "assistant", "content": ""})
 
     def send_reasoning(self, number: int, text: str) -> None:
         """See the base class."""
-        self._send([_delta(number, {"reasoning": text, "reasoning_content": text})])
+        self._delta(number, {"reasoning": text, "reasoning_content": text})
 
-    def piece(self, number: int, text: str) -> dict[str, Any]:
-        """New content."""
-        return _delta(number, {"content": text})
-
-    def closing(self, number: int, choice: Choice) -> list[dict[str, Any]]:
-        """Refusal, tool calls, and the finish reason."""
-        if choice.withheld and self._refusal_as_text:
-            last = _delta(number, {}, FINISH_REASONS["filtered"])
-            return [_delta(number, {"content": choice.withheld}), last]
-        pieces = []
-        if choice.withheld:
-            pieces.append(_delta(number, {"refusal": choice.withheld}))
-        if choice.tool_calls:
-            calls = output_calls(choice.tool_calls, numbered=True)
-            pieces.append(_delta(number, {"tool_calls": calls}))
-        return [*pieces, _delta(number, {}, FINISH_REASONS[choice.ending])]
-
-
-class TextWriter(ChunkWriter):
-    """``text_completion``: texts, or pieces of texts; withheld texts are empty."""
-
-    id_prefix = "cmpl"
-    chunk = "text_completion"
-
-    def whole(self, number: int, choice: Choice) -> Json:
+    def send_text(self, number: int, text: str) -> None:
         """See the base class."""
-        reason = FINISH_REASONS["filtered" if choice.withheld else choice.ending]
-        return {**self.piece(number, choice.text), "finish_reason": reason}
+        self._delta(number, {"content": text})
 
-    def piece(self, number: int, text: str) -> dict[str, Any]:
-        """New text."""
-        return {"index": number, "text": text, "logprobs": None, "finish_reason": None}
+    def end(self, choices: Sequence[Choice]) -> None:
+        """See the base class."""
+        for number, choice in enumerate(choices):
+            self.send_remaining(number, choice)
+            reason = FINISH_REASONS[choice.ending]
+            if choice.withheld and self._refusal_as_text:
+                self._delta(number, {"content": choice.withheld})
+                reason = FINISH_REASONS["filtered"]
+            elif choice.withheld:
+                self._delta(number, {"refusal": choice.withheld})
+            if choice.tool_calls:
+                self._delta(number, {"tool_calls": output_calls(choice.tool_calls, numbered=True)})
+            is_last = number == len(choices) - 1
+            self._delta(number, {}, reason, **({"surefoot": self.extension(choices)} if is_last else {}))
+        if self._body.stream_options and self._body.stream_options.include_usage:
+            self._send([], usage=token_usage(usage_of(choices)))
 
-    def closing(self, number: int, choice: Choice) -> list[dict[str, Any]]:
-        """The finish reason."""
-        reason = FINISH_REASONS["filtered" if choice.withheld else choice.ending]
-        return [{**self.piece(number, ""), "finish_reason": reason}]
+    def last_event(self, error: ApiError | None) -> str:
+        """The error in OpenAI's format, or ``[DONE]``."""
+        return f"data: {json.dumps(error.body) if error else '[DONE]'}\n\n"
+
+    def _delta(self, number: int, delta: Json, reason: str | None = None, **extra: Any) -> None:
+        choice = {"index": number, "delta": delta, "logprobs": None, "finish_reason": reason}
+        self._send([choice], **extra)
+
+    def _send(self, choices: list[Json], **extra: Any) -> None:
+        head = {"object": "chat.completion.chunk", **self._head}
+        data = json.dumps({**head, "choices": choices, **extra}, ensure_ascii=False)
+        self.emit(f"data: {data}\n\n")
 
 
 class EventWriter(ResponseWriter):
@@ -242,10 +185,6 @@ class EventWriter(ResponseWriter):
     def send(self, kind: str, **fields: Any) -> None:
         """Send an event."""
         self.emit(self.event(kind, **fields))
-
-
-def _delta(number: int, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
-    return {"index": number, "delta": delta, "logprobs": None, "finish_reason": reason}
 
 
 def token_usage(usage: Usage) -> Json:

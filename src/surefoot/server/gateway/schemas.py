@@ -105,8 +105,8 @@ class ChatMessage(RequestModel):
 StopText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class GenerationRequest(RequestModel):
-    """Fields of all generating endpoints."""
+class ChatRequest(RequestModel):
+    """Body of ``/v1/chat/completions``, to which the other APIs' requests are converted."""
 
     model: str = Field(max_length=300)
     """The policy's name, a strategy, ``surefoot`` (the server's default), or ``POLICY/STRATEGY``."""
@@ -128,6 +128,14 @@ class GenerationRequest(RequestModel):
     min_p: float | None = None
     repetition_penalty: float | None = None
     repeat_penalty: float | None = None
+    messages: list[ChatMessage] = Field(min_length=1, max_length=1000)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    tools: list[dict[str, Any]] | None = Field(default=None, max_length=128)
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: dict[str, Any] | None = None
 
     @property
     def options(self) -> StrategyOptions:
@@ -150,28 +158,11 @@ class GenerationRequest(RequestModel):
     def unsupported(self) -> list[str]:
         """Fields of the request that would change the answer and are not supported."""
         names = [name for name, nothing in _NEUTRAL.items() if getattr(self, name) not in (None, *nothing)]
-        penalties = ("frequency_penalty", "presence_penalty", "logit_bias")
-        return [*names, *(name for name in penalties if getattr(self, name))]
-
-
-class ChatRequest(GenerationRequest):
-    """Body of ``/v1/chat/completions``."""
-
-    messages: list[ChatMessage] = Field(min_length=1, max_length=1000)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    tools: list[dict[str, Any]] | None = Field(default=None, max_length=128)
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
-    response_format: dict[str, Any] | None = None
-
-    def unsupported(self) -> list[str]:
-        """See :meth:`GenerationRequest.unsupported`."""
-        names = [name for name in ("logprobs", "top_logprobs") if getattr(self, name)]
+        others = ("frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs")
+        names += [name for name in others if getattr(self, name)]
         if (self.response_format or {}).get("type", "text") != "text":
             names.append("response_format")
-        return [*super().unsupported(), *names]
+        return names
 
 
 class ConvertedRequest(RequestModel):
@@ -199,21 +190,6 @@ class ConvertedRequest(RequestModel):
             )
         except ValidationError as error:
             raise invalid(error.errors()) from error
-
-
-class CompletionRequest(GenerationRequest):
-    """Body of ``/v1/completions``."""
-
-    prompt: str
-    logprobs: int | None = None
-    echo: bool | None = None
-    suffix: str | None = None
-    best_of: int | None = None
-
-    def unsupported(self) -> list[str]:
-        """See :meth:`GenerationRequest.unsupported`. Instead of ``best_of``, use a strategy."""
-        names = [name for name in ("logprobs", "echo", "suffix") if getattr(self, name)]
-        return [*super().unsupported(), *names, *(["best_of"] if (self.best_of or 1) > 1 else [])]
 
 
 def refuse(field: str, present: bool, what: str = "it") -> None:
