@@ -60,18 +60,17 @@ def test_an_entry_point_may_be_called_check(sandbox):
 def test_a_broken_test_says_nothing_of_the_candidate(sandbox):
     broken = ADD.model_copy(update={"setup": "1 / 0"})
     (verdict,) = grade_python(sandbox, [("def add(a, b): return a + b", broken)])
-    assert (verdict.passed, verdict.runs) == (None, 0)
+    assert verdict.passed is None
     assert "ZeroDivisionError" in verdict.reason
 
 
 def test_exceptions_of_the_candidate_reach_the_tests_by_their_type(sandbox):
     code = "try:\n  f(0)\nexcept ValueError as e:\n  assert str(e) == 'zero'\nelse:\n  assert False"
-    task = PythonTask(entry_points=("f",), tests=(NamedTest(name="raises", code=code),), visibility="visible")
+    task = PythonTask(entry_points=("f",), tests=(NamedTest(name="raises", code=code),))
     verdicts = grade_python(
         sandbox, [("def f(x): raise ValueError('zero')", task), ("def f(x): raise KeyError('zero')", task)]
     )
     assert [outcomes(v) for v in verdicts] == [["passed"], ["raised"]]
-    assert verdicts[0].visibility == "visible"
 
 
 @pytest.mark.parametrize(
@@ -95,10 +94,9 @@ def test_exceptions_that_control_loops_are_errors_of_the_candidate(sandbox, kind
 
 def test_a_candidate_that_breaks_its_tests_has_failed(sandbox):
     task = PythonTask.from_asserts(["f"], ["import os\nif f(1) == 1: os.abort()", "assert f(1) == 2"])
-    broke, passed, failed = grade_python(
-        sandbox, [(f"def f(x): return {value}", task) for value in (1, 2, 3)], repeats=2
-    )
-    assert (broke.passed, broke.runs, set(outcomes(broke))) == (False, 2, {"crashed"})
+    programs = [(f"def f(x): return {value}", task) for value in (1, 2, 3)]
+    broke, passed, failed = grade_python(sandbox, programs)
+    assert (broke.passed, set(outcomes(broke))) == (False, {"crashed"})
     assert "broke its tests" in broke.reason
     assert (passed.passed, failed.passed) == (True, False)
     deep = PythonTask.from_asserts(["f"], ["f([f(1)])"])
@@ -118,15 +116,6 @@ def test_what_breaks_without_the_candidate_stays_unknown(sandbox):
         ["failed", "error"],
     )  # unknown is no better than failed
     assert failed.reason.startswith("assert 1: failed")
-
-
-def test_repeats_find_flaky_candidates(sandbox):
-    flaky = "import time\ndef add(a, b): return a + b + (time.time_ns() // 1000 % 2 if a == 1 else '')"
-    honest = "def add(a, b): return a + b"
-    first, second = grade_python(sandbox, [(flaky, ADD), (honest, ADD)], repeats=16)
-    assert first.flaky
-    assert not first.passed
-    assert (second.flaky, second.passes, second.runs, second.passed) == (False, 16, 16, True)
 
 
 VALUES = [

@@ -155,7 +155,7 @@ def _tasks(task: CodeTask, inputs: Sequence[Sequence[Any]]) -> Iterator[tuple[st
     if tests:
         yield (
             "results",
-            PythonTask(entry_points=(task.entry_point,), setup=_SHOW, tests=tests, visibility="visible"),
+            PythonTask(entry_points=(task.entry_point,), setup=_SHOW, tests=tests),
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from surefoot.records import FrozenModel, TestVisibility
+from surefoot.records import FrozenModel
 from surefoot.sandbox.protocol import Ending, Limits, Program, ProgramResult, Sandbox
 
 _MARGIN_S = 1.0
@@ -72,7 +72,6 @@ class PythonTask(FrozenModel):
     entry_points: tuple[str, ...] = Field(min_length=1)
     tests: tuple[NamedTest, ...] = Field(min_length=1)
     setup: str = ""
-    visibility: TestVisibility = "hidden"
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
@@ -82,29 +81,19 @@ class PythonTask(FrozenModel):
         return self
 
     @classmethod
-    def from_check(
-        cls, entry_point: str, check: str, *, prompt: str = "", visibility: TestVisibility = "hidden"
-    ) -> Self:
+    def from_check(cls, entry_point: str, check: str, *, prompt: str = "") -> Self:
         """A task in HumanEval's form: ``check`` defines ``check(candidate)``; helpers are in ``prompt``."""
         return cls(
             entry_points=(entry_point,),
             setup=f"{_complete(prompt)}\n{check}\n_check = check",  # an entry point may be called check, too
             tests=(NamedTest(name="check", code="_check(candidate)"),),
-            visibility=visibility,
         )
 
     @classmethod
-    def from_asserts(
-        cls,
-        entry_points: Sequence[str],
-        asserts: Sequence[str],
-        *,
-        setup: str = "",
-        visibility: TestVisibility = "hidden",
-    ) -> Self:
+    def from_asserts(cls, entry_points: Sequence[str], asserts: Sequence[str], *, setup: str = "") -> Self:
         """A task in MBPP's form: each of ``asserts`` is a test, named by its place."""
         tests = tuple(NamedTest(name=f"assert {at + 1}", code=code) for at, code in enumerate(asserts))
-        return cls(entry_points=tuple(entry_points), setup=setup, tests=tests, visibility=visibility)
+        return cls(entry_points=tuple(entry_points), setup=setup, tests=tests)
 
 
 def _complete(prompt: str) -> str:
@@ -130,49 +119,41 @@ class TaskVerdict(FrozenModel):
     """Outcomes of all tests of one candidate."""
 
     tests: tuple[TestVerdict, ...]
-    visibility: TestVisibility
-    """Which tests these were."""
-    passes: int
-    """Runs in which every test passed."""
-    runs: int
-    """Runs with a known result."""
-    reason: str = ""
-    """Why the result is unknown, or the reason of the first test that did not pass."""
 
     @property
     def passed(self) -> bool | None:
-        """Whether all tests passed in every run; ``None`` if unknown."""
-        return self.passes == self.runs if self.runs else None
+        """Whether all tests passed, so not if one failed; ``None`` if that is unknown."""
+        test = self._worst
+        return True if test is None else False if test.outcome.known else None
 
     @property
-    def flaky(self) -> bool:
-        """Whether the runs differ."""
-        return 0 < self.passes < self.runs
+    def reason(self) -> str:
+        """The test that decides against the candidate, or why the result is unknown."""
+        test = self._worst
+        return "" if test is None else ": ".join(filter(None, (test.name, test.outcome, test.reason)))
+
+    @property
+    def _worst(self) -> TestVerdict | None:
+        """The first test that failed, else the first whose outcome is unknown."""
+        bad = [test for test in self.tests if test.outcome is not TestOutcome.PASSED]
+        return next((test for test in bad if test.outcome.known), bad[0] if bad else None)
 
 
 def grade_python(
-    sandbox: Sandbox,
-    candidates: Sequence[tuple[str, PythonTask]],
-    *,
-    limits: Limits | None = None,
-    repeats: int = 1,
+    sandbox: Sandbox, candidates: Sequence[tuple[str, PythonTask]], *, limits: Limits | None = None
 ) -> list[TaskVerdict]:
     """Verdicts on programs' texts by their tasks' tests, in order.
 
-    ``limits`` hold for the candidate's process; the tests' own has a second more. With ``repeats`` above 1,
-    each is run so often, and the verdict reports the first run with a failing test, if there is one.
+    ``limits`` hold for the candidate's process; the tests' own has a second more.
 
     Raises:
         SandboxError: the sandbox does not answer.
     """
-    if repeats < 1:
-        raise ValueError("'repeats' is less than 1; give the number of runs")
     limits = limits or Limits()
-    programs = [_program(text, task, limits) for text, task in candidates for _ in range(repeats)]
-    results = iter(sandbox.run(programs))
+    results = sandbox.run([_program(text, task, limits) for text, task in candidates])
     return [
-        _combined([_settled(sandbox, next(results), text, task, limits) for _ in range(repeats)], task)
-        for text, task in candidates
+        TaskVerdict(tests=tuple(_settled(sandbox, result, text, task, limits)))
+        for result, (text, task) in zip(results, candidates, strict=True)
     ]
 
 
@@ -253,30 +234,3 @@ def _explained(outcome: TestOutcome, reason: str, candidate: ProgramResult | Non
             case Ending.CRASHED | Ending.OUTPUT | Ending.REFUSED:
                 reason = f"{reason} ({candidate.reason})"
     return {"outcome": outcome, "reason": reason}
-
-
-def _combined(runs: list[list[TestVerdict]], task: PythonTask) -> TaskVerdict:
-    """A run with a test that failed has failed, whatever is unknown of its other tests."""
-    judged = [run for run in runs if _failed(run) or all(test.outcome.known for test in run)]
-    reported = next(filter(_failed, judged), judged[0] if judged else runs[0])
-    bad = next(
-        (
-            test
-            for test in reported
-            if test.outcome is not TestOutcome.PASSED and test.outcome.known == bool(judged)
-        ),
-        None,
-    )
-    return TaskVerdict(
-        tests=tuple(reported),
-        visibility=task.visibility,
-        passes=sum(not _failed(run) for run in judged),
-        runs=len(judged),
-        reason=""
-        if bad is None
-        else f"{bad.name}: {bad.outcome}" + (f": {bad.reason}" if bad.reason else ""),
-    )
-
-
-def _failed(run: list[TestVerdict]) -> bool:
-    return any(test.outcome.known and test.outcome is not TestOutcome.PASSED for test in run)

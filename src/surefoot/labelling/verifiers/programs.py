@@ -237,12 +237,11 @@ def has_hidden_tests(problem: Problem) -> bool:
 
 
 def python_task(task: CodeTask, tests: Sequence[CodeTest]) -> PythonTask:
-    """What the sandbox grades by: ``tests``, all of one visibility."""
+    """What the sandbox grades by."""
     return PythonTask(
         entry_points=(task.entry_point,),
         setup=task.setup,
         tests=tuple(NamedTest(name=test.name, code=test.code) for test in tests),
-        visibility=tests[0].visibility if tests else "hidden",
     )
 
 
