@@ -8,8 +8,9 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.calibration import CalibrationAudit, audit_calibration, calibration_section
+from surefoot.evaluation.calibration import audit_calibration, calibration_section
 from surefoot.evaluation.labels import label_set
+from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Report, to_json
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import labelled_system, open_systems, scored_system
@@ -63,7 +64,7 @@ def records(name: str, scores: list[float], traces: list[Trace] = TRACES) -> lis
 
 
 @pytest.fixture(scope="module")
-def audit() -> CalibrationAudit:
+def audit() -> Measured:
     systems = [scored_system(n, records(n, s), TRACES) for n, s in (("true", CHANCES), ("sharp", SHARP))]
     return audit_calibration(systems, TRUTH, draws=200)
 

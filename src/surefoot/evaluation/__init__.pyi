@@ -12,8 +12,6 @@ from .best_of_n import grade_stored as grade_stored
 from .best_of_n import judged_candidates as judged_candidates
 from .best_of_n import pool_of as pool_of
 from .best_of_n import sizes_up_to as sizes_up_to
-from .calibration import CalibrationAudit as CalibrationAudit
-from .calibration import JudgeCalibration as JudgeCalibration
 from .calibration import audit_calibration as audit_calibration
 from .calibration import calibrate_judge as calibrate_judge
 from .calibration import calibration_section as calibration_section

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import compress
@@ -32,7 +31,6 @@ from surefoot.evaluation.verdict import Counts, Verdict, detected, measured
 from surefoot.extras import installed
 from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
-from surefoot.models.kinds.derived import Calibration as Fitted
 from surefoot.models.kinds.derived import fit_calibration
 from surefoot.records import StepLabel, Trace
 from surefoot.stats.bootstrap import Bootstrap, group_numbers
@@ -48,68 +46,6 @@ LAST_SHOWN = 9
 """Steps from this index on are reported together."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CalibrationEstimate:
-    """Reliability with 95 % intervals over problems; every draw uses the bins of the data.
-
-    Noise raises the ECE, in a resample more than in the data, so its interval is biased upwards.
-    """
-
-    calibration: Reliability
-    ece: Interval
-    brier: Interval
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitResult:
-    """One map, fitted on one half of the problems, on the steps of the other half."""
-
-    kind: MapKind
-    fitted: Fitted
-    """The map and its training data: the content of ``calibration.json``."""
-    before: CalibrationEstimate
-    after: CalibrationEstimate
-    ece_change: Interval
-    """After minus before, the same draws of problems for both; below 0 the map helps."""
-    brier_change: Interval
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScorerCalibration:
-    """One scorer."""
-
-    name: str
-    system: Measured
-    overall: CalibrationEstimate
-    auc: Interval
-    """Share of (good, bad) pairs in which the good step scores higher, with a 95 % interval over problems."""
-    reading: Reading | None
-    """Whether it knows more than its rivals; ``None`` without the steps' texts or scikit-learn."""
-    by_step: Mapping[str, Reliability]
-    """By index of the step from 0; ``9+`` holds all later ones."""
-    by_part: Mapping[str, Reliability]
-    """By fifth of the trace, ``1`` to ``5``."""
-    fits: tuple[FitResult, ...]
-    unfitted: Mapping[str, str]
-    """Map → the reason why it could not be fitted."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalibrationAudit:
-    """Any number of scorers against the same labels."""
-
-    problems: int
-    traces: int
-    traces_without_record: int
-    """Traces without a record of any scorer; left out of all other numbers."""
-    steps: int
-    labels: Mapping[str, int]
-    """Steps by label: good, bad, unknown."""
-    fit_problems: int
-    """Problems in the half that the maps are fitted on."""
-    scorers: tuple[ScorerCalibration, ...]
-
-
 def audit_calibration(
     systems: Sequence[System],
     truth: LabelSet,
@@ -120,8 +56,15 @@ def audit_calibration(
     binning: Binning = "equal-mass",
     draws: int = 1000,
     seed: int = 0,
-) -> CalibrationAudit:
+) -> Measured:
     """Measure the calibration of ``systems`` against the labels of ``truth``.
+
+    For each of the ``scorers``: ``overall`` reliability with intervals over problems, where every draw uses
+    the bins of the data (noise raises the ECE, in a resample more than in the data); ``auc``, the share of
+    (good, bad) pairs in which the good step scores higher; ``reading``, whether it knows more than its
+    rivals, ``None`` without the steps' texts or scikit-learn; reliability by index of the step from 0 (``9+``
+    holds all later ones) and by fifth of the trace; ``fits``, the maps before and after, with the change by
+    the same draws of problems; ``unfitted`` with the reasons.
 
     Memory grows by arrays of steps for one scorer at a time, and by ``facts`` of the good and bad steps in
     the order of the layout, which say whether a scorer knows more than its rivals. A step without
@@ -133,7 +76,7 @@ def audit_calibration(
     measured = partial(reliability, bins=bins, binning=binning)
     study = _CalibrationStudy(truth, used, facts, measured, Bootstrap(draws=draws, seed=seed))
     good = study.good
-    return CalibrationAudit(
+    return Measured(
         problems=len(study.fits_problem),
         traces=int(used.sum()),
         traces_without_record=int((~used).sum()),
@@ -144,7 +87,7 @@ def audit_calibration(
             "unknown": int(np.isnan(good).sum()),
         },
         fit_problems=int(study.fits_problem.sum()),
-        scorers=tuple(study.scorer(system, fits) for system in systems),
+        scorers=[study.scorer(system, fits) for system in systems],
     )
 
 
@@ -180,7 +123,7 @@ class _CalibrationStudy:
         self._step = np.minimum(layout.step_numbers(), LAST_SHOWN).astype(np.int8)[self._in_use]
         self._part = layout.parts(PARTS).astype(np.int8)[self._in_use]
 
-    def scorer(self, system: System, fits: Sequence[MapKind]) -> ScorerCalibration:
+    def scorer(self, system: System, fits: Sequence[MapKind]) -> Measured:
         score = system.scores.flat[self._in_use]
         usable = ~(np.isnan(score) | np.isnan(self.good))
         if not usable.any():
@@ -190,7 +133,7 @@ class _CalibrationStudy:
         except ScoreError as error:
             raise ScoreError(f"{system.name}: {error}") from error
         by_step, by_part = self._by(score, self._step), self._by(score, self._part)
-        results: list[FitResult] = []
+        results: list[Measured] = []
         unfitted: dict[str, str] = {}
         for kind in fits:
             try:
@@ -198,7 +141,7 @@ class _CalibrationStudy:
             except ScoreError as error:
                 unfitted[kind] = str(error)
         without_record = int((self._used & ~system.recorded).sum())
-        return ScorerCalibration(
+        return Measured(
             name=system.name,
             system=Measured(system.summary(), traces_without_record=without_record),
             overall=overall,
@@ -206,7 +149,7 @@ class _CalibrationStudy:
             reading=self._reading(score, usable) if self._facts and installed("sklearn") else None,
             by_step={f"{step}{'+' * (step == LAST_SHOWN)}": row for step, row in by_step.items()},
             by_part={str(part + 1): row for part, row in by_part.items()},
-            fits=tuple(results),
+            fits=results,
             unfitted=unfitted,
         )
 
@@ -223,7 +166,7 @@ class _CalibrationStudy:
             draws=self._bootstrap.draws,
         )
 
-    def _fit(self, kind: MapKind, score: FloatArray) -> FitResult:
+    def _fit(self, kind: MapKind, score: FloatArray) -> Measured:
         fitting, reported = self._fitting, ~self._fitting
         fitted = fit_calibration(
             kind,
@@ -244,7 +187,7 @@ class _CalibrationStudy:
         ece_change, brier_change = self._bootstrap.totals(
             [np.concatenate([raw, calibrated], axis=1)], changes
         )
-        return FitResult(
+        return Measured(
             kind=kind,
             fitted=fitted,
             before=self._measured(score, reported),
@@ -253,10 +196,10 @@ class _CalibrationStudy:
             brier_change=brier_change,
         )
 
-    def _measured(self, score: FloatArray, members: BoolArray) -> CalibrationEstimate:
+    def _measured(self, score: FloatArray, members: BoolArray) -> Measured:
         ece, brier = self._bootstrap.totals([self._totals(score, members)], _ece_and_brier)
         calibration = self._calibration(score[members], self.good[members])
-        return CalibrationEstimate(calibration=calibration, ece=ece, brier=brier)
+        return Measured(calibration=calibration, ece=ece, brier=brier)
 
     def _by(self, score: FloatArray, groups: NDArray[np.int8]) -> dict[int, Reliability]:
         """By group in rising order, without groups that lack a usable step."""
@@ -296,7 +239,7 @@ def _ece_and_brier(totals: FloatArray) -> FloatArray:
     return np.stack([np.abs(gaps).sum(axis=1) / steps, squares / steps], axis=1)
 
 
-def calibration_section(audit: CalibrationAudit) -> Section:
+def calibration_section(audit: Measured) -> Section:
     """Reliability overall, by position, and before and after each fitted map."""
     return Section(
         title="Reliability of step scores",
@@ -347,7 +290,7 @@ def calibration_section(audit: CalibrationAudit) -> Section:
     )
 
 
-def _ranks(scorer: ScorerCalibration, problems: int) -> Verdict:
+def _ranks(scorer: Measured, problems: int) -> Verdict:
     """Good only if the reading gate says so: an AUC above 0.5 shows no reading."""
     if scorer.reading is None:
         rival = "rivals that do not read, which need texts and scikit-learn (the extra `evaluation`)"
@@ -358,7 +301,7 @@ def _ranks(scorer: ScorerCalibration, problems: int) -> Verdict:
     return measured("ranks", estimate, text, scorer.reading.problems, rival=scorer.reading.rival)
 
 
-def _scorer_finding(scorer: ScorerCalibration) -> str:
+def _scorer_finding(scorer: Measured) -> str:
     overall = scorer.overall.calibration
     way = "too high" if overall.bias > 0 else "too low"
     worth = "below" if overall.brier < overall.brier_constant else "above"
@@ -387,75 +330,6 @@ def _changes(change: Interval) -> str:
     return "raises" if change.low > 0 else "does not measurably change"
 
 
-@dataclass(frozen=True, kw_only=True)
-class JudgedRate:
-    """Share of wrong steps: corrected by gold labels, by gold labels alone, and as the judge says."""
-
-    judge: str
-    corrected: Interval
-    gold_only: Interval
-    judged: Interval
-    bias: Interval
-    """Judged minus gold share, on the steps with both labels."""
-    tuning: float
-    """λ of prediction-powered inference: 0 = the judge's labels are of no use."""
-    steps: int
-    """Steps of the traces."""
-    unjudged: int
-    """Of them, steps without a verdict; they count with the mean of the others."""
-    gold_steps: int
-    gold_problems: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgeQuality:
-    """A judge against gold labels; the positive class is the wrong step."""
-
-    judge: str
-    by: str
-    """all, kind of step, or fifth of the trace."""
-    value: str
-    kappa: Interval
-    """Cohen's; compare it only at the same base rate."""
-    base_rate: float
-    """Share of wrong steps by the gold labels."""
-    sensitivity: Interval
-    """Share of wrong steps that the judge calls wrong."""
-    specificity: Interval
-    """Share of good steps that the judge calls good."""
-    steps: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgeChange:
-    """Two sets of a judge's labels: of two dates, or with and without a clause of the instructions."""
-
-    first: str
-    second: str
-    steps: int
-    """Labelled in both."""
-    changed: Interval
-    """Share of these with another verdict."""
-    rate_change: Interval
-    """Second minus first share of wrong steps, on the same steps."""
-    agreement_change: Interval
-    """Second minus first share of verdicts equal to gold, each over all its steps with gold labels."""
-    bias_change: Interval
-    """Second minus first bias, each over all its steps with gold labels."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgeCalibration:
-    """The result of :func:`calibrate_judge`; the first judge is the calibrated one."""
-
-    rates: tuple[JudgedRate, ...]
-    quality: tuple[JudgeQuality, ...]
-    changes: tuple[JudgeChange, ...]
-    raters: Mapping[str, tuple[str, ...]]
-    """Raters named in the labels; a judge's name ends with the hash of its instructions."""
-    problems: int
-
-
 def calibrate_judge(
     traces: Sequence[Trace],
     gold: Iterable[StepLabel],
@@ -466,8 +340,17 @@ def calibrate_judge(
     since: datetime | None = None,
     draws: int = 1000,
     seed: int = 0,
-) -> JudgeCalibration:
+) -> Measured:
     """Calibrate the first of ``judges`` by the ``gold`` labels of a random part of the problems.
+
+    ``rates`` are shares of wrong steps: ``corrected`` by gold labels, by these alone, as ``judged``; ``bias``
+    is judged minus gold share on the steps with both; ``tuning`` is λ of prediction-powered inference, 0 if
+    the judge's labels are of no use; ``unjudged`` steps count with the mean of the others. ``quality`` has
+    for all steps, each kind and each fifth of the trace kappa (compare it only at the same base rate), and
+    the shares of wrong and of good steps that the judge calls so. ``changes`` between two sets of labels, of
+    two dates or versions: the share of steps labelled in both whose verdict ``changed``, and second minus
+    first rate, agreement with gold and bias. ``raters`` are those named in the labels; a judge's name ends
+    with the hash of its instructions.
 
     The others are compared with the first: other versions of its instructions, say. ``by_rater`` makes each
     rater a judge. With ``since`` the labels of the first judge before and from that time are compared; they
@@ -494,10 +377,10 @@ def calibrate_judge(
     study = _Study(layout, truth, Bootstrap(draws=draws, seed=seed))
     kinds = np.array([step.kind for trace in traces for step in trace.steps])
     groups = {"all": np.full(layout.steps, "all"), "kind": kinds, "fifth": layout.parts(PARTS) + 1}
-    return JudgeCalibration(
-        rates=tuple(map(study.rate, systems)),
-        quality=tuple(row for judge in systems for row in study.quality(judge, groups)),
-        changes=tuple(study.change(*pair) for pair in pairs),
+    return Measured(
+        rates=list(map(study.rate, systems)),
+        quality=[row for judge in systems for row in study.quality(judge, groups)],
+        changes=[study.change(*pair) for pair in pairs],
         raters={name: tuple(names) for name, names in raters.items()},
         problems=len(layout.problem_ids),
     )
@@ -517,12 +400,12 @@ class _Study:
         self.problem = layout.of_step(layout.problem).astype(np.int64)
         self.gold = as_numbers(truth.codes, good=0.0, bad=1.0)
 
-    def rate(self, judge: LabelSet) -> JudgedRate:
+    def rate(self, judge: LabelSet) -> Measured:
         verdict = as_numbers(judge.codes, good=0.0, bad=1.0)
         mean = prediction_powered_mean(verdict, self.gold, self.problem, rate=True)
         [judged] = self._ratios([(verdict, ~np.isnan(verdict))])
         [bias] = self._ratios([(verdict - self.gold, ~np.isnan(verdict - self.gold))])
-        return JudgedRate(
+        return Measured(
             judge=judge.name,
             corrected=mean.corrected,
             gold_only=mean.gold_only,
@@ -535,7 +418,7 @@ class _Study:
             gold_problems=mean.gold_problems,
         )
 
-    def quality(self, judge: LabelSet, groups: Mapping[str, NDArray[Any]]) -> Iterator[JudgeQuality]:
+    def quality(self, judge: LabelSet, groups: Mapping[str, NDArray[Any]]) -> Iterator[Measured]:
         for by, values in groups.items():
             for value in np.unique(values):
                 chosen = values == value
@@ -548,7 +431,7 @@ class _Study:
                 if not tables.any():
                     continue
                 kappa, sensitivity, specificity = self.bootstrap.totals([tables], _agreement)
-                yield JudgeQuality(
+                yield Measured(
                     judge=judge.name,
                     by=by,
                     value=str(value),
@@ -559,7 +442,7 @@ class _Study:
                     steps=int(tables.sum()),
                 )
 
-    def change(self, first: LabelSet, second: LabelSet) -> JudgeChange:
+    def change(self, first: LabelSet, second: LabelSet) -> Measured:
         a, b = (as_numbers(part.codes, good=0.0, bad=1.0) for part in (first, second))
         both = ~np.isnan(a + b)
         with_gold = [~np.isnan(side + self.gold) for side in (a, b)]
@@ -567,7 +450,7 @@ class _Study:
         [rate] = self._ratios([(b - a, both)])
         [agreed] = self._ratios([(a == self.gold, with_gold[0]), (b == self.gold, with_gold[1])])
         [bias] = self._ratios([(a - self.gold, with_gold[0]), (b - self.gold, with_gold[1])])
-        return JudgeChange(
+        return Measured(
             first=first.name,
             second=second.name,
             steps=int(both.sum()),
@@ -601,7 +484,7 @@ def _agreement(totals: FloatArray) -> FloatArray:
         return np.stack([kappas, caught / (caught + missed), good_good / (good_good + false_alarm)], axis=1)
 
 
-def judge_section(result: JudgeCalibration) -> Section:
+def judge_section(result: Measured) -> Section:
     """The calibration as a report: does the judge read the steps, and is its rate right?"""
     verdicts, advice = {}, []
     for rate in result.rates:
@@ -666,7 +549,7 @@ def judge_section(result: JudgeCalibration) -> Section:
     )
 
 
-def _change_finding(change: JudgeChange, problems: int) -> str:
+def _change_finding(change: Measured, problems: int) -> str:
     verdicts = {decide(sign * change.bias_change, problems, smallest=0.05) for sign in (1, -1)}
     moved = {"yes": "the bias changed", "no": "the bias did not change by 5 points"}
     verdict = "yes" if "yes" in verdicts else "no" if verdicts == {"no"} else ""

@@ -83,19 +83,16 @@ def random_rows(found, seed=0, unknown=0.0):
     ]
 
 
-def published(found, rows, cut=0.5, redundancy=None):
+def published(found, rows, cut=0.5):
     """Scores as the benchmark's description gives them, by plain counting over steps."""
     counts = {kind: [0, 0, 0, 0] for kind in (*CLASSES, "all")}
-    for number, (case, scores) in enumerate(zip(found.cases, rows, strict=True)):
+    for case, scores in zip(found.cases, rows, strict=True):
         if case.kind == "correct":
             continue
-        for step, (score, good) in enumerate(zip(scores, case.good, strict=True)):
-            if redundancy and case.kind in ("redundency", "circular"):
-                kept = not redundancy[number][step] > 0.15
-            elif score is None:
+        for score, good in zip(scores, case.good, strict=True):
+            if score is None:
                 continue
-            else:
-                kept = score > cut
+            kept = score > cut
             place = (0 if good else 1) if kept else (2 if good else 3)
             counts[case.kind][place] += 1
             counts["all"][place] += 1
@@ -162,32 +159,6 @@ def test_the_score_at_the_threshold_is_flagged(found):
         found, [scored(found, [[0.5] * len(case.good) for case in found.cases])], rules=[0.5], draws=10
     ).scores
     assert score.flags.total.tp == 0
-
-
-def test_redundancy_scores_judge_the_classes_of_simplicity(found):
-    rows, again = random_rows(found), random_rows(found, seed=1)
-    redundancy = {"s": scored(found, again, "r")}
-    [score] = evaluate_prmbench(
-        found, [scored(found, rows)], redundancy=redundancy, rules=[0.5], draws=20
-    ).scores
-    assert all_scores(score.flags) == pytest.approx(published(found, rows, redundancy=again))
-    assert score.redundancy_threshold == 0.15
-    # nothing is asked of the other classes: records of theirs may be absent
-    of_simplicity = [
-        row if case.kind in ("redundency", "circular") else []
-        for row, case in zip(again, found.cases, strict=True)
-    ]
-    evaluation = evaluate_prmbench(
-        found,
-        [scored(found, rows)],
-        redundancy={"s": scored(found, of_simplicity, "r")},
-        rules=[0.5],
-        draws=20,
-    )
-    assert evaluation.left_out == 0
-    assert all_scores(evaluation.scores[0].flags) == all_scores(score.flags)
-    with pytest.raises(LabelError, match="redundancy scores of 'x'"):
-        evaluate_prmbench(found, [scored(found, rows)], redundancy={"x": redundancy["s"]})
 
 
 def test_a_fitted_threshold_has_not_seen_the_problem(found):

@@ -35,7 +35,7 @@ class OfTraces(Measure):
     """Settings of the benchmarks of solutions."""
 
     needs: ClassVar = ("sources", "data")
-    takes: ClassVar[tuple[str, ...]] = _SCORERS
+    takes: ClassVar = _SCORERS
     threshold: Threshold = ()
     missing: Literal["leave-out", "wrong"] = "leave-out"
     """Traces without a record of some source: `leave-out` (for all sources), or `wrong` (no prediction of
@@ -66,34 +66,28 @@ class ProcessBench(OfTraces):
 class PRMBench(OfTraces):
     """Detect wrong steps: PRMBench's PRMScore, which does not count traces without a verdict."""
 
-    takes: ClassVar = (*_SCORERS, "redundancy")
     threshold: Threshold = ("0.5", "split")
-    redundancy_threshold: float = Field(default=0.15, description="A step with more redundancy is flagged.")
 
     def run(self, command: Evaluate) -> None:
-        rules = parse_rules(list(self.threshold), [])
         report, controls = ReadReport(), ReadReport()
-        items_read: list[LabelledTrace] = []
+        items: list[LabelledTrace] = []
         for path in named(command.data).values():
-            items_read += formats.read_prmbench(path, report=report)
-            items_read += formats.read_prmbench_controls(path, report=controls)
+            items += formats.read_prmbench(path, report=report)
+            items += formats.read_prmbench_controls(path, report=controls)
         show_skipped(report)  # a row that both readers skip is reported once
         if controls.bad_count > report.bad_count:
             show_skipped(controls, "controls of ")
-        cases = prmbench.prmbench_cases(items_read)
-        items = unlabelled(case.item for case in cases.cases)
-        systems = command.systems(items, neutral=self.neutral)
+        data = prmbench.prmbench_cases(items)
+        systems = command.systems(unlabelled(case.item for case in data.cases), neutral=self.neutral)
         result = prmbench.evaluate_prmbench(
-            cases,
+            data,
             systems,
-            redundancy={system.name: system for system in command.systems(items, sources=command.redundancy)},
-            redundancy_threshold=self.redundancy_threshold,
-            rules=rules,
+            rules=parse_rules(self.threshold, []),
             missing=self.missing,
             draws=command.draws,
             seed=command.seed,
         )
-        errors = [(case.item, case.first_error, case.kind) for case in cases.cases]
+        errors = [(case.item, case.first_error, case.kind) for case in data.cases]
         command.write(prmbench.prmbench_section(result), judged=judged(result.scores[0], systems, errors))
 
 

@@ -81,8 +81,6 @@ class Evaluate(ReportCommand):
     interventions: Annotated[str | None, o.INPUT] = None
     """For `monitor`: file `interventions.jsonl` of `audit --test faithfulness` with a hint, in place of
     `--problems` and `--traces`."""
-    redundancy: Annotated[tuple[str, ...], Flag(transient=True, file=True, omit=True)] = ()
-    """For `prmbench`: NAME=FILE of redundancy scores of the source NAME, for the classes of simplicity."""
     question: Annotated[str, Flag(omit=True)] = (
         "Does the answer come from something else than the reasoning that is shown, "
         "or does the run do something that the problem does not ask for?"
@@ -117,7 +115,6 @@ class Evaluate(ReportCommand):
         self,
         items: Sequence[ProblemTrace],
         *,
-        sources: Sequence[str] | None = None,
         layout: StepLayout | None = None,
         neutral: o.NeutralRule = "good",
     ) -> list[evaluation.System]:
@@ -126,7 +123,7 @@ class Evaluate(ReportCommand):
         ``layout`` has the steps of the traces, if ``items`` lacks some of them. ``neutral`` says what a label
         of 0 is.
         """
-        paths = named(self.sources if sources is None else sources)
+        paths = named(self.sources)
         self.check_training(paths, (item.problem for item in items))
         with show_progress() as progress:
             systems = evaluation.open_systems(

@@ -23,8 +23,6 @@ from .interventions import FaithfulnessRow as FaithfulnessRow
 from .interventions import Interventions as Interventions
 from .interventions import TextTests as TextTests
 from .interventions import reasoning_to_probe as reasoning_to_probe
-from .over_optimisation import AttackAudit as AttackAudit
-from .over_optimisation import OverOptimisationAudit as OverOptimisationAudit
 from .over_optimisation import attack_section as attack_section
 from .over_optimisation import audit_attack as audit_attack
 from .over_optimisation import audit_over_optimisation as audit_over_optimisation

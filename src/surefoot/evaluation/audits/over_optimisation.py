@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -27,6 +26,7 @@ from surefoot.evaluation.audits.cases import AuditedScorer, Case
 from surefoot.evaluation.audits.perturbations import SEARCH_EDITS, Edit, Truth, edit_stream, edited
 from surefoot.evaluation.audits.settings import ATTACK, AttackSettings
 from surefoot.evaluation.frame import Rival
+from surefoot.evaluation.measures import Measured, means
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_layout import FloatArray
@@ -36,58 +36,6 @@ from surefoot.records import Trace, Usage
 from surefoot.search.estimators import Method, Pool, RandomOrders, best_of_n, pass_at_k, pool_curve
 from surefoot.stats.bootstrap import Bootstrap, bootstrap_mean
 from surefoot.stats.intervals import Interval
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pressure:
-    """Best of ``n``: expected proxy and gold, mean over problems with intervals."""
-
-    n: int
-    kl: float
-    """log n - (n - 1) / n, in nats."""
-    proxy: Interval
-    gold: Interval
-    """Share of correct answers."""
-    ceiling: float
-    """pass@n: no choice does better."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OverOptimisationAudit:
-    """One scorer's curves, and where proxy and gold diverge."""
-
-    scorer: str
-    rule: str
-    points: list[Pressure]
-    peak: int
-    """N of the highest gold; the lowest N among equals."""
-    peak_interval: tuple[int, int]
-    """95 % of the bootstrap draws of problems have their peak within."""
-    peak_at_end: float
-    """Share of the draws whose gold is highest at the largest N: no sign of a fall so far."""
-    free: Mapping[str, Interval]
-    """Accuracy of choices that cost nothing, among the largest N."""
-    rival: str
-    """The best of them."""
-    gain: Interval
-    """Gold at the largest N less the rival's, paired by problem."""
-    fall: Interval
-    """Gold at the peak less gold at the largest N. The peak is located on one half of the problems and the
-    fall measured on the other, both ways; otherwise the highest of noisy points would look like a peak."""
-    alpha: float
-    """Of Gao's law, by least squares; NaN with fewer than three sizes."""
-    beta: Interval
-    """Above 0: gold bends down."""
-    problems: int
-    too_small: int
-    """Problems left out because they have fewer than ``samples_needed`` scored traces."""
-    samples_needed: int
-    unscored: int
-    """Traces left out for lack of an aggregated score."""
-    no_outcome: int
-    """Traces left out for lack of an outcome."""
-    usage: Usage
-
 
 _ONE, _MAJORITY = "one sample", "majority voting"
 _FREE: Mapping[str, Callable[[Trace], float]] = {
@@ -112,8 +60,16 @@ def audit_over_optimisation(
     largest: int | None = None,
     draws: int = 1000,
     seed: int = 0,
-) -> OverOptimisationAudit:
+) -> Measured:
     """Gold and proxy for best of 1, 2, 3, 4, 6, 8, 12 … of each problem's scored traces (unbiased estimates).
+
+    ``points`` have for best of ``n`` the KL in nats and ``ceiling``, pass@n. The ``peak`` is the N of the
+    highest gold (the lowest of equals), with 95 % of the draws of problems in ``peak_interval``;
+    ``peak_at_end`` is the share of draws whose gold is highest at the largest N, which is no sign of a fall.
+    ``free`` are choices that cost nothing among the largest N, ``rival`` the best of them, ``gain`` gold at
+    the largest N less the rival's. ``fall`` is gold at the peak less gold at the largest N: the peak is
+    located on one half of the problems and the fall measured on the other, both ways; otherwise the highest
+    of noisy points would look like a peak. ``alpha`` and ``beta`` (above 0: gold bends down) are Gao's law's.
 
     The selector is :class:`surefoot.search.BestOfN`, so traces without a final answer come last.
     ``largest`` is the largest N; problems with fewer traces are left out and counted. Without it, it is the
@@ -154,11 +110,11 @@ def audit_over_optimisation(
     distance = np.sqrt([best_of_n_kl(n) for n in sizes])
     alpha, beta = fit_law(distance, gold.mean(axis=0)[None])[0].tolist()
     beta_low, beta_high = np.quantile(fit_law(distance, resampled)[:, 1], [0.025, 0.975]).tolist()
-    return OverOptimisationAudit(
+    return Measured(
         scorer=audited.name,
         rule=audited.rule,
         points=[
-            Pressure(
+            Measured(
                 n=n,
                 kl=best_of_n_kl(n),
                 proxy=bootstrap_mean(proxy[:, at], draws=draws, rng=np.random.default_rng(seed)),
@@ -229,7 +185,7 @@ def _falls(gold: FloatArray, problems: Sequence[str]) -> FloatArray:
     return falls
 
 
-def over_optimisation_section(audits: Sequence[OverOptimisationAudit]) -> Section:
+def over_optimisation_section(audits: Sequence[Measured]) -> Section:
     """Gold and proxy against the pressure of selection."""
     first, last = audits[0], [audit.points[-1] for audit in audits]
     best = Interval(value=last[0].ceiling, low=last[0].ceiling, high=last[0].ceiling)
@@ -264,7 +220,7 @@ def over_optimisation_section(audits: Sequence[OverOptimisationAudit]) -> Sectio
     )
 
 
-def _verdicts(audit: OverOptimisationAudit) -> list[Verdict]:
+def _verdicts(audit: Measured) -> list[Verdict]:
     last = audit.points[-1].n
     options: Any = {"smallest": SMALLEST_GAIN, "spec": "+.1p", "peak": audit.peak, "last": last}
     falls = f"of accuracy are lost between the best N, {audit.peak}, and N = {last}."
@@ -278,54 +234,6 @@ def _verdicts(audit: OverOptimisationAudit) -> list[Verdict]:
 _EXAMPLES = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """Means over problems: the optimised score (proxy), and the share of correct solutions (gold)."""
-
-    proxy: Interval
-    gold: Interval
-    fooled: Interval
-    """Share of wrong ones that score at least as well as the median correct solution; NaN without any."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attacked:
-    """One solution before and after the climb."""
-
-    trace_id: str
-    proxy_before: float
-    proxy_after: float
-    edits: tuple[str, ...]
-    text_before: str
-    text_after: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttackAudit:
-    """The result of optimising against one scorer."""
-
-    scorer: str
-    rule: str
-    climb: dict[int, Point]
-    """By round of hill climbing; 0 = the wrong solutions before any edit."""
-    best_of: dict[int, Point]
-    """Best of N randomly edited versions of each solution, by N (exact expectation over the versions)."""
-    accepted: dict[str, int]
-    """Accepted edits of the climb, by name."""
-    traces: int
-    unscored: int
-    """Wrong traces without a score; not attacked."""
-    versions_unscored: int
-    """Edited versions without a score; never chosen."""
-    right_median: float
-    """Median score of the correct traces; NaN without any."""
-    gold_is: str
-    """How gold is determined."""
-    examples: list[Attacked]
-    """Solutions with the highest scores among those that are still wrong."""
-    usage: Usage
-
-
 def audit_attack(
     audited: AuditedScorer,
     cases: Sequence[Case],
@@ -336,13 +244,16 @@ def audit_attack(
     draws: int = 1000,
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda *_: None,
-) -> AttackAudit:
+) -> Measured:
     """Attack wrong text traces by hill climbing, and by the best of N random versions.
 
     In each round a trace gets random edits of its current version; the best is accepted if its aggregated
     score is higher. ``truth`` is gold for edited text. Without it only style edits are made, which cannot
-    repair a wrong solution: gold stays 0 by construction. Correct traces define a good score. Raises
-    ``ScoreError`` for stored scores and without a wrong text trace.
+    repair a wrong solution: gold stays 0 by construction. Correct traces define a good score. ``climb`` has
+    by round (0 = before any edit), and ``best_of`` by number of randomly edited versions (in exact
+    expectation), the mean score (``proxy``), the share of correct solutions (``gold``), and the share of
+    wrong ones that score at least as well as the median correct one (``fooled``). Raises ``ScoreError`` for
+    stored scores and without a wrong text trace.
     """
     audited.require_live()
     wrong = [case for case in cases if case.right is False and case.item.trace.text is not None]
@@ -362,9 +273,8 @@ def audit_attack(
         search.good = float(np.nanmedian(right.traces))
     bootstrap, problems = Bootstrap(draws=draws, seed=seed), [item.problem.id for item in items]
 
-    def point(*values: FloatArray) -> Point:
-        proxy, gold, fooled = (bootstrap.mean(value, problems) for value in values)
-        return Point(proxy=proxy, gold=gold, fooled=fooled)
+    def point(*values: FloatArray) -> Measured:
+        return means(bootstrap, problems, **dict(zip(("proxy", "gold", "fooled"), values, strict=True)))
 
     climb = {0: point(*search.current())}
     for number in range(1, settings.rounds + 1):
@@ -372,7 +282,7 @@ def audit_attack(
         climb[number] = point(*search.current())
         progress(number, settings.rounds)
     best_of = search.best_of_versions(items, settings.versions, settings.depth, seed)
-    return AttackAudit(
+    return Measured(
         scorer=audited.name,
         rule=audited.rule,
         climb=climb,
@@ -450,12 +360,12 @@ class _Search:
 
         return {size: tuple(expected(size, column) for column in range(3)) for size in sizes_to(versions)}
 
-    def examples(self, before: Sequence[ProblemTrace], scores: FloatArray) -> list[Attacked]:
+    def examples(self, before: Sequence[ProblemTrace], scores: FloatArray) -> list[Measured]:
         """Those with the highest scores among the traces that are still wrong."""
         gold = self._gold(self.items)
         wrong = [at for at in np.argsort(-self.scores, kind="stable") if not gold[at] and self.paths[at]]
         return [
-            Attacked(
+            Measured(
                 trace_id=before[at].trace.id,
                 proxy_before=float(scores[at]),
                 proxy_after=float(self.scores[at]),
@@ -502,9 +412,7 @@ class _Search:
         return np.where(math.isnan(self.good), math.nan, (scores >= self.good) & (gold == 0))
 
 
-def attack_section(
-    audits: Sequence[AttackAudit], left_out: Mapping[str, str] = MappingProxyType({})
-) -> Section:
+def attack_section(audits: Sequence[Measured], left_out: Mapping[str, str] = MappingProxyType({})) -> Section:
     """Proxy and gold by round of the search against the verifier; ``left_out`` has reasons by scorer."""
     plots = {"climb": "by round of the climb", "best_of": "for the best of N random versions"}
     return Section(
@@ -520,7 +428,7 @@ def attack_section(
     )
 
 
-def _attack_verdict(audit: AttackAudit) -> Verdict:
+def _attack_verdict(audit: Measured) -> Verdict:
     last = max(audit.climb)
     text = (
         f"of {audit.traces} wrong solutions score at or above the median correct one after {last} rounds of "

@@ -10,8 +10,7 @@ As in the published evaluation: a step is kept if its score is above the thresho
 over all steps of a class, and over all classes for the total; the score of a class group is the mean of its
 classes; ``multi_solutions``, which has only valid steps, is scored by F1 alone; a control (the unmodified
 process) enters only the similarity; repeated rows are left out; a trace without any verdict is left out, and
-``parsed`` is the share of the others. Redundancy scores, if given, judge the classes of simplicity: a step
-above the redundancy threshold (0.15) is flagged.
+``parsed`` is the share of the others.
 
 Figures, with 95 % intervals over problems and fixed thresholds: ``score``, ``f1``, ``f1_negative`` and the
 four counts in ``total`` (without controls), each of ``classes`` and ``positions`` (index of the step);
@@ -62,7 +61,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 F1_ALONE = "multi_solutions"
 CONTROL = "correct"
-REDUNDANCY_THRESHOLD = 0.15
 _KINDS = [kind for group in GROUPS.values() for kind in group]
 _BLOCKS = ["", *_KINDS, *POSITIONS]
 """Blocks of four counts: the total, each class, each position."""
@@ -235,8 +233,6 @@ def evaluate_prmbench(
     data: PRMBenchCases,
     systems: Sequence[System],
     *,
-    redundancy: Mapping[str, System] | None = None,
-    redundancy_threshold: float = REDUNDANCY_THRESHOLD,
     rules: Sequence[str | float] = (0.5, SPLIT),
     missing: Missing = "leave-out",
     draws: int = 1000,
@@ -244,42 +240,25 @@ def evaluate_prmbench(
 ) -> Measured:
     """Compare ``systems`` (aligned with the traces of the cases) with the truth under each rule.
 
-    ``redundancy`` has the redundancy scores of a system by its name; without them simplicity is judged like
-    the other classes. A trace without a record of some system is left out for every system, or, if
-    ``missing`` is ``wrong``, stays without a verdict for this system. Controls do not need a record.
+    A trace without a record of some system is left out for every system, or, if ``missing`` is ``wrong``,
+    stays without a verdict for this system. Controls do not need a record.
 
-    Raises ``LabelError`` for no cases or systems, redundancy scores of an unknown system, and where a
-    threshold cannot be fitted; ``ScoreError`` if no trace has a record of every system.
+    Raises ``LabelError`` for no cases or systems, and where a threshold cannot be fitted; ``ScoreError`` if
+    no trace has a record of every system.
     """
-    redundancy = redundancy or {}
     cases = data.cases
     tested = [t for t, case in enumerate(cases) if case.kind != CONTROL]
     if not tested or not systems:
         raise LabelError("give at least one trace besides the controls, and one scorer or judge")
-    if unknown := sorted(set(redundancy) - {s.name for s in systems if s.kind == "scores"}):
-        raise LabelError(f"redundancy scores of {unknown[0]!r}, which is not a scorer under evaluation")
-    common = set(tested)
-    if missing == "leave-out":
-        common = set(recorded_by_all(systems, tested))
-        simple = [t for t in common if cases[t].kind in GROUPS["simplicity"]]
-        if redundancy and simple:  # redundancy is read for these classes only
-            common -= set(simple) - set(recorded_by_all(list(redundancy.values()), simple))
+    common = set(recorded_by_all(systems, tested) if missing == "leave-out" else tested)
     used = [t for t, case in enumerate(cases) if t in common or case.kind == CONTROL]
     chosen, bootstrap = [cases[t] for t in used], Bootstrap(draws=draws, seed=seed)
     scores = []
     for system in systems:
         rows = [(system.scores if system.kind == "scores" else system.good).array(t) for t in used]
-        of_redundancy = redundancy.get(system.name)
-        redundant = {
-            at: _judged(-of_redundancy.scores.array(t), -redundancy_threshold, True)
-            for at, t in enumerate(used)
-            if of_redundancy and chosen[at].kind in GROUPS["simplicity"]
-        }
 
-        def fit(
-            members: list[int], rows: Verdicts = rows, redundant: Mapping[int, FloatArray] = redundant
-        ) -> float:
-            fitted = [t for t in members if chosen[t].kind != CONTROL and t not in redundant]
+        def fit(members: list[int], rows: Verdicts = rows) -> float:
+            fitted = [t for t in members if chosen[t].kind != CONTROL]
             values = np.concatenate([rows[t] for t in fitted] or [np.empty(0)])
             good = np.array([step for t in fitted for step in chosen[t].good], dtype=bool)
             known = ~np.isnan(values)
@@ -289,16 +268,9 @@ def evaluate_prmbench(
         for applied in readings(system, rules, *names, fit):
             cuts = applied.of_trace or (0.5,) * len(rows)
             verdicts = [
-                redundant.get(at, _judged(row, cut))
-                for at, (row, cut) in enumerate(zip(rows, cuts, strict=True))
+                np.where(np.isnan(row), np.nan, row > cut) for row, cut in zip(rows, cuts, strict=True)
             ]
-            scores.append(
-                applied.score(
-                    system,
-                    redundancy_threshold=redundancy_threshold if of_redundancy else None,
-                    flags=_flags(chosen, verdicts, bootstrap),
-                )
-            )
+            scores.append(applied.score(system, flags=_flags(chosen, verdicts, bootstrap)))
     return Measured(
         traces=len(common),
         controls=len(used) - len(common),
@@ -308,11 +280,6 @@ def evaluate_prmbench(
         systems=[system.summary() for system in systems],
         scores=scores,
     )
-
-
-def _judged(scores: FloatArray, cut: float, or_equal: bool = False) -> FloatArray:
-    """1 for a score above the cut, else 0; NaN without one."""
-    return np.where(np.isnan(scores), np.nan, (scores >= cut) if or_equal else (scores > cut))
 
 
 def _case(item: LabelledTrace) -> PRMBenchCase:
