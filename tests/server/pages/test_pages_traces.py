@@ -10,12 +10,13 @@ from urllib.parse import quote
 
 import pytest
 from annotation_site import SCRIPT, text_trace
-from inspection_site import Inspection, add_labels, open_inspection
+from inspection_site import NOON, Inspection, add_labels, open_inspection
 
-from surefoot.records import Message, Problem, ToolCall, Trace
+from surefoot.records import Evidence, Message, Problem, Reasoning, StepLabel, ToolCall, Trace
 from surefoot.segment import segment_trace
 from surefoot.server.pages.render import call_arguments
 from surefoot.server.pages.run import gold_view, result_summary, strip
+from surefoot.server.pages.runs import aligned
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def test_a_step_is_decided_on_the_page_of_its_run(tmp_path: Path) -> None:
     page = f"{run}&edit=1"
     form = {**admin.fields(page, "edit=1"), "step": "1", "value": "-1", "note": "2 + 4 of what?"}
     answer = admin.client.post(page, data=form)
-    assert (answer.status_code, answer.headers["location"]) == (303, f"{page}&said=1#step-2")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{page}&step=2&said=1#step-2")
     twin = admin.json(page.replace("run?", "run.json?"))
     assert twin["decisions"]["1"]["note"] == "2 + 4 of what?"
     assert twin["first_error"] == 1
@@ -359,3 +360,73 @@ def test_two_runs_are_compared(found: Inspection) -> None:
     assert found.viewer.json(f"{found.base}/compare.json?id={one}&id={one}")["differ"] is None
     assert found.viewer.get(f"{found.base}/compare?id={one}").status_code == 400
     assert found.viewer.get(f"{found.base}/compare?id={one}&id=none").status_code == 404
+
+
+def test_a_long_run_is_shown_in_parts_with_its_whole_strip(tmp_path: Path) -> None:
+    made = open_inspection(tmp_path)
+    call = ToolCall(name="look", arguments='{"at": 1}')
+    turns = [Message(role="user", content="Go.")]
+    for number in range(130):
+        turns.append(
+            Message(role="assistant", content=f"turn {number}", tool_calls=(call,) * (number in (3, 70)))
+        )
+    long = segment_trace(
+        Trace(id="long", problem_id=made.traces[0].problem_id, messages=tuple(turns)), granularity="message"
+    )
+    made.db.traces.add_traces(made.room.project, [long])
+
+    def steps(query: str = "") -> list[int]:
+        page = made.viewer.get(f"{made.base}/run?id=long{query}").text
+        assert page.count('<span class="at">') == 130
+        return [int(step) for step in re.findall(r'<li class="step[^"]*" id="step-(\d+)"', page)]
+
+    assert steps() == list(range(1, 61))
+    assert steps("&step=61") == list(range(61, 121))
+    assert steps("&step=999") == list(range(121, 131))
+    page = made.viewer.get(f"{made.base}/run?id=long&step=71").text
+    assert "the same call as in step 4" in page
+    assert page.count("<form") <= 1  # to sign out
+    assert 'href="?id=long&amp;step=1#step-1"' in page
+    label = {"kind": "correctness", "source": "rule", "evidence": Evidence(), "created": NOON}
+    made.db.labels.import_labels(made.room.project, [StepLabel(trace_id="long", step=99, value=-1, **label)])
+    assert steps() == list(range(61, 121))  # those with the first error
+    made.db.close()
+
+
+def test_long_reasoning_is_folded_unless_it_is_the_first_error(tmp_path: Path) -> None:
+    made = open_inspection(tmp_path)
+    messages = (
+        Message(role="user", content="Go."),
+        Message(role="assistant", content="Done.", reasoning=Reasoning(text="and then " * 40)),
+    )
+    trace = segment_trace(Trace(id="deep", problem_id=made.traces[0].problem_id, messages=messages))
+    made.db.traces.add_traces(made.room.project, [trace])
+    page = f"{made.base}/run?id=deep"
+    assert "<summary>Reasoning · 359 characters</summary>" in made.viewer.get(page).text
+    label = {"kind": "correctness", "source": "rule", "evidence": Evidence(), "created": NOON}
+    made.db.labels.import_labels(made.room.project, [StepLabel(trace_id="deep", step=0, value=-1, **label)])
+    assert "<summary>Reasoning" not in made.viewer.get(page).text
+    made.db.close()
+
+
+def test_steps_of_two_runs_are_aligned() -> None:
+    assert aligned(["a", "b", "c"], ["a", "x", "b", "c"]) == [(0, 0), (None, 1), (1, 2), (2, 3)]
+    assert aligned(["a", "b"], ["b"]) == [(0, None), (1, 0)]
+    assert aligned([], ["a"]) == [(None, 0)]
+    assert aligned(["a"] * 600, ["b"] * 601)[-1] == (None, 600)
+
+
+def test_attempts_at_a_task_stand_together_and_empty_columns_are_left_out(tmp_path: Path) -> None:
+    made = open_inspection(tmp_path)
+    page = shown(made, f"{made.base}/runs")
+    assert page.count(">attempt 2</a>") == 1
+    heads = re.findall(r'<th scope="col">(?:<span[^>]*>)?([^<]*)', page)
+    assert "Tokens" not in heads
+    assert {"Outcome", "Task", "Steps", "Lowest score", "Model", "When"} <= {*heads}
+    made.db.close()
+
+
+def test_every_message_has_its_direction_and_box(found: Inspection) -> None:
+    page = shown(found, f"{found.base}/run?id={found.traces[1].id}")
+    assert page.count('<div class="text" dir="auto">') >= 3
+    assert "one by one.</div>" in page  # without the line end after it

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from surefoot.server.pages.page import Page, next_page
+from surefoot.server.pages.page import Page
 from surefoot.server.pages.run import with_names
 from surefoot.server.store.labelling import Disagreement
 
@@ -56,15 +56,15 @@ def flag_list(page: Page) -> Response:
     resolved = None if query.ticked("all") else False
     comments = db.comments.list(page.id, resolved=resolved, after=query.natural("after"), limit=_PER_PAGE + 1)
     items = db.items.of_ids(page.id, {comment.item_id for comment in comments})
-    fields, more = "" if resolved is False else "all=1", len(comments) > _PER_PAGE
+    more = len(comments) > _PER_PAGE
     data = {
         "comments": [
             {**comment, "trace": items[comment["item_id"]].trace_id}
             for comment in with_names(page, comments[:_PER_PAGE])
         ],
-        "next": next_page(fields, after=comments[_PER_PAGE - 1].id) if more else None,
+        "next": page.link(after=comments[_PER_PAGE - 1].id) if more else None,
     }
-    return page.show("flags.html", data, query=fields)
+    return page.show("flags.html", data)
 
 
 def resolve(page: Page, comment_id: int) -> Response:

@@ -26,7 +26,6 @@ from surefoot.records import Record, StepLabel
 from surefoot.server.pages.forms import LABEL_VALUES, Form
 from surefoot.server.pages.page import Page
 from surefoot.server.pages.render import HEADERS
-from surefoot.server.store.database import Database
 from surefoot.server.store.labelling import KnownAnswer, NewItem
 from surefoot.server.store.transfer import RECORDS, import_files, kind_of
 
@@ -50,10 +49,9 @@ def upload(page: Page) -> Response:
         kinds = {path: kind_of(path) for path in paths}
         if not kinds:
             raise StoreError("choose at least one file")
-        answers = []
-        if make == "known":
-            # their labels are known, not an annotator's work
-            answers = _read_labels([path for path, kind in kinds.items() if kind == "labels"])
+        known = []
+        if make == "known":  # their labels are known, not an annotator's work
+            known = _known_items([path for path, kind in kinds.items() if kind == "labels"])
             kinds = {path: kind for path, kind in kinds.items() if kind != "labels"}
         imported = import_files(db, page.id, kinds)
         files = [
@@ -63,7 +61,8 @@ def upload(page: Page) -> Response:
         for file in imported.values():
             file.read.files = [named(name) for name in file.read.files]
             file.read.bad = [(line, named(reason)) for line, reason in file.read.bad]
-    items = _make_items(db, page.id, make, answers)
+    made = db.items.add_solutions(page.id) if make == "solutions" else db.items.add(page.id, known)
+    items = len(made)
     page.audit("import", kinds=sorted(kinds.values()), items=items)
     complete = all(file.complete for file in imported.values())
     return page.show("imported.html", {"complete": complete, "files": files, "items": items})
@@ -105,37 +104,20 @@ def _lines(records: Iterable[Record]) -> Iterator[str]:
         yield "".join(record.model_dump_json() + "\n" for record in part)
 
 
-def _read_labels(paths: list[Path]) -> list[StepLabel]:
-    report, labels = ReadReport(), []
-    for path in paths:
-        labels += list(read_records(path, StepLabel, report=report))
-    if report.bad_count:
-        raise RecordError(f"the known labels cannot all be read: {report.summary()}")
-    if not labels:
-        raise StoreError("items with known labels need a file of labels")
-    return labels
-
-
-def _make_items(db: Database, project_id: int, make: _Make, known: list[StepLabel]) -> int:
-    if make == "nothing":
-        return 0
-    if make == "solutions":
-        return len(db.items.add_solutions(project_id))
-    answers = known_answers(known).items()
-    items = [NewItem(trace_id=trace, known=steps) for trace, steps in answers]
-    return len(db.items.add(project_id, items))
-
-
-def known_answers(labels: Iterable[StepLabel]) -> dict[str, tuple[KnownAnswer, ...]]:
-    """Known labels by trace. Raises ``StoreError`` for other labels than -1, 0 and 1."""
-    by_trace: dict[str, list[KnownAnswer]] = defaultdict(list)
-    for label in labels:
+def _known_items(paths: list[Path]) -> list[NewItem]:
+    """An item for each trace with labels in the files. Raises for other labels than -1, 0 and 1."""
+    report, known = ReadReport(), defaultdict[str, list[KnownAnswer]](list)
+    for label in chain.from_iterable(read_records(path, StepLabel, report=report) for path in paths):
         value = next((sign for sign in LABEL_VALUES if sign == label.value), None)
         if label.kind != "correctness" or value is None:
             where = f"step {label.step} of trace '{label.trace_id}'"
             raise StoreError(f"the known label of {where} must be a correctness label of -1, 0 or 1")
-        by_trace[label.trace_id].append(KnownAnswer(step=label.step, value=value))
-    return {trace: tuple(answers) for trace, answers in by_trace.items()}
+        known[label.trace_id].append(KnownAnswer(step=label.step, value=value))
+    if report.bad_count:
+        raise RecordError(f"the known labels cannot all be read: {report.summary()}")
+    if not known:
+        raise StoreError("items with known labels need a file of labels")
+    return [NewItem(trace_id=trace, known=tuple(answers)) for trace, answers in known.items()]
 
 
 @contextmanager

@@ -41,6 +41,7 @@ from surefoot.server.store.accounts import Project
 from surefoot.server.store.database import Database
 from surefoot.server.store.people import folded_name
 
+SameSite = Literal["lax", "strict"]
 SESSION: Final = "surefoot_session"
 """The token of a session, which is random, and stored as a hash."""
 SIGN_IN: Final = "surefoot_sign_in"
@@ -61,11 +62,7 @@ class Pages:
     """State of the pages app; ``request.app.state.pages``."""
 
     def __init__(
-        self,
-        db: Database,
-        settings: PageSettings,
-        rng: random.Random | None = None,
-        monitor: Monitor | None = None,
+        self, db: Database, settings: PageSettings, rng: random.Random | None, monitor: Monitor | None
     ) -> None:
         self.db, self.settings, self.monitor = db, settings, monitor
         self.rng = rng or random.SystemRandom()
@@ -82,24 +79,12 @@ class Pages:
         return f"__Host-{name}" if self.settings.secure else name
 
     def set_cookie(
-        self,
-        response: Response,
-        name: str,
-        value: str,
-        *,
-        seconds: float,
-        samesite: Literal["lax", "strict"] = "lax",
+        self, response: Response, name: str, value: str, *, seconds: float, samesite: SameSite = "lax"
     ) -> None:
         """Set a cookie that scripts cannot read, for so many seconds."""
-        response.set_cookie(
-            self.cookie_name(name),
-            value,
-            max_age=int(seconds),
-            path="/",
-            httponly=True,
-            samesite=samesite,
-            secure=self.settings.secure,
-        )
+        name, secure = self.cookie_name(name), self.settings.secure
+        about: dict[str, Any] = {"path": "/", "secure": secure, "httponly": True, "samesite": samesite}
+        response.set_cookie(name, value, max_age=int(seconds), **about)
 
     def delete_cookie(self, response: Response, name: str) -> None:
         """Browsers ignore this unless it has the attributes that the cookie was set with."""
@@ -225,25 +210,16 @@ class Page:
         if wants_json(self.request):
             return JSONResponse(content, status_code=status, headers=HEADERS)
         reads_all = visitor is not None and visitor.may("read")
+        shown = {
+            "token": _TOKEN.format((visitor and visitor.csrf) or ""),
+            "rail": project_page or (visitor and self.last_place()),
+            "open_flags": self.db.comments.open_flags(self.id) if self.role == "admin" else 0,
+            "waiting_calls": self.db.held_calls.count()["waiting"] if reads_all else 0,
+            **{"visitor": visitor, "place": project_page, "reads_all": reads_all, "status": status},
+            **{"root": self.root, "here": self.request.url.path, "query": self.request.url.query},
+        }
         with page_budget():
-            text = (
-                templates()
-                .get_template(template)
-                .render(
-                    data=content,
-                    status=status,
-                    visitor=visitor,
-                    token=_TOKEN.format((visitor and visitor.csrf) or ""),
-                    place=project_page,
-                    rail=project_page or (visitor and self.last_place()),
-                    reads_all=reads_all,
-                    open_flags=self.db.comments.open_flags(self.id) if self.role == "admin" else 0,
-                    waiting_calls=self.db.held_calls.count()["waiting"] if reads_all else 0,
-                    root=self.root,
-                    here=self.request.url.path,
-                    **{"query": self.request.url.query, **extra},
-                )
-            )
+            text = templates().get_template(template).render(data=content, **shown, **extra)
         response = HTMLResponse(text, status_code=status, headers=HEADERS)
         if project_page is not None:
             self.pages.set_cookie(response, PROJECT, str(self.id), seconds=_YEAR_SECONDS)
@@ -364,11 +340,6 @@ def wants_json(request: Request) -> bool:
 def plain(data: object) -> Any:
     """``data`` as JSON values: records and data classes as objects, times as ISO text, NaN as null."""
     return from_json(to_json(data, inf_nan_mode="null"))
-
-
-def next_page(query: str, **position: Any) -> str:
-    """Link to the next page of a list: the query of this one, and where to continue."""
-    return "?" + "&".join(filter(None, (query, urlencode(position))))
 
 
 class StaticFiles(FolderApp):

@@ -65,7 +65,8 @@ def _row(record: GatewayRecord) -> dict[str, Any]:
         "outcome": not failed and decided != "rejected",
         "said": str(record.status) if record.status >= 400 else "withheld" if failed else decided,
         "held": any(decision.held for decisions in record.guard.values() for decision in decisions),
-        "steps": len(chosen.trace.steps) if chosen else 0,
+        "steps": (len(chosen.trace.steps) if chosen else 0) or None,
+        "tokens": record.usage.tokens or None,
         "strip": strip(scores),
         "lowest": min((score for score in scores if score is not None), default=None),
     }

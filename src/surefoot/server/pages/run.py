@@ -131,7 +131,7 @@ def show_run(
             blocks.append(block)
     about: dict[str, Any] = {
         "disputed": disputed,
-        "address": page.link("said")[1:],
+        "address": page.link("said", "step")[1:],
         "blocks": blocks,
         "part": part,
     }
@@ -148,11 +148,10 @@ def decide_here(page: Page) -> Response:
     ``seen`` is the latest decision that the form showed, 0 if none. The annotators' labels stay as they are.
     """
     trace = page.db.traces.trace(page.id, page.query.required_id("id"))
-    here = f"/projects/{page.id}/run{page.link('said')}"
     if page.form.ticked("undo"):
         page.db.reviews.undo(page.id, page.form.whole("undo"), page.user_id)
         page.audit("decision undone", trace=trace.id)
-        return page.done(here)
+        return page.done(f"/projects/{page.id}/run{page.link('said')}")
     step, value, values = page.form.whole("step"), page.form.value("value"), page.project.protocol.values
     if value not in values:
         raise StoreError(f"'value': this project's labels are {list(values)}")
@@ -163,7 +162,8 @@ def decide_here(page: Page) -> Response:
     after = last.id if last and last.id <= seen else 0
     (item_id,) = page.db.items.add_solutions(page.id, [trace.id])
     decision = page.db.reviews.adjudicate(page.id, item_id, page.user_id, step, value, note=note, after=after)
-    return page.done(f"{here}&said={decision.id}#step-{step + 1}", {"adjudication": decision})
+    to = page.link("said", "step", step=step + 1, said=decision.id)
+    return page.done(f"/projects/{page.id}/run{to}#step-{step + 1}", {"adjudication": decision})
 
 
 def with_names(page: Page, comments: Iterable[Comment]) -> list[dict[str, Any]]:

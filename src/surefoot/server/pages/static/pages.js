@@ -23,6 +23,7 @@
     if (writing || (event.key === "Enter" && target.closest("a, button, summary"))) return;
     if (event.key === "j" || event.key === "k") { event.preventDefault(); go(event.key === "j" ? 1 : -1); return; }
     if (event.repeat) return;
+    if (event.key === "?") { help(); return; }
     const node = [...document.querySelectorAll("[data-keys]")].find(
       (one) => one.dataset.keys.split(" ").includes(event.key) && visible(one));
     if (!node) return;
@@ -33,6 +34,16 @@
     } else if (node.matches("textarea, input, select")) node.focus();
     else node.click();
   });
+
+  // ? lists the keys of this page.
+  const help = () => {
+    const box = document.body.appendChild(document.createElement("dialog"));
+    const keys = [...document.querySelectorAll("[data-keys]")].filter(visible);
+    box.innerText = ["j k: rows or steps", ...keys.map((one) => `${one.dataset.keys}: ${
+      one.getAttribute("aria-label") ?? one.labels?.[0]?.innerText ?? one.innerText}`)].join("\n");
+    box.addEventListener("close", () => box.remove());
+    box.showModal();
+  };
 
   // j and k go through rows and steps.
   const go = (by) => {
@@ -138,7 +149,7 @@
     select(first, first === linked());
   };
   // A table or formula that is wider than its box is reached and scrolled by keyboard, and has a name.
-  for (const box of document.querySelectorAll(".scroll, .formula, pre, .text")) {
+  for (const box of document.querySelectorAll(".scroll, .formula, pre, .text, .text table")) {
     if (box.scrollWidth <= box.clientWidth) continue;
     box.tabIndex = 0;
     box.setAttribute("role", "region");
