@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as runs
+from hypothesis import strategies as st
 
 from surefoot.errors import GuardError
 from surefoot.guard import Guard, GuardSettings, Review, checked_call, guarded_reply
 from surefoot.guard.conversations import MOST_BYTES, MOST_CONVERSATIONS, ConversationLog, Conversations
 from surefoot.guard.guard import MOST_UNUSED
 from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
+from surefoot.labelling.verifiers.tool_policy import CallResult
 from surefoot.records import Message, Tool, ToolCall
 
 TOOLS = (Tool(name="pay"), Tool(name="look"))
@@ -241,6 +246,62 @@ def test_a_release_is_not_taken_for_an_equal_call_that_the_messages_showed_befor
     assert check(bank, paying(40), run).action == "release"
     assert check(bank, paying(50), run).action == "reject"
     assert check(bank, paying(20), run).action == "release"
+
+
+OPERATIONS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.booleans()), max_size=12)
+
+
+@runs(max_examples=60, deadline=None)
+@given(OPERATIONS)
+def test_a_long_run_that_is_read_on_is_judged_as_one_that_is_read_anew(operations: Any) -> None:
+    rules = ("size(attempts('pay')) < 24", "sum(attempts('pay').map(c, c.args.amount)) + args.amount <= 60.0")
+    policy = ToolPolicy(rules=tuple(PolicyRule(tools=("pay",), require=rule) for rule in rules))
+    banks = [guard(policy), guard(policy)]
+    begin = tuple(
+        message
+        for n in range(20)
+        for message in answered(ToolCall(id=f"b{n}", name="pay", arguments=f'{{"amount": 1, "n": {n}}}'))
+    )
+    run = [*RUN, *begin]
+    for number, (what, amount, shows) in enumerate(operations):
+        if what == 0:
+            run.append(Message(role="user", content="Go on."))
+        elif what == 1:
+            del run[-amount or len(run) :]
+        call = ToolCall(id=f"c{number}", name="pay", arguments=json.dumps({"amount": amount}))
+        for conversation in banks[1]._conversations._by_caller.get("", {}).values():
+            conversation.prefix = None
+        decisions = [check(bank, Message(role="assistant", tool_calls=(call,)), tuple(run)) for bank in banks]
+        assert decisions[0].action == decisions[1].action
+        assert decisions[0].reason == decisions[1].reason
+        if shows or what == 2:
+            refused = "Error: this call was not executed: no"
+            run += answered(call, "ok" if decisions[0].action == "release" else refused)[: 2 - (what == 3)]
+
+
+def test_a_check_does_the_same_work_at_any_length_of_the_run() -> None:
+    require = "call.turn == 1 && args.amount <= 100000.0"
+    policy = ToolPolicy(rules=(PolicyRule(tools=("pay",), require=require),))
+    verifier, memory = ToolCallVerifier(policy=policy), Conversations(600)
+    log, run, work = ConversationLog(memory, ""), list(RUN), dict[int, int]()
+    for number in range(1_500):
+        call, steps = (
+            ToolCall(id=f"c{number}", name="pay", arguments=json.dumps({"amount": 1, "n": number})),
+            0,
+        )
+
+        def count(*_: Any) -> None:
+            nonlocal steps
+            steps += 1
+
+        sys.setprofile(count)
+        [judge] = log.read(run, [verifier]).judges
+        new = CallResult(message=len(run), number=0, call=call, result=None, turn=1)
+        outcomes = list(judge.judge([new], TOOLS, ["Pay."]))
+        sys.setprofile(None)
+        assert {outcome.outcome for outcome in outcomes[0]} == {"satisfied"}
+        work[number], run = steps, [*run, *answered(call)]
+    assert work[1_400] <= work[100] + 5
 
 
 def test_a_session_does_not_end_after_a_thousand_calls() -> None:

@@ -31,6 +31,10 @@ MOST_BYTES: Final = 256 * 2**20
 """Size of all that is remembered."""
 CALL_BYTES, _KEY_BYTES = 1000, 200
 """Size of a remembered call without its arguments, and of what stays of it in the end."""
+MOST_READ_ON: Final = 64
+"""Long conversations whose prefix is kept, so that a check reads only what follows."""
+_LONG: Final = 32
+"""Messages of a long conversation."""
 _REFUSED: Final = "this call was not executed: "
 """Results of refused calls contain this text. Alone it proves nothing, since a tool may write it."""
 
@@ -115,12 +119,26 @@ class _Entry:
     turn: int
 
 
+class _Prefix:
+    """The calls that the beginning of a run shows; a longer run is read on from here."""
+
+    def __init__(self, verifiers: Sequence[ToolCallVerifier], hidden: Iterable[_Entry]) -> None:
+        self.messages: tuple[Message, ...] = ()
+        self.user: list[str] = []
+        self.calls = Counter[bytes]()
+        self.skipped = Counter[bytes]()
+        """Refused calls, which do not count as attempts."""
+        self.hidden = dict.fromkeys(hidden)
+        """Calls that were released and are not shown."""
+        self.judges = [CallJudge(verifier.rules, verifier.policy) for verifier in verifiers]
+
+
 class View(NamedTuple):
     """A run as rules see it."""
 
     user: Sequence[str]
-    calls: Counter[bytes]
-    """Attempts that the messages show."""
+    calls: tuple[Counter[bytes], Counter[bytes]]
+    """Attempts that the messages show: up to the last with calls, and there."""
     hidden: int
     """Released calls that they do not show."""
     judges: Sequence[CallJudge]
@@ -128,7 +146,8 @@ class View(NamedTuple):
 
     def equal_calls(self, keys: Iterable[Key]) -> tuple[int, ...]:
         """How many calls equal to each the messages show."""
-        return tuple(self.calls[key.call] for key in keys)
+        closed, last = self.calls
+        return tuple(closed[key.call] + last[key.call] for key in keys)
 
 
 class ConversationLog:
@@ -153,36 +172,65 @@ class ConversationLog:
         self._released: set[bytes] = set()
         self._entries: dict[tuple[bytes, int], _Entry] = {}
         self._ordinals: dict[bytes, list[int]] = {}
+        self.prefix: _Prefix | None = None
+        """What was read of a long run."""
         self._lock = Lock()
         """A person's decision may come while another message is judged, in another thread."""
 
     def read(self, messages: Sequence[Message], verifiers: Sequence[ToolCallVerifier]) -> View:
         """The run ``messages`` with the attempts that it does not show."""
+        messages = tuple(messages)
         with self._lock:
             self._forget()
-            attempts = self._attempts(messages)
-            calls = Counter(Key.of(result.call).call for result in attempts)
-            hidden = [
-                CallResult(message=-1, number=number, call=entry.call, result=None, turn=entry.turn)
-                for number, entry in enumerate(self._entries.values())
-                if calls[entry.key] < entry.ordinal
-            ]
-        judges = [CallJudge(verifier.rules, verifier.policy) for verifier in verifiers]
-        for judge in judges:
-            judge.add([*attempts, *hidden])
-        user = [message.content or "" for message in messages if message.role == "user"]
-        return View(user=user, calls=calls, hidden=len(hidden), judges=judges)
+            prefix = self.prefix
+            if prefix is None or messages[: len(prefix.messages)] != prefix.messages:
+                prefix = _Prefix(verifiers, self._entries.values())
+            end = max(_last_open(messages), len(prefix.messages))
+            results = self._attempts(prefix, messages[:end], len(prefix.messages), prefix.skipped)
+            for result in results:
+                key = Key.of(result.call).call
+                prefix.calls[key] += 1
+                if (entry := self._entries.get((key, prefix.calls[key]))) is not None:
+                    prefix.hidden.pop(entry, None)
+            for judge in prefix.judges:
+                judge.add(results)
+            new = messages[len(prefix.messages) : end]
+            prefix.user += [message.content or "" for message in new if message.role == "user"]
+            prefix.messages = messages[:end]
+            self.prefix = prefix if len(messages) >= _LONG else None
+            if self.prefix is not None:
+                self._memory.keep_read(self)
+            return self._view(prefix, messages)
 
-    def _attempts(self, messages: Sequence[Message]) -> list[CallResult]:
-        """The calls of the messages without those that were refused."""
-        attempts, left = [], self._refused.copy()
-        for result in call_results(messages):
-            key = Key.of(result.call).with_id
-            content = (result.result.content or "") if result.result is not None else ""
-            if left[key] > 0 and (result.result is None or _REFUSED in content):
-                left[key] -= 1
-            else:
-                attempts.append(result)
+    def _view(self, prefix: _Prefix, messages: tuple[Message, ...]) -> View:
+        """With the last message's calls, whose results may still come, and the hidden ones."""
+        last = self._attempts(prefix, messages, len(prefix.messages), prefix.skipped.copy())
+        calls = Counter(Key.of(result.call).call for result in last)
+        hidden = [
+            CallResult(message=-1, number=number, call=entry.call, result=None, turn=entry.turn)
+            for number, entry in enumerate(prefix.hidden)
+            if prefix.calls[entry.key] + calls[entry.key] < entry.ordinal
+        ]
+        judges = [judge.fork() for judge in prefix.judges]
+        for judge in judges:
+            judge.add([*last, *hidden])
+        return View(user=prefix.user, calls=(prefix.calls, calls), hidden=len(hidden), judges=judges)
+
+    def _attempts(
+        self, prefix: _Prefix, messages: tuple[Message, ...], begin: int, skipped: Counter[bytes]
+    ) -> list[CallResult]:
+        """The calls of the messages from ``begin`` on, without those that were refused."""
+        attempts = []
+        for result in call_results(messages, begin, len(prefix.user)):
+            if self._refused:
+                key, content = Key.of(result.call).with_id, ""
+                if result.result is not None:
+                    content = result.result.content or ""
+                unmatched = self._refused[key] - skipped[key]
+                if unmatched > 0 and (result.result is None or _REFUSED in content):
+                    skipped[key] += 1
+                    continue
+            attempts.append(result)
         return attempts
 
     def answer(self, request: str, keys: Sequence[Key]) -> LoggedDecision | None:
@@ -209,12 +257,15 @@ class ConversationLog:
             record.entries = tuple(
                 map(self._entry, record.calls, record.keys, record.shown_before, repeat(record.turn))
             )
+            if self.prefix is not None:
+                self.prefix.hidden.update(dict.fromkeys(record.entries))
             if state == "released" and record.request is not None and not record.reviewed:
                 self._answers[record.request] = record
 
     def _entry(self, call: ToolCall, key: Key, shown_before: int, turn: int) -> _Entry:
         self._released.add(key.with_id)
-        self._refused.pop(key.with_id, None)  # it counts now
+        if self._refused.pop(key.with_id, 0) and self.prefix is not None and self.prefix.skipped[key.with_id]:
+            self.prefix = None  # it counts now
         ordinals = self._ordinals.setdefault(key.call, [])
         ordinals.append(1 + max(shown_before, ordinals[-1] if ordinals else 0))
         entry = self._entries[key.call, ordinals[-1]] = _Entry(key.call, ordinals[-1], call, turn)
@@ -241,6 +292,8 @@ class ConversationLog:
             self._ordinals[entry.key].remove(entry.ordinal)
             if not self._ordinals[entry.key]:
                 del self._ordinals[entry.key]
+            if self.prefix is not None:
+                self.prefix.hidden.pop(entry, None)
 
     def has_room(self, size: int) -> bool:
         """Whether so much more may be remembered of its caller."""
@@ -260,6 +313,8 @@ class Conversations:
         self.remember_s = remember_s
         self._by_caller: OrderedDict[str, OrderedDict[str, ConversationLog]] = OrderedDict()
         self._bytes = Shares(MOST_BYTES)
+        self._read: OrderedDict[ConversationLog, None] = OrderedDict()
+        """Those that are read on, the least recently used first."""
         self._lock = RLock()
 
     @asynccontextmanager
@@ -305,6 +360,7 @@ class Conversations:
             conversation = of_caller.pop(key)
             conversation.forgotten = True
             self._bytes.add(caller, -conversation.size)
+            self._read.pop(conversation, None)
         if not of_caller:
             del self._by_caller[caller]
         return True
@@ -321,3 +377,20 @@ class Conversations:
         """Add to the bytes of a caller."""
         with self._lock:
             self._bytes.add(caller, size)
+
+    def keep_read(self, conversation: ConversationLog) -> None:
+        """Keep the prefix of a conversation; beyond the bound, drop the one used least recently."""
+        with self._lock:
+            self._read[conversation] = None
+            self._read.move_to_end(conversation)
+            if len(self._read) > MOST_READ_ON:
+                oldest, _ = self._read.popitem(last=False)
+                oldest.prefix = None
+
+
+def _last_open(messages: Sequence[Message]) -> int:
+    """Index of the last message with calls, if results may still come; else the number of messages."""
+    end = len(messages)
+    while end and messages[end - 1].role == "tool":
+        end -= 1
+    return end - 1 if end and messages[end - 1].tool_calls else len(messages)

@@ -186,9 +186,16 @@ class CallJudge:
     """Applies rules to a run message by message: the work for a call does not grow with the run,
     except where a rule of the policy reads the run."""
 
-    def __init__(self, rules: Sequence[ToolRule], policy: ToolPolicy) -> None:
+    def __init__(
+        self, rules: Sequence[ToolRule], policy: ToolPolicy, *, base: CallJudge | None = None
+    ) -> None:
         self._rules, self._policy = rules, policy
-        self._history, self._repeats = CallHistory(), _Repeats(policy)
+        self._history: CallHistory = CallHistory(base=base._history if base is not None else None)
+        self._repeats: _Repeats = _Repeats(policy, base._repeats if base is not None else None)
+
+    def fork(self) -> CallJudge:
+        """A copy that continues from here; this judge stays as it is."""
+        return CallJudge(self._rules, self._policy, base=self)
 
     def add(self, results: Sequence[CallResult]) -> None:
         """Add calls that are not judged."""
@@ -249,13 +256,13 @@ def _schema_error(tools: Sequence[Tool], call: ToolCall) -> str | None:
 class _Repeats:
     """Equal calls with nothing between them that could change the result, each found in constant time."""
 
-    def __init__(self, policy: ToolPolicy) -> None:
-        self._policy = policy
+    def __init__(self, policy: ToolPolicy, base: _Repeats | None = None) -> None:
+        self._policy, self._base = policy, base
         self._equal: dict[str, list[tuple[int, CallResult]]] = {}
-        self._changes: list[tuple[int, str]] = []
+        self._changes: list[tuple[int, str]] = base._changes if base is not None else []
         """Positions and texts of the last call that may change something, and before it of the last such call
         that is unequal to it."""
-        self._count = 0
+        self._count: int = base._count if base is not None else 0
 
     def add(self, result: CallResult) -> str | None:
         """Why a call repeats an earlier one."""
@@ -269,9 +276,14 @@ class _Repeats:
         self._count += 1
         return reason
 
+    def _newest(self, text: str) -> Iterator[tuple[int, CallResult]]:
+        yield from reversed(self._equal.get(text, ()))
+        if self._base is not None:
+            yield from self._base._newest(text)
+
     def _repeated(self, text: str, result: CallResult) -> str | None:
         barrier = max((position for position, other in self._changes if other != text), default=-1)
-        for failures, (position, previous) in enumerate(reversed(self._equal.get(text, ())), 1):
+        for failures, (position, previous) in enumerate(self._newest(text), 1):
             if position < barrier or previous.turn != result.turn:
                 return None
             if previous.result is None:
