@@ -104,7 +104,8 @@ def _turn_message(number: int, turn: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     if turn.get("source") != "agent":
         return message
-    tokens = reported_count(((turn.get("metrics") or {}).get("extra") or {}).get("reasoning_tokens"))
+    extra = (turn.get("metrics") or {}).get("extra") or {}
+    tokens = reported_count(extra["reasoning_tokens"]) if "reasoning_tokens" in extra else 0
     message["tool_calls"] = [
         {
             "id": call.get("tool_call_id") or f"{turn.get('step_id', number)}.{index}",

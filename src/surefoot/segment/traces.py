@@ -517,7 +517,11 @@ def action_kind(call: ToolCall) -> Literal["edit", "command", "tool_call"]:
     A line of ``bash`` that begins with an edit of SWE-agent's (``edit 3:4``, ``create a.py``) is an edit.
     Other commands may also change files; they stay commands, as the agent named them.
     """
-    name, arguments = call.name.lower(), call_arguments(call) or {}
+    name = call.name.lower()
+    keys = _COMMANDS if name in _SHELLS else _PLACES if name in _EDITS else ()
+    if name not in _EDITORS and not any(f'"{key}"' in call.arguments for key in keys):
+        return "tool_call"  # as most: not worth parsing
+    arguments = call_arguments(call) or {}
     if name in _SHELLS:
         line = next((arguments[key] for key in _COMMANDS if arguments.get(key)), None)
         if line is None:
