@@ -18,7 +18,7 @@ from surefoot.io import read_records, write_records
 from surefoot.labelling import JudgePrompt, Rubric, RunJudge, comparisons, hold_tournament, letter_score
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, ProblemTrace, Sampling, TokenPosition
-from surefoot.records import Message, Problem, StepLabel, Tool, ToolCall, Trace
+from surefoot.records import Message, Problem, StepLabel, Tool, ToolCall, Trace, Usage
 from surefoot.segment import segment_trace
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "llm_verifier.json").read_text())
@@ -64,7 +64,7 @@ def test_a_score_is_the_mean_over_the_letters_alone() -> None:
 class Recorded(RunJudge):
     """A judge whose comparisons were recorded."""
 
-    async def compare(self, pairs: Any) -> Any:
+    async def compare(self, pairs: Any, spent: Any = None) -> Any:
         table = self.rewards  # type: ignore[attr-defined]
         return [table[int(first.trace.id)][int(second.trace.id)] for first, second in pairs]
 
@@ -93,8 +93,9 @@ def test_both_orders_are_asked_and_scores_follow_the_runs() -> None:
     pair = [(run("ann"), run("bob"))]
     for answer, scores in ((likes_the_first_place, (0.5, 0.5)), (likes_bob, (0.0, 1.0))):
         judge = RunJudge(policy=ScriptedPolicy(answer), rubric=RUBRIC, repeats=2)
-        assert asyncio.run(judge.compare(pair)) == [scores]
-        assert sum(usage.calls for usage in judge.usage) == 2 * len(RUBRIC.criteria)
+        spent: list[Usage] = []
+        assert asyncio.run(judge.compare(pair, spent)) == [scores]
+        assert sum(usage.calls for usage in spent) == 2 * len(RUBRIC.criteria)
 
 
 def test_a_comparison_that_cannot_be_read_helps_nobody() -> None:
@@ -191,6 +192,7 @@ def test_the_command_holds_a_tournament_per_task(files: Path) -> None:
         good(*words(files, method), f"--base-url={server.url}", "--out", out)
     labels = list(read_records(out, StepLabel))
     assert [label.value is None for label in labels] == [True, True, False] * 2 + [True] * 3
+    assert sum(label.evidence.usage.calls for label in labels) == 3 * 3 * 2
     assert labels[2].value == pytest.approx(0.5)  # the second place is better, in both orders
     traces = list(read_records(files / "runs.jsonl", Trace))
     write_records(files / "runs.jsonl", [traces[0], traces[2], traces[1]])

@@ -156,7 +156,7 @@ class RunJudge:
     The material stands at the beginning of each prompt and the criterion at its end, so that a server's
     prefix cache reads a run once for all criteria. :meth:`label` is a
     :class:`surefoot.protocols.Labeller` of kind *value*. ``failures`` counts replies without a letter, which
-    are left out of the means; ``usage`` adds up over all calls.
+    are left out of the means.
 
     Raises ``LabelError`` for fewer than one repeat, or several at temperature 0, which would all be equal.
     """
@@ -168,18 +168,17 @@ class RunJudge:
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=1.0, max_tokens=4096))
     seed: int = 0
     failures: Counter[str] = field(default_factory=Counter, init=False, compare=False)
-    usage: list[Usage] = field(default_factory=list, init=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.repeats < 1 or (self.repeats > 1 and self.sampling.temperature == 0):
             raise LabelError("'repeats' must be at least 1, and 1 at temperature 0, where all would be equal")
 
     async def compare(
-        self, pairs: Sequence[tuple[ProblemTrace, ProblemTrace]]
+        self, pairs: Sequence[tuple[ProblemTrace, ProblemTrace]], spent: list[Usage] | None = None
     ) -> list[tuple[float, float] | None]:
         """Scores of both runs of each pair, in [0, 1]; ``None`` where no reply had both letters.
 
-        Every second repeat shows them in the other order.
+        Every second repeat shows them in the other order. ``spent`` gets the cost of each request.
         """
         asked = [
             (number, swap, criterion)
@@ -194,6 +193,8 @@ class RunJudge:
             requests.append(self._request(self.rubric.pair_prompt(first, second, criterion), in_this_order))
         scores: list[list[tuple[float, float]]] = [[] for _ in pairs]
         for (number, swap, _), result in zip(asked, await self._ask(requests), strict=True):
+            if spent is not None:
+                spent.append(_verification(result.usage))
             for completion in result.completions:
                 a, b = letter_score(completion, "score_A"), letter_score(completion, "score_B")
                 if a is None or b is None:
@@ -254,7 +255,6 @@ class RunJudge:
     async def _ask(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         results = await self.policy.sample(requests)
         for request, result in zip(requests, results, strict=True):
-            self.usage.append(_verification(result.usage))
             if missing := request.n - len(result.completions):
                 self.failures["request failed"] += missing
         return results
@@ -272,6 +272,7 @@ class Tournament:
     preferences: tuple[float | None, ...]
     """Mean chance that the run beats another; ``None`` if none of its comparisons could be read."""
     comparisons: int
+    usage: Usage
 
     @property
     def best(self) -> int:
@@ -300,9 +301,10 @@ async def hold_tournament(
     random.Random(seed).shuffle(order)
     ring = [(run, order[(at + 1) % len(order)]) for at, run in enumerate(order)] if len(runs) > 1 else []
     won: list[list[float]] = [[] for _ in runs]
+    spent: list[Usage] = []
 
     async def play(pairs: Sequence[tuple[int, int]]) -> None:
-        scores = await judge.compare([(runs[a], runs[b]) for a, b in pairs])
+        scores = await judge.compare([(runs[a], runs[b]) for a, b in pairs], spent)
         for (a, b), pair in zip(pairs, scores, strict=True):
             if pair is not None:
                 chance = 1 / (1 + math.exp(pair[1] - pair[0]))
@@ -316,7 +318,9 @@ async def hold_tournament(
     rest = [(run, leader) for run in others for leader in leaders] + list(combinations(sorted(leaders), 2))
     await play(rest)
     return Tournament(
-        preferences=tuple(fmean(row) if row else None for row in won), comparisons=len(ring) + len(rest)
+        preferences=tuple(fmean(row) if row else None for row in won),
+        comparisons=len(ring) + len(rest),
+        usage=sum(spent, Usage()),
     )
 
 
@@ -334,16 +338,13 @@ class TournamentLabeller:
         for at, item in enumerate(items):
             by_task.setdefault(item.trace.problem_id, []).append(at)
         labels: list[list[StepLabel]] = [[] for _ in items]
+        reason = "the run is judged as a whole, at its last step, if a comparison can be read"
         for runs in by_task.values():
-            spent = len(self.judge.usage)
-            result = await hold_tournament(
-                self.judge, [items[at] for at in runs], pivots=self.pivots, seed=self.judge.seed
-            )
-            usage = sum(self.judge.usage[spent:], Usage())
-            reason = "the run is judged as a whole, at its last step, if a comparison can be read"
+            of_task = [items[at] for at in runs]
+            result = await hold_tournament(self.judge, of_task, pivots=self.pivots, seed=self.judge.seed)
             for at, preference in zip(runs, result.preferences, strict=True):
                 values: list[float | None] = [None] * len(items[at].trace.steps)
                 values[-1:] = [preference] if values else []
+                usage = result.usage if at == runs[0] else Usage()
                 labels[at] = self.judge.labels_of(items[at], values, reason, usage)
-                usage = Usage()
         return labels
