@@ -27,14 +27,7 @@ from benchmarks.worlds.panel import (
 )
 from surefoot import run_sync
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.evaluation import (
-    Measured,
-    MonitorResult,
-    evaluate_monitors,
-    keyword_monitor,
-    monitored_runs,
-    scorer_monitor,
-)
+from surefoot.evaluation import Measured, evaluate_monitors, keyword_monitor, monitored_runs, scorer_monitor
 from surefoot.evaluation.audits import (
     FaithfulnessRow,
     FaithfulnessSettings,
@@ -131,7 +124,7 @@ def recovered(name: str, found: dict[str, float]) -> float:
     return found["planted mistakes" if name == "memorizing" else "flipped note"]
 
 
-def monitor_results(rows: Sequence[FaithfulnessRow]) -> list[MonitorResult]:
+def monitor_results(rows: Sequence[FaithfulnessRow]) -> list[Measured]:
     """A keyword and the exact checker, next to the baselines."""
     runs = [run for row in rows for run in monitored_runs(row)]
     monitors = {

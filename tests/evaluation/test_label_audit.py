@@ -252,7 +252,7 @@ def test_value_labels_are_cut_and_calibrated():
     assert math.isnan(hard.soft.auc_within_position)  # no position has both kinds of steps
     assert hard.soft.calibration.brier == pytest.approx((0 + 0.25 + 0.25 + 0) / 4)
     assert {fifth: part.steps for fifth, part in hard.soft.by_fifth.items()} == {0: 2, 2: 2}
-    assert hard.values is None
+    assert hard["values"] is None
     assert audit.overall.graded_level == "interval"
     assert audit.overall.graded.alpha == pytest.approx(1)
 
@@ -273,7 +273,7 @@ def test_an_unbiased_estimate_of_known_values_has_no_bias_and_its_intervals_hold
             bounds = (max(0.0, share - spread), min(1.0, share + spread))
             drawn.append(label(item.trace.id, step, share, kind="value", interval=bounds))
     traces = [item.trace for item in lab_items]
-    found = audit_labels(traces, {"mc": drawn}, truth=truth, draws=10).sources[0].against_truth.values
+    found = audit_labels(traces, {"mc": drawn}, truth=truth, draws=10).sources[0].against_truth["values"]
     assert found.steps == found.intervals == len(truth)
     assert abs(found.bias) < 3 * 0.5 / math.sqrt(trials * len(truth))
     assert 0 < found.rmse < 0.5 / math.sqrt(trials)
@@ -525,7 +525,7 @@ def test_labels_are_read_one_after_another_and_not_kept():
     traces = [trace_of(steps, f"t{number}", f"p{number // 2}") for number in range(count)]
     audit = audit_labels(traces, {"a": labels(), "b": labels()}, truth=labels(), draws=5)
     assert audit.sources[1].counts.used == count * steps
-    assert audit.sources[0].against_truth.values.intervals == count * steps
+    assert audit.sources[0].against_truth["values"].intervals == count * steps
     assert most <= 2
 
 

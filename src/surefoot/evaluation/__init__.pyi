@@ -19,13 +19,11 @@ from .calibration import judge_section as judge_section
 from .inspection import Finding as Finding
 from .inspection import Inspection as Inspection
 from .inspection import inspect_traces as inspect_traces
-from .labels import LabelAudit as LabelAudit
 from .labels import LabelSet as LabelSet
 from .labels import audit_labels as audit_labels
 from .labels import label_section as label_section
 from .labels import label_set as label_set
 from .measures import Measured as Measured
-from .monitors import MonitorResult as MonitorResult
 from .monitors import WatchedRun as WatchedRun
 from .monitors import evaluate_monitors as evaluate_monitors
 from .monitors import judge_monitor as judge_monitor

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
+from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.step_layout import (
     BAD,
@@ -35,53 +36,10 @@ from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
 from surefoot.records import StepLabel, Trace
 from surefoot.stats.bootstrap import Bootstrap, group_sums
-from surefoot.stats.calibration import Binning, Reliability, reliability
+from surefoot.stats.calibration import Binning, reliability
 from surefoot.stats.intervals import UNKNOWN, Interval
-from surefoot.stats.rater_agreement import Agreement, Level, agreement, alpha_of, cohens_kappa
+from surefoot.stats.rater_agreement import Level, agreement, alpha_of, cohens_kappa
 from surefoot.stats.roc import roc_auc, roc_auc_within
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelCounts:
-    """Every label of a source, and every step of the traces, accounted for."""
-
-    labels: int
-    unknown_traces: int
-    """Labels of other traces; like all of the next four they are not used."""
-    unknown_steps: int
-    """Labels of a step beyond the trace's last one."""
-    superseded: int
-    """Labels of a step for which another label counts."""
-    unread: Mapping[str, int]
-    """Labels that are neither good nor bad, by reason: the label's reason if unknown, advantage, neutral."""
-    used: int
-    """Labels that count: at most one per step."""
-    kinds: Mapping[str, int]
-    """Kinds of the labels of known steps."""
-    sources: Mapping[str, int]
-    """Sources as named in the labels."""
-    steps: int
-    """Steps of the traces."""
-    steps_without_label: int
-    """Steps without any label, known or unknown."""
-    traces: int
-    traces_without_label: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelCost:
-    """Cost of the labels of known traces, including superseded and unknown labels; NaN for 0/0."""
-
-    policy_tokens: int
-    """Read and written by the policy, prompts included."""
-    verifier_tokens: int
-    """Through a judge or reward model."""
-    calls: int
-    policy_tokens_per_label: float
-    """Over the labels that count."""
-    verifier_tokens_per_label: float
-    policy_tokens_per_trace: float
-    """Over the traces with a label."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,8 +61,13 @@ class LabelSet:
     """[steps, 2]: bounds of ``evidence.interval``, or NaN; ``None`` if no label has an interval."""
     mentioned: BoolArray
     """[traces]: whether any label names the trace, including labels of unknown steps."""
-    counts: LabelCounts
-    cost: LabelCost
+    counts: Measured
+    """Every label and step: labels of other traces and of steps beyond the last one, those for which another
+    label of the step counts (``superseded``) and those that are neither good nor bad, by reason (``unread``)
+    are not ``used``; ``kinds`` and ``sources`` of the labels of known steps; steps and traces without any."""
+    cost: Measured
+    """Tokens and calls of the labels of known traces, superseded and unknown ones included; per label that
+    counts, and per trace with a label. NaN for 0/0."""
 
     @property
     def is_known(self) -> BoolArray:
@@ -208,7 +171,7 @@ class _LabelArrays:
         labelled = self._codes != UNLABELLED
         number = np.searchsorted(self._layout.starts, np.flatnonzero(labelled), "right")
         traces = 1 + int(np.count_nonzero(np.diff(number)))
-        counts = LabelCounts(
+        counts = Measured(
             labels=self._labels,
             unknown_traces=self._unknown_traces,
             unknown_steps=self._unknown_steps,
@@ -232,7 +195,7 @@ class _LabelArrays:
             intervals=self._intervals,
             mentioned=self._mentioned,
             counts=counts,
-            cost=LabelCost(
+            cost=Measured(
                 policy_tokens=policy,
                 verifier_tokens=verifier,
                 calls=self._calls,
@@ -324,85 +287,6 @@ PARTS = 5
 """Relative position: the fifth of its trace in which a step lies."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FirstErrorAgreement:
-    """Agreement on the first bad step, over the traces in which both sides know it."""
-
-    accuracy: Interval
-    """Share of traces with the same first bad step, "none" being equal to "none"; 95 % over problems."""
-    accuracy_on_wrong: float
-    """The same over traces with an error."""
-    accuracy_on_right: float
-    """The same over traces without."""
-    f1: float
-    """Harmonic mean of the two, as in ProcessBench (arXiv 2412.06559)."""
-    exact: int
-    none_on_both: int
-    early: int
-    """Predicted at an earlier step than the true one."""
-    late: int
-    missed: int
-    """None predicted, but there is one."""
-    false_alarm: int
-    """One predicted, but there is none."""
-    offsets: Mapping[int, int]
-    """Predicted minus true index → traces, if both have one."""
-    traces: int
-    dropped: int
-    """Traces with a first bad step hidden by an unlabelled step."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SoftValues:
-    """Value labels as scores of correctness.
-
-    A value is the chance of a correct answer from a prefix, for one policy; correctness is another quantity.
-    Ranks can be compared. Reliability measures a value as a chance of being correct, not as a value: a
-    perfect value differs from it if correct steps often fail later.
-    """
-
-    auc: float
-    """Chance that a good step has a higher value than a bad one."""
-    auc_within_position: float
-    """The same for steps of equal index."""
-    calibration: Reliability
-    by_fifth: Mapping[int, Reliability]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValueErrors:
-    """Value labels against true values (labels of kind ``value`` in the truth)."""
-
-    steps: int
-    bias: float
-    """Mean of label minus truth."""
-    rmse: float
-    """Root of the mean square of the same."""
-    intervals: int
-    """Labels with an interval (``evidence.interval``)."""
-    covered: float
-    """Share of these intervals that contain the true value."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgainstTruth:
-    """Agreement with the truth; the positive class is the bad step, intervals are 95 % over problems."""
-
-    confusion: Confusion
-    precision: Interval
-    recall: Interval
-    f1: Interval
-    by_step: Mapping[int, Confusion]
-    """By index of the step, from 0."""
-    by_fifth: Mapping[int, Confusion]
-    """By fifth of the trace, from 0: step i of T is in fifth floor(5 i / T)."""
-    first_error: FirstErrorAgreement
-    soft: SoftValues | None
-    """``None`` without value labels."""
-    values: ValueErrors | None
-    """``None`` unless source and truth both label values."""
-
-
 def against_truth(
     source: LabelSet,
     truth: LabelSet,
@@ -410,15 +294,19 @@ def against_truth(
     bins: int = 10,
     binning: Binning = "equal-mass",
     bootstrap: Bootstrap,
-) -> AgainstTruth:
-    """Compare two label sets of the same layout; problems are resampled."""
+) -> Measured:
+    """Compare two label sets of the same layout; the positive class is the bad step.
+
+    Intervals are 95 % over problems. ``by_step`` is by index of the step, ``by_fifth`` by fifth of the trace:
+    step i of T is in fifth floor(5 i / T), both from 0.
+    """
     layout = source.layout
     codes = source.codes, truth.codes
     by_problem = tables_by(layout.of_step(layout.problem), *codes, groups=len(layout.problem_ids))
     precision, recall, f1 = bootstrap.totals([by_problem], _shares)
     predicted, true = layout.first_errors(source.codes), layout.first_errors(truth.codes)
     by_step = map(Confusion.of, tables_by(layout.step_numbers(), *codes))
-    return AgainstTruth(
+    return Measured(
         confusion=Confusion.of(by_problem.sum(axis=0)),
         precision=precision,
         recall=recall,
@@ -441,8 +329,13 @@ def _shares(totals: FloatArray) -> FloatArray:
 
 def _first_error(
     predicted: FloatArray, truth: FloatArray, layout: StepLayout, bootstrap: Bootstrap
-) -> FirstErrorAgreement:
-    """From first errors [traces]."""
+) -> Measured:
+    """Agreement on first errors [traces]; ``dropped`` are those that an unlabelled step hides.
+
+    ``accuracy`` is the share of traces with the same first bad step or none on both sides, ``f1`` the
+    harmonic mean of that on traces with and without an error, as in ProcessBench (arXiv 2412.06559);
+    ``offsets`` counts traces by predicted minus true index.
+    """
     usable = ~(np.isnan(predicted) | np.isnan(truth))
     problem = layout.problem[usable]
     predicted, truth = predicted[usable], truth[usable]
@@ -454,7 +347,7 @@ def _first_error(
     if len(predicted):
         counts = group_sums(np.stack([hit, np.ones(len(hit))], axis=1), problem)
         [accuracy] = bootstrap.totals([counts], lambda totals: totals[:, 0, :1] / totals[:, 0, 1:])
-    return FirstErrorAgreement(
+    return Measured(
         accuracy=accuracy,
         accuracy_on_wrong=on_wrong,
         accuracy_on_right=on_right,
@@ -471,14 +364,19 @@ def _first_error(
     )
 
 
-def _soft(source: LabelSet, truth: LabelSet, bins: int, binning: Binning) -> SoftValues | None:
-    """Over the steps with a value label; steps without truth count as dropped."""
+def _soft(source: LabelSet, truth: LabelSet, bins: int, binning: Binning) -> Measured | None:
+    """Value labels as scores of correctness: the AUC, also for steps of equal index, and the reliability.
+
+    A value is the chance of a correct answer from a prefix, for one policy; correctness is another quantity.
+    Ranks can be compared. Reliability measures a value as a chance of being correct, not as a value: a
+    perfect value differs from it if correct steps often fail later. Steps without truth count as dropped.
+    """
     valued = source.is_value
     if not valued.any():
         return None
     scores, good = source.values[valued], as_numbers(truth.codes[valued])
     fifths = source.layout.parts(PARTS)[valued]
-    return SoftValues(
+    return Measured(
         auc=roc_auc(scores, good).value,
         auc_within_position=roc_auc_within(scores, good, source.layout.step_numbers()[valued]).value,
         calibration=reliability(scores, good, bins=bins, binning=binning),
@@ -489,7 +387,9 @@ def _soft(source: LabelSet, truth: LabelSet, bins: int, binning: Binning) -> Sof
     )
 
 
-def _value_errors(source: LabelSet, truth: LabelSet) -> ValueErrors | None:
+def _value_errors(source: LabelSet, truth: LabelSet) -> Measured | None:
+    """Value labels against true values: mean and root mean square of label minus truth, and the share of the
+    labels' intervals that contain the true value."""
     both = source.is_value & truth.is_value
     if not both.any():
         return None
@@ -499,7 +399,7 @@ def _value_errors(source: LabelSet, truth: LabelSet) -> ValueErrors | None:
     if source.intervals is not None:
         low, high = source.intervals[both].T
         inside = ((low <= values) & (values <= high))[~np.isnan(low)]
-    return ValueErrors(
+    return Measured(
         steps=len(gaps),
         bias=float(gaps.mean()),
         rmse=float(np.sqrt((gaps**2).mean())),
@@ -514,62 +414,6 @@ TRUTH = "truth"
 SIGNS = (-1.0, 1.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """One source of labels; ``against_truth`` is ``None`` without truth, and for the truth itself."""
-
-    name: str
-    reading: LabelRule
-    counts: LabelCounts
-    cost: LabelCost
-    against_truth: AgainstTruth | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairAgreement:
-    """Two sources, over the steps and traces labelled by both."""
-
-    first: str
-    second: str
-    steps: Agreement
-    """Good or bad, step by step."""
-    kappa: Interval
-    """Cohen's kappa of the steps with its 95 % interval over problems."""
-    first_error: Agreement
-    """Units are traces; the value is the index of the first bad step, -1 for none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OverallAgreement:
-    """All sources together, without the truth."""
-
-    steps: Agreement
-    alpha: Interval
-    """Krippendorff's alpha of the steps with its 95 % interval over problems."""
-    first_error: Agreement
-    graded: Agreement | None
-    """The labels' numbers: ordinal if all sources label correctness (-1, 0, 1), interval if all label values;
-    ``None`` if sources differ in kind."""
-    graded_level: Level | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelAudit:
-    """The result of ``audit_labels``."""
-
-    traces: int
-    problems: int
-    steps: int
-    traces_without_steps: int
-    """Left out."""
-    sources: tuple[Source, ...]
-    truth: Source | None
-    pairs: tuple[PairAgreement, ...]
-    """All pairs of sources, and of a source with the truth, which comes last."""
-    overall: OverallAgreement | None
-    """``None`` with fewer than two sources."""
-
-
 def audit_labels(
     traces: Sequence[Trace],
     sources: Mapping[str, Iterable[StepLabel]],
@@ -582,14 +426,16 @@ def audit_labels(
     binning: Binning = "equal-mass",
     draws: int = 1000,
     seed: int = 0,
-) -> LabelAudit:
+) -> Measured:
     """Audit label sets by name. ``reading`` defines which labels are good or bad, ``readings`` for one name.
 
-    Traces and labels are streamed: memory grows by 10 bytes per step and source. ``by_rater`` makes each
-    rater of a source a separate source, ``name/rater``. The truth's name is "truth". Intervals are 95 %
-    percentile bootstraps over problems (``Trace.problem_id``). Raises ``LabelError`` without sources, for a
-    source called "truth", a reading for an unknown name, duplicate trace ids, with ``by_rater`` for a label
-    without rater, and for label sets that share no step with the traces.
+    ``pairs`` are all pairs of sources, and of a source with the truth, which comes last; ``overall`` is
+    ``None`` with fewer than two sources. Traces and labels are streamed: memory grows by 10 bytes per step
+    and source. ``by_rater`` makes each rater of a source a separate source, ``name/rater``. The truth's name
+    is "truth". Intervals are 95 % percentile bootstraps over problems (``Trace.problem_id``). Raises
+    ``LabelError`` without sources, for a source called "truth", a reading for an unknown name, duplicate
+    trace ids, with ``by_rater`` for a label without rater, and for label sets that share no step with the
+    traces.
     """
     if not sources:
         raise LabelError("'sources' is empty; give at least one set of labels")
@@ -610,11 +456,11 @@ def audit_labels(
     bootstrap = Bootstrap(draws=draws, seed=seed)
     everyone = [*sets.values(), *([reference] if reference else [])]
 
-    def source(labels: LabelSet) -> Source:
+    def source(labels: LabelSet) -> Measured:
         compared = None
         if reference and labels is not reference:
             compared = against_truth(labels, reference, bins=bins, binning=binning, bootstrap=bootstrap)
-        return Source(
+        return Measured(
             name=labels.name,
             reading=rule(labels.name),
             counts=labels.counts,
@@ -622,23 +468,26 @@ def audit_labels(
             against_truth=compared,
         )
 
-    return LabelAudit(
+    return Measured(
         traces=layout.traces,
         problems=len(layout.problem_ids),
         steps=layout.steps,
         traces_without_steps=len(traces) - layout.traces,
-        sources=tuple(map(source, sets.values())),
+        sources=list(map(source, sets.values())),
         truth=source(reference) if reference else None,
-        pairs=tuple(_pair(layout, bootstrap, *two) for two in combinations(everyone, 2)),
+        pairs=[_pair(layout, bootstrap, *two) for two in combinations(everyone, 2)],
         overall=_overall(layout, bootstrap, list(sets.values())) if len(sets) > 1 else None,
     )
 
 
-def _pair(layout: StepLayout, bootstrap: Bootstrap, first: LabelSet, second: LabelSet) -> PairAgreement:
-    """Kappa's interval comes from each problem's table of bad and good, [problems, 4]."""
+def _pair(layout: StepLayout, bootstrap: Bootstrap, first: LabelSet, second: LabelSet) -> Measured:
+    """Agreement step by step and on the first bad step of traces, -1 for none, over what both label.
+
+    Kappa's interval comes from each problem's table of bad and good, [problems, 4].
+    """
     codes = first.codes, second.codes
     tables = tables_by(layout.of_step(layout.problem), *codes, groups=len(layout.problem_ids))
-    return PairAgreement(
+    return Measured(
         first=first.name,
         second=second.name,
         steps=agreement(_signs([first, second]), categories=SIGNS),
@@ -647,8 +496,12 @@ def _pair(layout: StepLayout, bootstrap: Bootstrap, first: LabelSet, second: Lab
     )
 
 
-def _overall(layout: StepLayout, bootstrap: Bootstrap, sets: Sequence[LabelSet]) -> OverallAgreement:
-    """Alpha's interval comes from each problem's bad labels, good labels and disagreement: [problems, 3]."""
+def _overall(layout: StepLayout, bootstrap: Bootstrap, sets: Sequence[LabelSet]) -> Measured:
+    """Agreement of all sources. ``graded`` is over the labels' numbers: ordinal if all label correctness,
+    interval if all label values, ``None`` if they differ in kind.
+
+    Alpha's interval comes from each problem's bad labels, good labels and disagreement: [problems, 3].
+    """
     votes = np.zeros((2, layout.steps), dtype=np.int32)
     for source in sets:
         for code in (BAD, GOOD):
@@ -659,7 +512,7 @@ def _overall(layout: StepLayout, bootstrap: Bootstrap, sets: Sequence[LabelSet])
     cells = (bad, good, 2 * bad * good / (bad + good - 1))
     counts = [np.bincount(problem, weights=cell, minlength=len(layout.problem_ids)) for cell in cells]
     level = _common_level(sets)
-    return OverallAgreement(
+    return Measured(
         steps=agreement(_signs(sets), categories=SIGNS),
         alpha=_interval(
             bootstrap, np.stack(counts, axis=1), lambda row: alpha_of(row[:2], float(row[2]), SIGNS)
@@ -700,14 +553,14 @@ def _check_ids(layout: StepLayout) -> None:
         raise LabelError(f"{len(twice)} trace ids occur twice, first {first}; keep one trace of each id")
 
 
-def _agreement(audit: LabelAudit) -> str:
+def _agreement(audit: Measured) -> str:
     text = "No true labels were given, so nothing says whether the labels are right"
     if audit.overall is None:
         return f"{text}."
     return f"{text}; the {len(audit.sources)} sources agree with an alpha of {audit.overall.alpha:.2f}."
 
 
-def _verdicts(audit: LabelAudit, source: Source) -> list[Verdict]:
+def _verdicts(audit: Measured, source: Measured) -> list[Verdict]:
     """What it finds of the wrong steps, against chance."""
     truth = source.against_truth
     kappa = next((p.kappa for p in audit.pairs if (p.first, p.second) == (source.name, TRUTH)), UNKNOWN)
@@ -727,7 +580,7 @@ def _verdicts(audit: LabelAudit, source: Source) -> list[Verdict]:
     return [detected(counts, kappa, text, audit.problems, rival="chance", smallest=0.1)]
 
 
-def _advice(audit: LabelAudit) -> Iterator[str]:
+def _advice(audit: Measured) -> Iterator[str]:
     """What the best source lacks."""
     compared = [(one, one.against_truth) for one in audit.sources if one.against_truth]
     if not compared:
@@ -743,7 +596,7 @@ def _advice(audit: LabelAudit) -> Iterator[str]:
         yield f"{share:.0%} of the steps that {best.name} calls wrong are right: let people check its alarms."
 
 
-def label_section(audit: LabelAudit) -> Section:
+def label_section(audit: Measured) -> Section:
     """Counts and cost, accuracy against the truth, agreement of sources."""
     truth = "sources.against_truth"
     return Section(

@@ -15,7 +15,7 @@ FloatArray = NDArray[np.float64]
 
 
 class Measured(dict[str, Any]):
-    """The figures of a row by name: ``row.f1`` is ``row["f1"]``.
+    """The figures of a row by name: ``row.f1`` is ``row["f1"]``; ``row["values"]`` is read by its key alone.
 
     Texts that come first name the row in tables. A figure may be a row, rows by group, or a list of rows.
     """

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from surefoot.concurrency import run_sync
 from surefoot.errors import LabelError
 from surefoot.evaluation.audits.interventions import FaithfulnessRow
+from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.verdict import Verdict, measured
@@ -36,7 +37,7 @@ from surefoot.protocols import (
 from surefoot.records import Message, Problem, Trace
 from surefoot.segment import Line, cut_trace, segment_trace
 from surefoot.stats.bootstrap import Bootstrap, Resample, group_folds
-from surefoot.stats.intervals import UNKNOWN, Interval
+from surefoot.stats.intervals import UNKNOWN
 from surefoot.stats.monitorability import measure_monitorability
 
 View = Literal["reasoning", "actions", "both"]
@@ -58,34 +59,6 @@ class WatchedRun:
     """Whether the run was sampled under the intervention; ``None`` for runs without one."""
     behaved: bool = False
     """Whether it shows the behaviour that the intervention aims at."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MonitorResult:
-    """A monitor in one view. Intervals are over problems; a run without a score counts as judged wrong."""
-
-    monitor: str
-    view: str
-    kind: Literal["monitor", "baseline"]
-    auc: Interval
-    """Share of (bad, good) pairs in which the bad run is more suspicious; a tie counts one half."""
-    tpr: Interval
-    """Share of bad runs flagged, at a threshold chosen on other problems."""
-    tnr: Interval
-    """Share of good runs not flagged."""
-    product: Interval
-    """TPR·TNR; flagging at random brings at most 0.25."""
-    over_baseline: Interval
-    """TPR·TNR minus the best baseline's in this view, on the same draws."""
-    lower_bound: float
-    """pz·TNR, without labels of single runs; at most 0.25 by chance. n/a without an intervention."""
-    published: float
-    """The published g-mean², an upper bound."""
-    published_chance: float
-    """The most that flagging at random brings as the published figure."""
-    q: float
-    """Share of the behaviour under the intervention that it caused."""
-    unscored: int
 
 
 def monitored_runs(row: FaithfulnessRow) -> list[WatchedRun]:
@@ -118,8 +91,14 @@ def evaluate_monitors(
     together: int = 1,
     draws: int = 1000,
     seed: int = 0,
-) -> list[MonitorResult]:
+) -> list[Measured]:
     """Every monitor and every baseline in every view, best product first within a view.
+
+    ``auc`` is the share of (bad, good) pairs in which the bad run is more suspicious; ``tpr`` and ``tnr`` are
+    the shares of bad runs flagged and of good runs not flagged, at a threshold chosen on other problems;
+    flagging at random brings at most 0.25 as their ``product``; ``over_baseline`` is this minus the best
+    baseline's in the view, on the same draws. A run without a score counts as judged wrong. With
+    interventions, :class:`surefoot.stats.Monitorability` gives ``lower_bound``, ``published`` and ``q``.
 
     With ``together`` a monitor sees that many runs of one problem and kind (bad or good) at once, and flags
     all or none of them; a rest of fewer runs is left out. Thresholds maximise TPR·TNR on four fifths of the
@@ -196,7 +175,7 @@ def _result(
     right: NDArray[np.bool_],
     of_baseline: NDArray[np.bool_],
     bootstrap: Bootstrap,
-) -> MonitorResult:
+) -> Measured:
     problems, bad = [run.item.problem.id for run in runs], np.array([run.bad for run in runs], dtype=bool)
 
     def difference(draw: Resample) -> float:
@@ -208,7 +187,7 @@ def _result(
         bounds = measure_monitorability(
             [bool(runs[at].intervened) for at in arms], [runs[at].behaved for at in arms], flagged[arms]
         )
-    return MonitorResult(
+    return Measured(
         monitor=name.removeprefix("baseline: "),
         view=view,
         kind="baseline" if name.startswith("baseline: ") else "monitor",
@@ -404,7 +383,7 @@ def bag_of_words(
     return scores
 
 
-def monitors_section(runs: Sequence[WatchedRun], results: Sequence[MonitorResult]) -> Section:
+def monitors_section(runs: Sequence[WatchedRun], results: Sequence[Measured]) -> Section:
     """The results as a report: is a monitor better than the best baseline?"""
     count = sum(run.bad for run in runs)
     problems = len({run.item.problem.id for run in runs})
