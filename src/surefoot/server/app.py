@@ -19,7 +19,7 @@ from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Match, Mount
+from starlette.routing import Match, Mount
 from starlette.routing import Route as Served
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -106,11 +106,9 @@ _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "
 
 def _accepts(request: Request, method: str) -> bool:
     """Whether a route would have answered the request, had its method been ``method``."""
-    names = ("type", "path", "root_path", "headers")
-    scope = {**{name: request.scope.get(name, "") for name in names}, "method": method}
-    routes: list[BaseRoute] = request.app.routes
-    candidates = (route for route in routes if isinstance(route, Served) and route.path != _REST)
-    return any(route.matches(scope)[0] is Match.FULL for route in candidates)
+    scope = {**request.scope, "method": method}
+    served = (route for route in request.app.routes if isinstance(route, Served) and route.path != _REST)
+    return any(route.matches(scope)[0] is Match.FULL for route in served)
 
 
 def page(path: str, function: Callable[..., Response], action: Action) -> Route:

@@ -1,4 +1,4 @@
-"""A server that finishes running requests before it stops, and returns memory that it does not need."""
+"""A server that finishes running requests before it stops."""
 
 from __future__ import annotations
 
@@ -16,35 +16,25 @@ from surefoot.server.gateway.access import DirectPeer
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.settings import ServerSettings
 
+_M_ARENA_MAX, _ARENAS = -8, 2
+"""Option of glibc: heaps of the C library."""
 _SWITCH_S = 0.001
 """Seconds for which a thread that computes keeps the interpreter while the event loop waits for it."""
 _CANCEL_S = 10
 """Seconds for answering requests that were not done in time."""
-_ARENAS = 2
-"""Heaps of the C library, which would otherwise make one for each of some hundred threads and keep them."""
-_M_ARENA_MAX = -8
-_OBJECTS_PER_COLLECTION = 10_000
+_OBJECTS_PER_COLLECTION = 50_000
 """Of new objects; a request makes some hundred."""
-_TICKS_PER_TRIM = 100
-"""Between two looks whether the server is idle; uvicorn ticks ten times a second."""
 
 
 class GracefulServer(uvicorn.Server):
     """Stops in order: at a signal, or once ``should_exit`` is set, it accepts no more connections, running
-    requests have ``grace_s`` seconds, and the rest is answered 503. A second interrupt ends it at once.
-
-    With glibc, threads share ``_ARENAS`` heaps, and free memory is returned to the system when no request
-    runs.
-    """
+    requests have ``grace_s`` seconds, and the rest is answered 503. A second interrupt ends it at once."""
 
     def __init__(self, config: uvicorn.Config, gateway: Gateway | None) -> None:
         super().__init__(config)
         self.gateway = gateway
         sys.setswitchinterval(min(_SWITCH_S, sys.getswitchinterval()))
-        libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-        self._trim = getattr(libc, "malloc_trim", None)
-        self._trimmed = 0
-        if self._trim is not None:
+        if sys.platform == "linux":  # else the C library makes a heap for each thread, and keeps them
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
@@ -53,15 +43,6 @@ class GracefulServer(uvicorn.Server):
         gc.freeze()
         gc.set_threshold(_OBJECTS_PER_COLLECTION)
         super().run(sockets)
-
-    async def on_tick(self, counter: int) -> bool:
-        """See the base class; returns free memory to the system after requests."""
-        served = self.server_state.total_requests
-        is_idle = self.gateway is None or not self.gateway.admission.admitted
-        if self._trim is not None and not counter % _TICKS_PER_TRIM and is_idle and served > self._trimmed:
-            self._trimmed = served
-            await asyncio.to_thread(self._trim, 0)
-        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more connections, and wait for running requests."""

@@ -61,9 +61,7 @@ def upstream_of(policy):
 def answered(policy, stop=(), on_text=None):
     """The choice of a plain request."""
     sampling = Sampling(max_tokens=99, stop=tuple(stop))
-    plan = Plan(
-        problem=Problem(text="hi"), strategy=PLAIN, prompt="hi", sampling=sampling, stop=sampling.stop
-    )
+    plan = Plan(problem=Problem(text="hi"), strategy=PLAIN, prompt="hi", sampling=sampling)
     show = (lambda number, reasoning, text: on_text(text)) if on_text else None
     with AnswerChecker() as checker:
         work = plain_choices(plan, upstream_of(policy), Grader(checker=checker), show, guarded=False)

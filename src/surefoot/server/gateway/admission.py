@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _SMOOTHING = 0.1
 """Weight of the latest request in the mean duration of a request."""
 
+_PATIENCE_S = 0.02
+"""Seconds for which nobody looks whether the client has disconnected: many answers come sooner."""
+
 
 class Admission:
     """At most ``running`` requests run, in fair turns of the clients, and ``waiting`` more wait; of these at
@@ -96,7 +99,7 @@ class Slot:
             admission.admitted_by_key[key_id] += 1
         self._turn: FairTurn | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._watcher: asyncio.Task[None] | None = None
+        self._watcher: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._started: float | None = None
         self._error: Exception | None = None
@@ -106,9 +109,10 @@ class Slot:
     async def __aenter__(self) -> Self:
         admission, self._task = self._admission, asyncio.current_task()
         admission.entered.add(self)
-        self._timer = asyncio.get_running_loop().call_later(admission.timeout_s, self._time_out)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(admission.timeout_s, self._time_out)
         if self._receive is not None:
-            self._watcher = asyncio.ensure_future(self._watch(self._receive))
+            self._watcher = loop.call_later(_PATIENCE_S, self._start_watching, self._receive)
         self._turn = admission.turns.enter(self._caller, cost=self._cost)
         try:
             if not self._turn.granted.done():
@@ -136,6 +140,9 @@ class Slot:
     def _time_out(self) -> None:
         seconds = self._admission.timeout_s
         self.end(ApiError(504, f"no answer within {seconds:g} s", code="timeout"))
+
+    def _start_watching(self, receive: Receive) -> None:
+        self._watcher = asyncio.ensure_future(self._watch(receive))
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -139,54 +139,34 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._of: Callable[..., Any] = cache(lambda metric, *labels: metric.labels(*labels))
         """A metric with these labels."""
-        counter, histogram = (
-            partial(Counter, registry=self.registry),
-            partial(Histogram, registry=self.registry),
-        )
-        self.requests = counter("surefoot_requests", "Requests answered.", ["endpoint", "status"])
-        self.seconds = histogram(
-            "surefoot_request_seconds", "Time to the whole answer.", ["endpoint"], buckets=_SECONDS
-        )
-        self.tokens = counter("surefoot_tokens", "Tokens spent.", ["kind"])
-        self.generated = counter("surefoot_choices", "Choices returned, by method.", ["method"])
-        self.unscored_choices = counter(
-            "surefoot_unscored_choices",
-            "Choices among candidates of which none has a score, by method.",
-            ["method"],
-        )
-        self.scorer_failures = counter(
-            "surefoot_scorer_failures", "Traces for which the reward model raised."
-        )
-        self.unscored_steps = counter(
-            "surefoot_unscored_steps",
-            "Steps of clients' solutions that the reward model gave no finite score.",
-        )
-        self.log_failures = counter("surefoot_log_failures", "Answers that could not be recorded.")
-        self.batches = histogram(
-            "surefoot_policy_batch_samples", "Samples of a call of the policy.", buckets=_SAMPLES
-        )
-        self.verdicts = counter("surefoot_verdicts", "Answers of /v1/verify.", ["decision"])
-        self.key_refusals = counter(
-            "surefoot_key_refusals",
-            "Requests refused because of their key: invalid, or its role, scopes or rate.",
-            ["reason"],
-        )
-        self.guard_seconds = histogram(
-            "surefoot_guard_seconds",
-            "Time of all stages for a message with calls, without people's.",
-            buckets=_SECONDS,
-        )
-        self.guard_decisions = counter(
-            "surefoot_guard_decisions",
-            "Messages with tool calls, by action and deciding stage.",
-            ["action", "stage"],
-        )
-        self.guard_errors = counter("surefoot_guard_errors", "Stages that could not check a call.", ["stage"])
-        self.guard_reviews = counter(
-            "surefoot_guard_reviews",
-            "People's decisions on held calls; the approved share estimates false blocks.",
-            ["decision"],
-        )
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"surefoot_{name}", text, labels, registry=self.registry)
+
+        def histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+            return Histogram(f"surefoot_{name}", text, labels, registry=self.registry, buckets=buckets)
+
+        self.requests = counter("requests", "Requests answered.", "endpoint", "status")
+        self.seconds = histogram("request_seconds", "Time to the whole answer.", _SECONDS, "endpoint")
+        self.tokens = counter("tokens", "Tokens spent.", "kind")
+        self.generated = counter("choices", "Choices returned, by method.", "method")
+        unscored = "Choices among candidates of which none has a score, by method."
+        self.unscored_choices = counter("unscored_choices", unscored, "method")
+        self.scorer_failures = counter("scorer_failures", "Traces for which the reward model raised.")
+        unscored = "Steps of clients' solutions that the reward model gave no finite score."
+        self.unscored_steps = counter("unscored_steps", unscored)
+        self.log_failures = counter("log_failures", "Answers that could not be recorded.")
+        self.batches = histogram("policy_batch_samples", "Samples of a call of the policy.", _SAMPLES)
+        self.verdicts = counter("verdicts", "Answers of /v1/verify.", "decision")
+        refused = "Requests refused because of their key: invalid, or its role, scopes or rate."
+        self.key_refusals = counter("key_refusals", refused, "reason")
+        seconds = "Time of all stages for a message with calls, without people's."
+        self.guard_seconds = histogram("guard_seconds", seconds, _SECONDS)
+        decided = "Messages with tool calls, by action and deciding stage."
+        self.guard_decisions = counter("guard_decisions", decided, "action", "stage")
+        self.guard_errors = counter("guard_errors", "Stages that could not check a call.", "stage")
+        reviewed = "People's decisions on held calls; the approved share estimates false blocks."
+        self.guard_reviews = counter("guard_reviews", reviewed, "decision")
         self.registry.register(_Gauges(lambda: _gauges(admission, monitor, answer_failures)))
 
     def watch_itself(

@@ -54,7 +54,7 @@ async def plain_choices(
         )
         for number in range(plan.n if votes else 1)
     ]
-    stops = independent(plan.stop)
+    stops = independent(plan.sampling.stop)
     if on_text is not None and not votes:
         certain = [CertainText(stops) for _ in range(plan.n)]
         show = shown_in_channels(plan, on_text)

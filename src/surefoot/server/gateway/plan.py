@@ -127,7 +127,6 @@ class Plan:
     """Of a whole answer."""
     n: int = 1
     seed: int = 0
-    stop: tuple[str, ...] = ()
     separator: str = "\n"
     """Ends a step."""
     step_tokens: int = 256
@@ -182,10 +181,36 @@ class Planner:
         question = users[-1] if users else ""
         if not question.strip():
             raise ApiError(400, "messages: no user message with text", param="messages")
-        plan = self._plan(request, question, self._prompt(messages, question), messages)
-        if extra := self._tools(request, plan.strategy):
-            plan.extra_body, plan.tools = extra, _tools_of(extra["tools"])
-        return plan
+        options, settings, n = request.options, self.settings, request.n or 1
+        strategy = self.strategy(request.model, options)
+        if options.abstain_below is not None and strategy is PLAIN:
+            message = "abstain_below: the plain strategy computes no scores; choose another"
+            raise ApiError(400, message, param="abstain_below", code="unsupported")
+        self._check_counts(n, strategy)
+        extra = self._tools(request, strategy)
+        return Plan(
+            problem=Problem(text=options.problem or question),
+            strategy=strategy,
+            prompt=self._prompt(messages, question),
+            sampling=Sampling(
+                temperature=settings.temperature if request.temperature is None else request.temperature,
+                top_p=settings.top_p if request.top_p is None else request.top_p,
+                max_tokens=self._max_tokens(request),
+                stop=request.stops,
+            ),
+            n=n,
+            seed=secrets.randbits(31) if request.seed is None else request.seed,
+            separator=options.separator or settings.separator or "\n",
+            step_tokens=options.step_tokens or settings.step_tokens,
+            max_steps=options.max_steps or settings.max_steps,
+            continues=self.continues,
+            opened=settings.reasoning_opened,
+            messages=messages,
+            extra_body=extra,
+            tools=_tools_of(extra["tools"]) if extra else (),
+            aggregation=options.aggregation or self.aggregation,
+            abstain_below=settings.abstain_below if options.abstain_below is None else options.abstain_below,
+        )
 
     def strategy(self, model: str, options: StrategyOptions) -> Strategy:
         """The strategy that a request asks for."""
@@ -225,42 +250,6 @@ class Planner:
             )
             raise ApiError(400, message, param="messages", code="no_chat_template")
         return self.settings.template.replace("{problem}", problem)
-
-    def _plan(
-        self,
-        request: ChatRequest,
-        problem: str,
-        prompt: str | tuple[Message, ...],
-        messages: tuple[Message, ...],
-    ) -> Plan:
-        options, settings, n = request.options, self.settings, request.n or 1
-        strategy = self.strategy(request.model, options)
-        if options.abstain_below is not None and strategy is PLAIN:
-            message = "abstain_below: the plain strategy computes no scores; choose another"
-            raise ApiError(400, message, param="abstain_below", code="unsupported")
-        self._check_counts(n, strategy)
-        return Plan(
-            problem=Problem(text=options.problem or problem),
-            strategy=strategy,
-            prompt=prompt,
-            sampling=Sampling(
-                temperature=settings.temperature if request.temperature is None else request.temperature,
-                top_p=settings.top_p if request.top_p is None else request.top_p,
-                max_tokens=self._max_tokens(request),
-                stop=request.stops,
-            ),
-            n=n,
-            seed=secrets.randbits(31) if request.seed is None else request.seed,
-            stop=request.stops,
-            separator=options.separator or settings.separator or "\n",
-            step_tokens=options.step_tokens or settings.step_tokens,
-            max_steps=options.max_steps or settings.max_steps,
-            continues=self.continues,
-            opened=settings.reasoning_opened,
-            messages=messages,
-            aggregation=options.aggregation or self.aggregation,
-            abstain_below=settings.abstain_below if options.abstain_below is None else options.abstain_below,
-        )
 
     def _tools(self, request: ChatRequest, strategy: Strategy) -> dict[str, Any]:
         """Fields that are passed on to the policy. Tools are refused if they cannot have an effect."""

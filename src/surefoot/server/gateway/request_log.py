@@ -32,6 +32,17 @@ if TYPE_CHECKING:
     from surefoot.server.store.requests import RequestLog
 
 
+_RECORD: Final = GatewayRecord(
+    request_id="_",
+    created=datetime.fromtimestamp(0, UTC),
+    endpoint="",
+    model="",
+    strategy="",
+    status=0,
+    latency_ms=0,
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LogEntry:
     """A valid request: its record without the outcome."""
@@ -43,33 +54,31 @@ class LogEntry:
     def of(cls, request: Request, prefix: str, /, **fields: Any) -> LogEntry:
         """The entry of a request, with an id that begins with ``prefix``; ``fields`` are the record's."""
         key: ApiKey | None = request.state.key
-        record = GatewayRecord(
-            request_id=new_id(prefix),
-            created=datetime.now(UTC),
-            endpoint=request.scope["path"],
-            key_id=key.id if key else None,
-            project_id=key.project_id if key else None,
-            status=0,
-            latency_ms=0,
-            **fields,
-        )
-        return cls(record=record)
+        fields |= {
+            "request_id": new_id(prefix),
+            "created": datetime.now(UTC),
+            "endpoint": request.scope["path"],
+            "key_id": key.id if key else None,
+            "project_id": key.project_id if key else None,
+        }
+        return cls(record=trusted_copy(_RECORD, fields))
 
     def success(self, choices: Sequence[Choice] = (), **fields: Any) -> GatewayRecord:
         """The record of an answer with these choices, or with other ``fields``."""
         missing = (choice.withheld for choice in choices if choice.chosen is None or choice.blocked)
         outcome = {
             "error": next(missing, None),
+            "usage": usage_of(choices),
             "candidates": tuple(candidate for choice in choices for candidate in choice.candidates),
             "trees": {number: choice.tree for number, choice in enumerate(choices) if choice.tree},
             "guard": {number: choice.decisions for number, choice in enumerate(choices) if choice.decisions},
         }
-        return self._ended(status=200, **{**outcome, "usage": usage_of(choices), **fields})
+        return self._ended(status=200, **{**outcome, **fields})
 
     def failure(self, status: int, error: str, usage: Usage, sent: Mapping[int, str]) -> GatewayRecord:
         """The record of a failure, with its HTTP status and the text already ``sent`` of each choice."""
         problem_id = self.record.problem.id if self.record.problem else ""
-        partial = [
+        partial = tuple(
             GatewayCandidate(
                 trace=Trace(problem_id=problem_id, text=text, policy=self.record.policy),
                 chosen=False,
@@ -77,8 +86,8 @@ class LogEntry:
                 reason="sent, then cut short",
             )
             for number, text in sorted(sent.items())
-        ]
-        return self._ended(status=status, error=error, usage=usage, candidates=tuple(partial))
+        )
+        return self._ended(status=status, error=error, usage=usage, candidates=partial)
 
     def _ended(self, **outcome: Any) -> GatewayRecord:
         outcome["latency_ms"] = 1000 * (time.monotonic() - self.started)

@@ -55,7 +55,7 @@ async def _search(
         upstream,
         separator=plan.separator,
         max_tokens=plan.sampling.max_tokens,
-        stop=plan.stop,
+        stop=plan.sampling.stop,
         stream_mode=plan.strategy.stream_mode,
         on_text=partial(show, number) if show is not None else None,
     )

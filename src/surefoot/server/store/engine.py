@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, datetime
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -97,24 +97,16 @@ class Connections:
             with self.write() as connection:
                 connection.execute(insert_missing(connection, table), rows)
             return
-        statement, processors = _driver_insert(self.engine.dialect, table, tuple(rows[0]))
+        statement, processors = _driver_insert(self.engine.dialect, table, tuple(rows[0]), len(rows))
         values = [
-            [
-                process(value) if process else value
-                for process, value in zip(processors, row.values(), strict=True)
-            ]
+            process(value) if process else value
             for row in rows
+            for process, value in zip(processors, row.values(), strict=True)
         ]
         with _translated(reading=False), self._one_writer, closing(self.engine.raw_connection()) as pooled:
-            raw = cast("sqlite3.Connection", pooled.driver_connection)
             try:
-                raw.execute("BEGIN IMMEDIATE")
-                try:
-                    raw.executemany(statement, values)
-                except BaseException:
-                    raw.execute("ROLLBACK")
-                    raise
-                raw.execute("COMMIT")
+                # one statement, and so one transaction: the driver asks for the interpreter's lock after each
+                cast("sqlite3.Connection", pooled.driver_connection).execute(statement, values)
             except sqlite3.Error as error:
                 raise UnavailableError(f"the database failed: {error}") from error
 
@@ -162,12 +154,15 @@ def insert_missing(connection: Connection, table: Table) -> sqlite.Insert | post
     return insert(table).on_conflict_do_nothing()
 
 
-@cache
-def _driver_insert(dialect: Dialect, table: Table, names: tuple[str, ...]) -> tuple[str, list[Any]]:
-    """The driver's statement for a row, and what turns each value into the database's, or ``None``."""
+@lru_cache(64)
+def _driver_insert(
+    dialect: Dialect, table: Table, names: tuple[str, ...], rows: int
+) -> tuple[str, list[Any]]:
+    """The driver's statement for so many rows, and what turns each value of a row into the database's, or
+    ``None``."""
     processors = [table.c[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names]
-    columns, marks = ", ".join(names), ", ".join("?" * len(names))
-    return f"INSERT INTO {table.name} ({columns}) VALUES ({marks}) ON CONFLICT DO NOTHING", processors  # noqa: S608
+    marks = ", ".join([f"({', '.join('?' * len(names))})"] * rows)
+    return f"INSERT INTO {table.name} ({', '.join(names)}) VALUES {marks} ON CONFLICT DO NOTHING", processors  # noqa: S608
 
 
 def connect(url: str | Path) -> Engine:
