@@ -12,13 +12,13 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
-from annotation_site import Room, open_room, solutions
+from annotation_site import Room, open_room, solutions, text_trace
 from browsing import enter, open_page, served
 from command_line import good
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from surefoot.io import read_records, write_records
-from surefoot.records import StepLabel
+from surefoot.records import Problem, StepLabel
 from surefoot.server import PageSettings
 
 CHROMIUM = shutil.which("chromium")
@@ -261,6 +261,49 @@ def test_flags_are_resolved_by_keyboard(room: Room, address: str, browser: Brows
     page.wait_for_selector("text=No open flag or comment")
     page.keyboard.press("f")
     page.wait_for_selector("text=second")
+
+
+def test_a_page_that_is_read_stores_nothing_until_one_decides(
+    room: Room, address: str, browser: Browser
+) -> None:
+    page = enter(browser, address, "admin")
+    run = room.db.items.get(room.project, 1).trace_id
+    page.goto(f"{address}/projects/{room.project}/run?id={run}")
+    for key in ("j", "1", "-", "0"):
+        page.keyboard.press(key)
+    page.keyboard.press("?")
+    page.wait_for_selector("dialog:has-text('Decide steps')")
+    page.keyboard.press("Escape")
+    page.keyboard.press("d")
+    page.wait_for_selector("#dock")
+    assert room.db.reviews.adjudications(room.project) == []
+    page.locator("#step-2").click()
+    page.keyboard.press("-")
+    page.wait_for_selector(".notice:has-text('Step 2 is now')")
+    assert [(one.step, one.value) for one in room.db.reviews.adjudications(room.project)] == [(1, -1)]
+    assert page.locator("#step-2 input[type=radio]").is_checked()
+    page.keyboard.press("u")
+    page.wait_for_selector(".notice", state="detached")
+    assert room.db.reviews.adjudications(room.project) == []
+
+
+def test_on_a_phone_the_end_of_a_long_formula_is_reached(room: Room, address: str, browser: Browser) -> None:
+    problem = Problem(text="Add.")
+    sums = "$" + "+".join(f"a_{{{number}}}x" for number in range(60)) + "$"
+    trace = text_trace(problem, sums, f"$${sums[1:]}$")
+    room.db.traces.add_problems(room.project, [problem])
+    room.db.traces.add_traces(room.project, [trace])
+    page = enter(browser, address, "admin", viewport={"width": 375, "height": 700})
+    page.goto(f"{address}/projects/{room.project}/run?id={trace.id}")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    for box in page.locator(".steps .formula").all():
+        box.evaluate("node => node.scrollLeft = node.scrollWidth")
+        right = (
+            "node.getBoundingClientRect().right - node.querySelector('math').getBoundingClientRect().right"
+        )
+        reach = box.evaluate(f"node => {right}")
+        assert reach > -2
+        assert box.get_attribute("tabindex") == "0"
 
 
 def test_lost_answer(room: Room, address: str, browser: Browser) -> None:

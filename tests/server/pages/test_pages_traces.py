@@ -15,8 +15,7 @@ from inspection_site import NOON, Inspection, add_labels, open_inspection
 from surefoot.records import Evidence, Message, Problem, Reasoning, StepLabel, ToolCall, Trace
 from surefoot.segment import segment_trace
 from surefoot.server.pages.render import call_arguments
-from surefoot.server.pages.run import gold_view, result_summary, strip
-from surefoot.server.pages.runs import aligned
+from surefoot.server.pages.run import aligned, gold_view, result_summary, strip
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +199,7 @@ def test_filters(found: Inspection, query: str, which: list[int]) -> None:
     "query",
     ["?text=outcome:maybe", "?text=first<x", "?text=third<0.5", "?text=first<nan", "?text=outcom:wrong",
      "?text=error:x", "?text=error:..", '?text="open', "?text=" + "a" * 1001, "?text=model:%00", "?low=0.5",
-     "?text=first<1 second<1"],
+     "?text=first<1 second<1", "?text=first < 1"],
 )  # fmt: skip
 def test_filters_that_make_no_sense_are_refused(found: Inspection, query: str) -> None:
     answer = found.viewer.get(f"{found.base}/runs{query}")

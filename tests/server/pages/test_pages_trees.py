@@ -11,7 +11,7 @@ from annotation_site import SCRIPT, Browser
 from inspection_site import NOON, Inspection, add_request, example_tree, open_inspection
 
 from surefoot.search.saved_tree import SavedNode
-from surefoot.server.pages.request_log import outline
+from surefoot.server.pages.live import outline
 
 
 @pytest.fixture(scope="module")

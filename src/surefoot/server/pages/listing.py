@@ -54,6 +54,8 @@ class Filter:
         read, words, bounds = dict[str, str](), list[str](), dict[str, Any]()
         for raw, sign, quoted in _TERM.findall(text):
             name, value = raw.strip('"'), quoted.strip('"')
+            if not sign and quoted[0] in "<>:":
+                raise StoreError(f"write what {quoted!r} joins without spaces, as in prm<0.2")
             if not sign:
                 words.append(value)
             elif sign != ":":

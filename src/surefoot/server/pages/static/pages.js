@@ -60,14 +60,16 @@
   // What is known of the selected step stands in the panel; without scripts it stands beside the step.
   const select = (step, chosen) => {
     const panel = document.getElementById("chosen");
-    if (!step || !panel || step.matches(".selected")) return;
-    const last = document.querySelector(".step.selected");
-    last?.append(panel.querySelector(".notes"));
-    last?.classList.remove("selected");
-    step.classList.add("selected");
-    panel.querySelector("h2").textContent = step.dataset.name;
-    panel.append(step.querySelector(".notes"));
-    panel.hidden = false;
+    if (!step || !panel) return;
+    if (!step.matches(".selected")) {
+      const last = document.querySelector(".step.selected");
+      last?.append(panel.querySelector(".notes"));
+      last?.classList.remove("selected");
+      step.classList.add("selected");
+      panel.querySelector("h2").textContent = step.dataset.name;
+      panel.append(step.querySelector(".notes"));
+      panel.hidden = false;
+    }
     panel.classList.toggle("open", chosen);
     if (!chosen) return;
     history.replaceState(null, "", `#${step.id}`);

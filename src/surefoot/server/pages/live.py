@@ -1,8 +1,8 @@
-"""The gateway's requests and held tool calls, each shown as a run; import of answers into a project."""
+"""The gateway's pages: requests and held tool calls, each shown as a run, import of answers, the monitor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
 from contextlib import suppress
 from typing import Any, Final, get_args
 from urllib.parse import urlencode
@@ -10,9 +10,11 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from surefoot.errors import NotFoundError, StoreError
+from surefoot.evaluation.verdict import bound_verdict
 from surefoot.records import StepScores, Trace
 from surefoot.search.saved_tree import SavedTree
 from surefoot.segment import segment_trace
+from surefoot.server.gateway.monitor import Monitor, Share
 from surefoot.server.pages.listing import Filter, show_list
 from surefoot.server.pages.page import Page
 from surefoot.server.pages.run import show_run, strip
@@ -31,6 +33,12 @@ TERMS: Final = {
     **dict.fromkeys(_FLAGS, ("yes", "no")),
 }
 """What a filter of requests may name."""
+_SHARES: Final[dict[Share, str]] = {
+    "accepted": "Steps accepted",
+    "abstained": "Answers withheld or missing",
+    "unparsed": "Answers without a final answer",
+    "unscored": "Answers with an unscored step",
+}
 
 
 def request_list(page: Page) -> Response:
@@ -146,10 +154,12 @@ def import_answers(page: Page) -> Response:
     problems, solutions = [], list[tuple[Trace, StepScores | None]]()
     for row in reversed(rows[:_MOST]):
         record = db.gateway.get(row.request_id)
-        labelled = _solutions(record.candidates, every=every)
+        wanted = (one for one in record.candidates if every or one.chosen or one.choice is None)
+        # one of several equal solutions
+        labelled = {pair[0].id: pair for pair in (one.solution() for one in wanted) if pair}
         if record.problem is not None and labelled:
             problems.append(record.problem)
-            solutions += labelled
+            solutions += labelled.values()
     report = {
         "problems": db.traces.add_problems(project, problems),
         "traces": db.traces.add_traces(project, (trace for trace, _ in solutions)),
@@ -175,17 +185,6 @@ def import_answers(page: Page) -> Response:
         "items": len(items),
     }
     return destination.show("imported.html", data)
-
-
-def _solutions(
-    candidates: Iterable[GatewayCandidate], *, every: bool
-) -> list[tuple[Trace, StepScores | None]]:
-    """The solutions of a request that can be labelled, with steps, and with scores of these steps."""
-    wanted = (one.solution() for one in candidates if every or one.chosen or one.choice is None)
-    by_id: dict[str, tuple[Trace, StepScores | None]] = {}
-    for pair in filter(None, wanted):
-        by_id.setdefault(pair[0].id, pair)
-    return list(by_id.values())
 
 
 def held_list(page: Page) -> Response:
@@ -237,3 +236,37 @@ def decide_held(page: Page, number: int) -> Response:
     page.db.held_calls.decide(number, page.actor.user_id, approved=approved, comment=comment)
     page.audit(f"held call {'approved' if approved else 'denied'}", held=number)
     return page.done("/held", {"held": number, "approved": approved})
+
+
+def monitor_page(page: Page) -> Response:
+    """The state of the monitor. ``curves`` of the JSON twin has a value for each of the latest requests."""
+    monitor = page.pages.monitor
+    state = None if monitor is None else _state(monitor)
+    return page.show("monitor.html", {"state": state}, shares=_SHARES)
+
+
+def _state(monitor: Monitor) -> dict[str, Any]:
+    chart, settings = monitor.chart, monitor.settings
+    evidence = [math.log10(max(value, 1e-3)) for value in chart.evidence]
+    return {
+        "fitted": chart.fitted,
+        "settings": settings,
+        "change": chart.change,
+        "shares": {share: _share(monitor, share) for share in get_args(Share)},
+        "signals": {
+            name: {"reference": reference, "latest": latest}
+            for name, (reference, latest) in chart.compared().items()
+        },
+        "curves": {
+            "Evidence (log10)": {"values": evidence, "limit": math.log10(settings.run_length)},
+            "Score of the answer": {"values": list(chart.scores), "limit": None},
+        },
+    }
+
+
+def _share(monitor: Monitor, share: Share) -> dict[str, Any]:
+    above, interval = share != "accepted", monitor.interval(share)
+    where = "above" if above else "below"
+    bound: float = getattr(monitor.settings, f"{share}_{where}")
+    verdict = interval and bound_verdict(interval, bound, above=above, alarm=monitor.alarm(share))
+    return {"interval": interval, "verdict": verdict, "bound": f"{where} {bound:.0%}"}
