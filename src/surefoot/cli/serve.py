@@ -232,7 +232,7 @@ class ListKeys(DatabaseCommand):
 
 
 class SetKey(DatabaseCommand):
-    """Change the limits of a key; a running server keeps to them from the next request on.
+    """Change the limits of a key; a running server keeps to them within a second.
 
     Example: `surefoot serve keys set 3 --rate 120 --expires 90d`
 
@@ -260,7 +260,7 @@ class SetKey(DatabaseCommand):
 
 
 class RevokeKey(DatabaseCommand):
-    """Revoke a key for good; a running server refuses it from the next request on.
+    """Revoke a key for good; a running server refuses it within a second.
 
     Example: `surefoot serve keys revoke 3`
     """

@@ -57,10 +57,9 @@ sessions = table("sessions", Session, Column("token_hash", String(64), nullable=
 
 @dataclass(frozen=True, kw_only=True)
 class ApiKey:
-    """A key for the gateway or the JSON twins. ``prefix`` is not secret: it identifies the key in lists."""
+    """A key for the gateway or the JSON twins."""
 
     id: RowId
-    prefix: Annotated[str, String(16), Mark.UNIQUE]
     name: str
     role: Role
     user_id: UserId | None
@@ -79,7 +78,7 @@ class ApiKey:
     created: datetime
 
 
-api_keys = table("api_keys", ApiKey, Column("key_hash", String(64), nullable=False))
+api_keys = table("api_keys", ApiKey, Column("key_hash", String(64), nullable=False, unique=True))
 
 
 class Protocol(FrozenModel):

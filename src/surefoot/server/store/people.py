@@ -7,7 +7,6 @@ hash, so it is hashed once with SHA-256.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import re
 import secrets
 import unicodedata
@@ -24,12 +23,9 @@ from surefoot.server.store.accounts import ApiKey, Session, User
 from surefoot.server.store.engine import Repository, changed_by
 from surefoot.server.store.schema import as_data, checked_name, inserted, one_of
 
-_KEY_MARK: Final = "sf"
-_PREFIX_BYTES: Final = 4
 _LAST_USED_EVERY: Final = timedelta(minutes=1)
 _SKEW: Final = timedelta(minutes=5)
 """Between the clocks of servers on one database."""
-_NO_HASH: Final = "0" * 64
 _RECALLED: Final = timedelta(seconds=1)
 """How long a valid key is not looked up again; changes by this process show at once."""
 _MOST_RECALLED: Final = 10_000
@@ -195,16 +191,16 @@ class Keys(Repository):
         project_id: int | None = None,
         **limits: Unpack[KeyLimits],
     ) -> tuple[str, ApiKey]:
-        """A new key ``sf-PREFIX-SECRET`` and its row. The key itself is not stored: show it now.
+        """A new key ``sf-…`` and its row. The key itself is not stored: show it now.
 
         It never expires, and may do what its role may, unless ``limits`` say otherwise. Raises
         ``NotFoundError`` for an unknown user or project; ``StoreError`` for an unknown role, a limit below 1,
         an expiry that is past, and scopes that are none or beyond the role.
         """
         row = {"name": checked_name("name", name), "role": checked_role(role), "created": self._now}
-        row |= {"user_id": user_id, "project_id": project_id, "prefix": secrets.token_hex(_PREFIX_BYTES)}
+        row |= {"user_id": user_id, "project_id": project_id}
         row |= _checked_limits(limits, role, self._now)
-        key = f"{_KEY_MARK}-{row['prefix']}-{new_token()}"
+        key = f"sf-{new_token()}"
         with self._connections.write() as connection:
             for number, table in ((user_id, t.users), (project_id, t.projects)):
                 exists = select(table.c.id).where(table.c.id == number)
@@ -215,20 +211,18 @@ class Keys(Repository):
     def authenticate(self, key: str) -> ApiKey | None:
         """The row of ``key``; ``None`` if it is unknown or revoked, or its user is not active.
 
-        Raises ``ExpiredKeyError`` if it is right, but past its time.
-        The row is found by the prefix, which is not secret; the rest is compared in constant time. Writes
-        nothing; see ``note_use``.
+        Raises ``ExpiredKeyError`` if it is right, but past its time. The row is found by the key's hash,
+        which nobody who lacks the key can choose. Writes nothing; see ``note_use``.
         """
-        prefix, digest = _prefix_of(key), token_hash(key)
+        digest = token_hash(key)
         query = (
             select(t.api_keys, t.users.c.active)
             .join(t.users, t.users.c.id == t.api_keys.c.user_id, isouter=True)
-            .where(t.api_keys.c.prefix == prefix)
+            .where(t.api_keys.c.key_hash == digest)
         )
         with self._connections.read() as connection:
             row = connection.execute(query).mappings().one_or_none()
-        matches = hmac.compare_digest(digest, row["key_hash"] if row else _NO_HASH)
-        if not matches or row is None or row["revoked"] is not None or row["active"] is False:
+        if row is None or row["revoked"] is not None or row["active"] is False:
             return None
         if row["expires"] is not None and row["expires"] <= self._now:
             when = row["expires"].isoformat(timespec="minutes")
@@ -286,12 +280,6 @@ class Keys(Repository):
     def _set(self, where: ColumnElement[bool], **values: Any) -> None:
         self._change(update(t.api_keys).where(where).values(values))
         self._connections.keys.clear()
-
-
-def _prefix_of(key: str) -> str:
-    mark, _, tail = key.partition("-")
-    prefix, dash, _ = tail.partition("-")
-    return prefix if mark == _KEY_MARK and dash and prefix.isalnum() else ""
 
 
 def _checked_limits(limits: KeyLimits, role: Role, now: datetime) -> dict[str, Any]:
