@@ -146,8 +146,8 @@ def label_scores(labels: Sequence[StepLabel], trace: Trace) -> StepScores:
     for label in labels:
         value = as_target(label, neutral=0.5)
         if value is not None and label.step < len(values):
-            before = values[label.step]
-            values[label.step] = value if before is None else min(before, value)
+            lowest = values[label.step]
+            values[label.step] = value if lowest is None else min(lowest, value)
     sources = ", ".join(sorted({label.source for label in labels}))
     reason = "no label with a value" if None in values else None
     return StepScores(

@@ -123,12 +123,12 @@ class Select(Command):
                     gate = [trace_score(record.scores, among.rule) if record else None for record in first]
                 at = select_among(selector, pool, gate)
                 chosen.append(group[at].id)
-                known = any(trace.outcome is not None for trace in group)
-                if known and (free or any(map(is_agent_run, group))):
+                has_outcome = any(trace.outcome is not None for trace in group)
+                if has_outcome and (free or any(map(is_agent_run, group))):
                     shares_ties = rule == "best_of_n" and gate is None
                     worth = values if shares_ties else [float(number == at) for number in range(len(group))]
                     tasks.append(task_runs(group, {} if free else {name: worth}))
-                elif known:
+                elif has_outcome:
                     correct = np.array([trace.outcome is True for trace in group], dtype=bool)
                     gates = None if gate is None else np.array(gate, dtype=float)
                     graded.append(
@@ -188,8 +188,8 @@ def _length(trace: Trace) -> int:
 
 def _choice_table(result: RunChoices, name: str, tasks: str, runs: str) -> None:
     """What the choice that was written is worth, next to those that read nothing."""
-    made = next(choice for choice in result.choices if choice.name == name)
-    note(result.verdict(made))
+    choice_made = next(choice for choice in result.choices if choice.name == name)
+    note(result.verdict(choice_made))
     rows = [
         [
             choice.name,

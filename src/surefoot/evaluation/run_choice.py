@@ -107,7 +107,7 @@ class RunChoices:
 
     def verdict(self, choice: RunChoice) -> str:
         """One sentence on a choice: for one that reads the runs whether it is better than the best free one,
-        for a free one what it gains over a random run."""
+        and whether a free one is better than a random run."""
         rival, gain = (RANDOM, choice.over_random)
         if choice.over_free is not None:
             rival, gain = self.best_free, choice.over_free

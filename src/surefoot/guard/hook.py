@@ -43,7 +43,7 @@ _MOST_BYTES: Final = 2**24
 _BLOCKED = 2
 """Exit status that blocks a call; the reason is on standard error."""
 _NOBODY: Final = frozenset({"bypassPermissions", "dontAsk"})
-"""Modes in which nobody is asked."""
+"""Modes without a person who is asked."""
 _LOOKS_BACK = re.compile(r"\b(?:calls|user|last_user|latest|attempts|turn)\b")
 """What a rule names to read the run before the call."""
 
@@ -81,8 +81,8 @@ def check_event(policy: ToolPolicy, event: Mapping[str, Any]) -> HookAnswer:
 
     The run before the call is read from ``transcript_path`` if a rule for the tool looks back. ``allow``
     skips the person's confirmation, so it is for ``read_only`` tools alone; other calls that no rule objects
-    to are left to Claude Code's permissions. An undecidable rule asks. Where nobody is asked, what would be
-    asked is denied. Raises ``GuardError`` for another event, and whatever reading the run raises.
+    to are left to Claude Code's permissions. An undecidable rule asks. A mode without a person
+    denies instead of asking. Raises ``GuardError`` for another event, and whatever reading the run raises.
     """
     name, arguments = event.get("tool_name"), event.get("tool_input")
     if event.get("hook_event_name") != "PreToolUse":
@@ -108,7 +108,9 @@ def check_event(policy: ToolPolicy, event: Mapping[str, Any]) -> HookAnswer:
     if outcome == "violated":
         return HookAnswer(decision="deny", reason=reason)
     if outcome != "satisfied" and event.get("permission_mode") in _NOBODY:
-        return HookAnswer(decision="deny", reason=f"a person must agree, and nobody is asked here: {reason}")
+        return HookAnswer(
+            decision="deny", reason=f"a person must agree, and this mode asks no person: {reason}"
+        )
     if outcome != "satisfied":
         return HookAnswer(decision="ask", reason=f"{reason}; agreeing is for exactly this call, once")
     reads = normal_name(name) in map(normal_name, policy.read_only)
@@ -131,14 +133,14 @@ def _session(path: Any) -> Sequence[Message]:
 
 
 def _before(call: ToolCall, messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages before the call, which the transcript may hold already; calls beside it stay."""
+    """The messages before the call, which the transcript may hold already; parallel calls stay."""
     if call.id is None:
         return messages
     for index, message in enumerate(messages):
-        beside = tuple(other for other in message.tool_calls if other.id != call.id)
-        if len(beside) < len(message.tool_calls):
-            others = message.model_copy(update={"tool_calls": beside})
-            return (*messages[:index], others, *messages[index + 1 :])
+        parallel = tuple(other for other in message.tool_calls if other.id != call.id)
+        if len(parallel) < len(message.tool_calls):
+            message = message.model_copy(update={"tool_calls": parallel})
+            return (*messages[:index], message, *messages[index + 1 :])
     return messages
 
 
@@ -173,7 +175,7 @@ def main(policy: str) -> int:
     def late(*_: Any) -> None:
         raise TimeoutError(f"it took more than {SECONDS} s")
 
-    with suppress(AttributeError):  # Windows has no such signal; there the limit in the settings holds
+    with suppress(AttributeError):  # Windows has no such signal, only the limit in the settings
         signal.signal(signal.SIGALRM, late)
         signal.alarm(SECONDS)
     text, status = run_hook(policy, sys.stdin.buffer)

@@ -153,7 +153,7 @@ def _value(letter: str) -> float:
 class RunJudge:
     """Asks ``policy`` about runs by the criteria of ``rubric``, ``repeats`` times each.
 
-    The material stands at the beginning of each prompt and the criterion at its end, so that a server's
+    Each prompt begins with the material and ends with the criterion, so that a server's
     prefix cache reads a run once for all criteria. :meth:`label` is a
     :class:`surefoot.protocols.Labeller` of kind *value*. ``failures`` counts replies without a letter, which
     are left out of the means.
@@ -180,19 +180,19 @@ class RunJudge:
 
         Every second repeat shows them in the other order. ``spent`` gets the cost of each request.
         """
-        asked = [
+        questions = [
             (number, swap, criterion)
             for number in range(len(pairs))
             for swap in (False, True)[: self.repeats]
             for criterion in self.rubric.criteria
         ]
         requests = []
-        for number, swap, criterion in asked:
+        for number, swap, criterion in questions:
             first, second = reversed(pairs[number]) if swap else pairs[number]
             in_this_order = (self.repeats + (not swap)) // 2
             requests.append(self._request(self.rubric.pair_prompt(first, second, criterion), in_this_order))
         scores: list[list[tuple[float, float]]] = [[] for _ in pairs]
-        for (number, swap, _), result in zip(asked, await self._ask(requests), strict=True):
+        for (number, swap, _), result in zip(questions, await self._ask(requests), strict=True):
             if spent is not None:
                 spent.append(_verification(result.usage))
             for completion in result.completions:
@@ -205,12 +205,12 @@ class RunJudge:
 
     async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
         """For each step the expected answer for the state after it: one call per criterion and repeat."""
-        asked = [
+        questions = [
             (item, criterion) for item in items if item.trace.steps for criterion in self.rubric.criteria
         ]
-        requests = [self._request(self.rubric.progress_prompt(*pair), self.repeats) for pair in asked]
+        requests = [self._request(self.rubric.progress_prompt(*pair), self.repeats) for pair in questions]
         by_trace: dict[str, list[SampleResult]] = {}
-        for (item, _), result in zip(asked, await self._ask(requests), strict=True):
+        for (item, _), result in zip(questions, await self._ask(requests), strict=True):
             by_trace.setdefault(item.trace.id, []).append(result)
         return [self._labels(item, by_trace.get(item.trace.id, [])) for item in items]
 
@@ -314,12 +314,14 @@ async def hold_tournament(
     await play(ring)
     means = [fmean(row) if row else 0.0 for row in won]
     leaders = sorted(range(len(runs)), key=lambda run: (-means[run], run))[:pivots]
-    others = [run for run in range(len(runs)) if run not in leaders]
-    rest = [(run, leader) for run in others for leader in leaders] + list(combinations(sorted(leaders), 2))
-    await play(rest)
+    followers = [run for run in range(len(runs)) if run not in leaders]
+    pairs = [(run, leader) for run in followers for leader in leaders] + list(
+        combinations(sorted(leaders), 2)
+    )
+    await play(pairs)
     return Tournament(
         preferences=tuple(fmean(row) if row else None for row in won),
-        comparisons=len(ring) + len(rest),
+        comparisons=len(ring) + len(pairs),
         usage=sum(spent, Usage()),
     )
 

@@ -54,14 +54,14 @@ def turn_rewards(
 
 
 def _reward(scores: Sequence[float | None], rule: TurnRule) -> float | None:
-    known = [score for score in scores if score is not None]
-    if not known or (rule == "last" and scores[-1] is None):
+    finite = [score for score in scores if score is not None]
+    if not finite or (rule == "last" and scores[-1] is None):
         return None
     if rule == "last":
-        return known[-1]
-    if len(known) < len(scores) and (rule == "mean" or min(known) > 0):
+        return finite[-1]
+    if len(finite) < len(scores) and (rule == "mean" or min(finite) > 0):
         return None
-    return min(known) if rule == "lowest" else math.fsum(known) / len(known)
+    return min(finite) if rule == "lowest" else math.fsum(finite) / len(finite)
 
 
 def _first_error(turns: Sequence[Sequence[float | None]]) -> list[float | None]:

@@ -430,7 +430,7 @@ class JudgeScores(Method):
         return super().config(label) | {"criteria": labelling.Rubric.named(self.rubric).model_dump()}
 
     def items(self, label: Label) -> Any:
-        """Traces, those of a problem together."""
+        """Traces; for a tournament all runs of a task lie together."""
         items = super().items(label)
         if self.ask == "tournament":
             order = [item.trace.problem_id for item in items]
@@ -446,18 +446,14 @@ class JudgeScores(Method):
             runs = Counter(item.trace.problem_id for item in items).values()
             questions = sum(labelling.comparisons(count, self.pivots) for count in runs)
 
-        def text_of(item: ProblemTrace) -> str:
-            if self.ask == "tournament":
-                return rubric.pair_prompt(item, item, first)
-            return rubric.progress_prompt(item, first)
+        def text_of(number: int) -> str:
+            item = items[number % len(items)]
+            pair = self.ask == "tournament"
+            return rubric.pair_prompt(item, item, first) if pair else rubric.progress_prompt(item, first)
 
-        one = predict_usage(items, text_of, replies=1, max_tokens=label.sampled.max_tokens)
-        times = questions * len(rubric.criteria) * self.repeats
-        usage = Usage(
-            prompt_tokens=one.prompt_tokens * times // len(items),
-            completion_tokens=label.sampled.max_tokens * times,
-            calls=times,
-        )
+        prompts = range(questions * len(rubric.criteria))
+        most = label.sampled.max_tokens
+        usage = predict_usage(prompts, text_of, replies=self.repeats, max_tokens=most)
         what = f"{questions:,} questions by {len(rubric.criteria)} criteria, {self.repeats} replies each"
         say_prediction(what, usage, label.rates)
 
