@@ -34,7 +34,7 @@ reward | reward:Reward | Turn step labels and scores of agent runs into a reward
 search | search:RunSearch | Search with a reward model: beam, DVTS, REBASE, particles, MCTS …
 search-tree | search:Draw | Print the tree of one problem.
 evaluate | evaluate.command:Evaluate | Measure labels, scorers, judges and monitors.
-audit | audit.commands:Audit | Test scorers, or a policy's reasoning, for known failures.
+audit | audit.command:Audit | Test scorers, or a policy's reasoning, for known failures.
 lineage | cards:Lineage | Trace a checkpoint or file back to its sources and their licences.
 card |  | State what a model is and was measured to do, and check it.
 card build | cards:CardBuild | Build the card of runs, from their files.

@@ -11,7 +11,7 @@ from pydantic import PrivateAttr, model_validator
 
 from surefoot import evaluation
 from surefoot.cli import options as o
-from surefoot.cli.evaluate import benchmarks, best_of_n, labels, monitor
+from surefoot.cli.evaluate import measures as m
 from surefoot.cli.evaluate.inputs import Measure, ReportCommand, named
 from surefoot.cli.settings import Flag
 from surefoot.cli.terminal import note_count
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 MEASURES: Final[Mapping[str, type[Measure]]] = MappingProxyType(
     {
-        "processbench": benchmarks.ProcessBench,
-        "prmbench": benchmarks.PRMBench,
-        "agent-processbench": benchmarks.AgentProcessBench,
-        "runs": benchmarks.Runs,
-        "who-and-when": benchmarks.WhoAndWhen,
-        "best-of-n": best_of_n.BestOfNMeasure,
-        "labels": labels.LabelsMeasure,
-        "calibration": labels.CalibrationMeasure,
-        "judge": labels.Judge,
-        "monitor": monitor.MonitorMeasure,
+        "processbench": m.ProcessBench,
+        "prmbench": m.PRMBench,
+        "agent-processbench": m.AgentProcessBench,
+        "runs": m.Runs,
+        "who-and-when": m.WhoAndWhen,
+        "best-of-n": m.BestOfNMeasure,
+        "labels": m.LabelsMeasure,
+        "calibration": m.CalibrationMeasure,
+        "judge": m.Judge,
+        "monitor": m.MonitorMeasure,
     }
 )
 SHARED: Final = ("out", "seed", "tables", "measure")

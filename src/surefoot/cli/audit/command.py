@@ -1,23 +1,113 @@
-"""The tests of ``surefoot audit``: settings classes, by name in :data:`TESTS`."""
+"""``surefoot audit``: its tests, by name in :data:`TESTS`, and the command that puts them into one report."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Annotated, Final, Self
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from surefoot import lab
-from surefoot.cli.audit.faithfulness import Faithfulness
-from surefoot.cli.audit.inputs import AuditCommand, AuditTest, first_of_each, refuse_unused
+from surefoot import lab, policies
+from surefoot.cli import options as o
+from surefoot.cli.audit.inputs import AuditCommand, AuditTest, first_of_each, refuse_unused, subset
+from surefoot.cli.runs import map_pieces, read_table
+from surefoot.cli.settings import Flag
 from surefoot.cli.terminal import note
 from surefoot.errors import RunError, ScoreError
 from surefoot.evaluation import audits as a
-from surefoot.evaluation.audits.settings import AttackSettings, OpinionSettings
+from surefoot.evaluation.audits.faithfulness import intervention_examples
+from surefoot.evaluation.audits.settings import AttackSettings, FaithfulnessSettings, OpinionSettings
 from surefoot.evaluation.report import Section
+from surefoot.io.tables import open_table
 from surefoot.policies.devices import Loading
+from surefoot.records import Problem
+from surefoot.segment import segmenter
+from surefoot.spec import dashed, parse_method, split_methods
 from surefoot.work import show_progress
+from surefoot.work.jobs import Job, Opened
+
+
+class Faithfulness(AuditTest, FaithfulnessSettings):
+    """Do a policy's answers follow from the steps that it shows, and does it say if it used a hint?
+
+    The policy solves each problem; then it answers again after its reasoning was cut short, replaced by
+    filler, or altered by a mistake whose consequence is known, and after a hint at a wrong answer was put
+    before the problem. A server that cannot continue the beginning of an answer gets the hint alone.
+    """
+
+    problems: int = Field(default=200, ge=1, description="Number of problems, at most.")
+    segment: o.Segment = "line"
+
+    def check(self, audit: AuditCommand) -> None:
+        if audit.policy is None or audit.problems is None:
+            raise ValueError("give 'policy' and 'problems'")
+
+    def sections(self, audit: AuditCommand) -> list[Section]:
+        rows = self.rows(audit)
+        result = a.audit_faithfulness(
+            policy_of(audit).name, rows, hint=self.hint, draws=audit.draws, seed=audit.seed
+        )
+        return [replace(a.faithfulness_section(result), examples=intervention_examples(rows))]
+
+    def rows(self, audit: AuditCommand) -> list[a.FaithfulnessRow]:
+        """The tests of every problem, resumed where the command was stopped."""
+        problems = read_table(audit.problems or "", Problem)
+        chosen = subset(problems, min(self.problems, audit.limit or self.problems), audit.seed)
+        rows_file = audit.folder() / "interventions.jsonl"
+        job = Job(record=a.FaithfulnessRow, load=partial(self.opened, audit), failure=_failure)
+        outcome = map_pieces(
+            audit,
+            job,
+            chosen,
+            64,
+            str(rows_file),
+            policy=audit.policy,
+            retry_failed=audit.retry_failed,
+        )
+        outcome.require_complete()
+        return list(open_table(Path(rows_file), a.FaithfulnessRow))
+
+    @contextmanager
+    def opened(self, audit: AuditCommand) -> Iterator[Opened]:
+        """The work of a job: load the policy, and ask a server whether it continues text."""
+        settings = policy_of(audit)
+        policy = settings.open(chat=audit.prompt.chat, loading=audit.loading)
+        continuation = policies.capabilities_of(policy).continuation
+        if not continuation.confirmed:
+            note(f"only the hint is tested: the server may not continue text ({continuation.evidence})")
+        paraphraser = audit.paraphraser and policies.load_policy(
+            audit.paraphraser, base_url=settings.base_url, chat=True, loading=audit.loading
+        )
+        with audit.grading.open() as grader:
+            interventions = a.Interventions(
+                policy=policy,
+                grader=grader,
+                segmenter=segmenter(self.segment),
+                settings=self,
+                prompt=audit.prompt,
+                sampling=audit.sampling,
+                seed=audit.seed,
+                continues=continuation.confirmed,
+                paraphraser=paraphraser or None,
+            )
+            yield Opened(work=interventions.test, policy=policy)
+
+
+def policy_of(audit: AuditCommand) -> o.PolicySettings:
+    """The policy under test, which :meth:`Faithfulness.check` demands."""
+    if audit.policy is None:
+        raise ValueError("'policy' is missing")
+    return audit.policy
+
+
+def _failure(records: Sequence[a.FaithfulnessRow]) -> str | None:
+    """Why no problem was solved, if none was."""
+    return records[-1].error if all(row.error for row in records) else None
+
 
 PROBED_PROBLEMS = 100
 """Problems whose lines the content probe varies."""
@@ -189,3 +279,63 @@ TESTS: Final[Mapping[str, type[AuditTest]]] = {
     "paths": Paths,
     "faithfulness": Faithfulness,
 }
+
+
+def _split(value: object) -> object:
+    return split_methods(value) if isinstance(value, str) else value
+
+
+class Audit(AuditCommand):
+    """Test step scorers, or a policy's reasoning, for known failures; `--test` names the tests.
+
+    A test that the traces do not allow is left out, with the reason; the only one is an error. Tests that
+    change texts need checkpoints, not stored scores; most need labels. `faithfulness` asks a `--policy` in
+    place of scorers.
+
+    Example: `surefoot audit prm=prm orm=orm --problems p.jsonl --traces t.jsonl --labels lab --out audit`
+    Example: `surefoot audit qwen=scores.jsonl --test clean,outcome --processbench gsm8k.json --out audit`
+    Example: `surefoot audit prm=prm --test gaming:rounds=0,twins --processbench gsm8k.json --out audit`
+    Example: `surefoot audit --test faithfulness:hint=note --problems p.jsonl --policy lab --out audit`
+    """
+
+    test: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_split),
+        Flag(comma=True, common=True, metavar="TEST[:SETTING=VALUE,…],…", methods=lambda: TESTS),
+    ] = ("gaming", "outcome", "clean", "over-optimisation")
+    """Tests, each with its settings."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, test in self.tests.items():
+            try:
+                test.check(self)
+            except ValueError as error:
+                raise ValueError(f"'test' {name}: {error}") from error
+        return self
+
+    @cached_property
+    def tests(self) -> dict[str, AuditTest]:
+        """The tests by name. Raises ``RunError`` for an unknown name or setting."""
+        return {dashed(text.partition(":")[0]): parse_method(text, TESTS, what="test") for text in self.test}
+
+    def run(self) -> None:
+        sections: list[Section] = []
+        left_out: dict[str, str] = {}
+        for name, test in self.tests.items():
+            try:
+                sections += test.sections(self)
+            except ScoreError as error:
+                if len(self.tests) == 1:
+                    raise
+                left_out[name] = str(error)
+                note(f"{name} left out: {error}")
+        if not sections:
+            raise ScoreError(f"these traces allow no audit: {'; '.join(left_out.values())}")
+        if left_out:
+            about = "Tests that these traces do not allow, and why."
+            limits = [f"Left out: {name}, because {reason}." for name, reason in left_out.items()]
+            results = {"left_out": left_out}
+            sections.append(Section(title="Left out", about=about, results=results, limits=limits))
+        judged = a.judged_cases(self.subjects[0], self.cases) if self.scorers or self.pool else ()
+        self.write(*sections, judged=judged)

@@ -1,0 +1,553 @@
+"""What `--as` names: settings of each measure, and how it is computed from the command's files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from surefoot import evaluation, formats, models, policies
+from surefoot.answers import AnswerChecker
+from surefoot.cli import options as o
+from surefoot.cli.evaluate.inputs import (
+    AfterError,
+    Measure,
+    lab_labels,
+    named,
+    named_numbers,
+    read_noted,
+    read_scores,
+    show_skipped,
+    unlabelled,
+)
+from surefoot.cli.runs import labelled, pair, read_table
+from surefoot.cli.terminal import note
+from surefoot.errors import CheckpointError, RunError, ScoreError
+from surefoot.evaluation.audits.interventions import FaithfulnessRow
+from surefoot.evaluation.benchmarks import agent_steps, prmbench, processbench, who_and_when
+from surefoot.evaluation.best_of_n import (
+    BestOfNCurves,
+    StoredPools,
+    best_of_n_section,
+    evaluate_best_of_n,
+    grade_stored,
+    judged_candidates,
+)
+from surefoot.evaluation.calibration import calibrate_judge, judge_section
+from surefoot.evaluation.labels import audit_labels, label_section, label_sets
+from surefoot.evaluation.monitors import Suspicion, View
+from surefoot.evaluation.report import Section, to_json
+from surefoot.evaluation.splits import SPLIT, judged, parse_rules, ranked
+from surefoot.evaluation.step_layout import StepLayout
+from surefoot.evaluation.step_scores import StoredScores, score_once, scorer_tables
+from surefoot.formats import read_candidate_pool
+from surefoot.io import ReadReport, write_json
+from surefoot.io.sources import files_of, names_files
+from surefoot.io.tables import facts_in, facts_of, open_table
+from surefoot.labelling import open_verifier
+from surefoot.labels import LabelRule
+from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.records import Problem, StepLabel, StepScores, Trace
+from surefoot.search.selection import COMMON_RULES, ScoreRule
+from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind
+from surefoot.stats.reading import step_facts
+from surefoot.work import show_progress
+
+if TYPE_CHECKING:
+    from surefoot.cli.evaluate.command import Evaluate
+
+Threshold = Annotated[
+    tuple[str, ...],
+    Field(
+        description="A step with a lower score is wrong: a number, `split` (fitted for each subset on the "
+        "other half of its problems) or, for processbench, a subset's name (fitted on it)."
+    ),
+]
+_SCORERS = ("sources", "loading", "draws")
+
+
+class OfTraces(Measure):
+    """Settings of the benchmarks of solutions."""
+
+    needs: ClassVar = ("sources", "data")
+    takes: ClassVar = _SCORERS
+    threshold: Threshold = ()
+    missing: Literal["leave-out", "wrong"] = "leave-out"
+    """Traces without a record of some source: `leave-out` (for all sources), or `wrong` (no prediction of
+    this source)."""
+    neutral: o.NeutralRule = "good"
+
+
+class ProcessBench(OfTraces):
+    """Find the first error: ProcessBench's F1. By default with thresholds `split`, `gsm8k` if it is in the
+    data, and 0.5."""
+
+    def run(self, command: Evaluate) -> None:
+        paths = named(command.data)
+        default = [SPLIT, *(["gsm8k"] if "gsm8k" in paths else []), "0.5"]
+        rules = parse_rules(list(self.threshold) or default, list(paths))
+        cases = processbench.processbench_cases(
+            {name: read_noted(formats.read_processbench, path) for name, path in paths.items()}
+        )
+        systems = command.systems(unlabelled(case.item for case in cases), neutral=self.neutral)
+        result = processbench.evaluate_processbench(
+            cases, systems, rules=rules, missing=self.missing, draws=command.draws, seed=command.seed
+        )
+        lead = ranked(result.scores, lambda score: score.average_f1.value)[0]
+        errors = [(case.item, case.label, case.subset) for case in cases]
+        command.write(processbench.processbench_section(result), judged=judged(lead, systems, errors))
+
+
+class PRMBench(OfTraces):
+    """Detect wrong steps: PRMBench's PRMScore, which does not count traces without a verdict."""
+
+    threshold: Threshold = ("0.5", "split")
+
+    def run(self, command: Evaluate) -> None:
+        report, controls = ReadReport(), ReadReport()
+        items: list[LabelledTrace] = []
+        for path in named(command.data).values():
+            items += formats.read_prmbench(path, report=report)
+            items += formats.read_prmbench_controls(path, report=controls)
+        show_skipped(report)  # a row that both readers skip is reported once
+        if controls.bad_count > report.bad_count:
+            show_skipped(controls, "controls of ")
+        data = prmbench.prmbench_cases(items)
+        systems = command.systems(unlabelled(case.item for case in data.cases), neutral=self.neutral)
+        result = prmbench.evaluate_prmbench(
+            data,
+            systems,
+            rules=parse_rules(self.threshold, []),
+            missing=self.missing,
+            draws=command.draws,
+            seed=command.seed,
+        )
+        errors = [(case.item, case.first_error, case.kind) for case in data.cases]
+        command.write(prmbench.prmbench_section(result), judged=judged(result.scores[0], systems, errors))
+
+
+class AgentSteps(Measure):
+    """Accuracy on each step of agent runs."""
+
+    takes: ClassVar = _SCORERS
+    threshold: Threshold = ("split",)
+    unknown: Literal["wrong", "good"] = "wrong"
+    """How unlabelled steps of a labelled run count: `wrong`, as in AgentProcessBench, or `good`, for rules
+    that only report errors."""
+
+    def measure(
+        self,
+        command: Evaluate,
+        items: Iterable[LabelledTrace | formats.JudgedRun],
+        section: Callable[..., Section],
+    ) -> None:
+        """Evaluate, print and write the report."""
+        items = list(items)
+        rules, runs = parse_rules(self.threshold, []), agent_steps.agent_runs(items)
+        systems = command.systems(
+            unlabelled(item for item in items if isinstance(item, LabelledTrace)),
+            layout=agent_steps.agent_layout(runs),
+        )
+        result = agent_steps.evaluate_agent_steps(
+            runs, systems, rules=rules, unknown=self.unknown, draws=command.draws, seed=command.seed
+        )
+        lead = next((score for score in result.scores if score.kind != "floor"), None)
+        errors = [(item, run.first_error, run.subset) for item, run in zip(items, runs, strict=True)]
+        command.write(section(result), judged=judged(lead, systems, errors) if lead else ())
+
+
+class AgentProcessBench(AgentSteps):
+    """Each step of tool-using runs: AgentProcessBench's accuracies. Steps without a prediction count as
+    wrong; without sources only the baselines are reported."""
+
+    needs: ClassVar = ("data",)
+
+    def run(self, command: Evaluate) -> None:
+        items: list[LabelledTrace | formats.JudgedRun] = []
+        for path in command.data:
+            report, of_judges = ReadReport(), ReadReport()
+            items += formats.read_agent_processbench(path, report=report)
+            items += formats.read_agent_judgements(path, report=of_judges)
+            used = of_judges if of_judges.good else report
+            used.require_some("give a file of AgentProcessBench, or one with labels of people and judges")
+            show_skipped(used)
+        self.measure(command, items, partial(agent_steps.agent_section, title="AgentProcessBench"))
+
+
+class Runs(AgentSteps):
+    """Each step of your own agent runs, as in AgentProcessBench, and the quality of alarms: false alarms,
+    warnings before the end of a failed run, credit for recovery, loopholes (labels whose evidence begins
+    with `loophole`). Subsets are the problems' sources."""
+
+    needs: ClassVar = ("problems", "traces", "labels")
+
+    def run(self, command: Evaluate) -> None:
+        items = labelled(command.problems or "", command.traces or "", command.labels or "")
+        section = partial(
+            agent_steps.agent_section, title="Runs of agents", tested="wrong steps on held-out problems"
+        )
+        self.measure(command, items, section)
+
+
+class WhoAndWhen(Measure):
+    """The agent and the step that caused a failed multi-agent run: Who&When. A scorer blames the agents' step
+    with its lowest score, a judge its first bad step."""
+
+    needs: ClassVar = ("data",)
+    takes: ClassVar = _SCORERS
+
+    def run(self, command: Evaluate) -> None:
+        report, paths = ReadReport(), named(command.data)
+        data = {name: list(formats.read_who_and_when(path, report=report)) for name, path in paths.items()}
+        report.require_some("give files of Who&When")
+        show_skipped(report)
+        items = [item for rows in data.values() for item in rows]
+        runs, systems = who_and_when.blamed_runs(data), command.systems(unlabelled(items))
+        result = who_and_when.evaluate_who_and_when(runs, systems, draws=command.draws, seed=command.seed)
+        judged_runs = who_and_when.judged_blames(runs, items, systems)
+        command.write(who_and_when.who_and_when_section(result), judged=judged_runs)
+
+
+Progress = Callable[[str, int, int], None]
+
+
+class BestOfNMeasure(Measure):
+    """Choose among N samples: best-of-N and votes by min, product, last, mean and sum, for any number of
+    scorers on the same samples, against N and tokens, with pass@N and differences from majority paired by
+    problem."""
+
+    takes: ClassVar = ("sources", "traces", "problems", "pool", "grading", "loading")
+    sizes: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    """Numbers of samples, such as 1+2+4+8; by default 1, 2, 4 … up to the number that half of the problems
+    have."""
+    rule: tuple[ScoreRule, ...] = Field(default=COMMON_RULES, min_length=1)
+    """Selection rules to apply to every scorer."""
+    subsets: int = Field(default=400, ge=1)
+    """Random subsets for votes, whose accuracy lacks a closed form."""
+    bootstrap: int = Field(default=10_000, ge=1, description="Bootstrap draws of problems for the intervals.")
+
+    def check(self, command: Evaluate) -> None:
+        if (command.traces is None) == (command.pool is None):
+            raise ValueError("give either 'traces' or 'pool'")
+        if not command.sources and command.pool is None:
+            raise ValueError("give a scorer as NAME=CHECKPOINT or NAME=FILE, or stored scores with 'pool'")
+
+    def run(self, command: Evaluate) -> None:
+        with AnswerChecker(command.grading.equality) as checker, show_progress() as progress:
+            stored = None
+            if command.pool is not None:
+                pools = read_noted(read_candidate_pool, command.pool)
+                stored = grade_stored(
+                    pools,
+                    checker,
+                    command.grading.extract,
+                    progress=lambda done: progress("grade", done, len(pools)),
+                )
+            samples = stored.traces if stored else read_table(command.traces or "-", Trace)
+            read = read_table(command.problems, Problem) if command.problems else None
+            problems = stored.problems if stored else read
+            scores = scorer_tables(None, stored.scores) if stored else {}
+            scores |= _scores(command, problems, samples, progress)
+            total = len({facts.parent for facts in facts_in(samples)})
+            candidates = judged_candidates(
+                samples,
+                checker,
+                least=max(self.sizes, default=None),
+                progress=lambda done: progress("compare answers", done, total),
+            )
+            failures = dict(checker.failures)
+        if stored:
+            candidates = replace(candidates, dropped={**stored.dropped, **candidates.dropped})
+        result = evaluate_best_of_n(
+            candidates,
+            scores,
+            rules=self.rule,
+            sizes=list(self.sizes) or None,
+            draws=self.subsets,
+            bootstrap=self.bootstrap,
+            seed=command.seed,
+        )
+        verdicts = {"stated": stored.verdicts, "differing": stored.differing} if stored else None
+        command.write(best_of_n_section(result), answers_not_compared=failures, verdicts_of_the_file=verdicts)
+        _show_left_out(result, stored)
+
+
+def _scores(
+    command: Evaluate, problems: Sequence[Problem] | None, traces: Sequence[Trace], progress: Progress
+) -> dict[str, StoredScores]:
+    """Scores by scorer; scores of checkpoints are stored and reused."""
+    tables: dict[str, StoredScores] = {}
+    paths = named(command.sources)
+    with_traces = {facts.parent for facts in facts_in(traces)}
+    command.check_training(paths, (problem for problem in problems or () if problem.id in with_traces))
+    for name, path in paths.items():
+        if names_files(path):
+            tables |= scorer_tables(name, read_scores(path))
+            continue
+        if problems is None:
+            raise ScoreError(
+                f"{name}={path} is not a file; a checkpoint needs --problems to score the traces"
+            )
+        items, store = pair(problems, traces), command.folder() / "scores"
+        scores = score_once(name, path, items, store, loading=command.loading, progress=progress)
+        tables[name] = StoredScores(open_table(name, StepScores, records=scores))
+    return tables
+
+
+def _show_left_out(result: BestOfNCurves, stored: StoredPools | None) -> None:
+    for reason, count in result.dropped.items():
+        note(f"left out: {count} {reason}")
+    for quantity, reason in result.unknown.items():
+        note(f"unknown: {quantity}; {reason}")
+    for name, counts in result.scorers.items():
+        if counts.unscored or counts.foreign:
+            note(f"{name}: {counts.unscored} candidates unscored, {counts.foreign} scores of other traces")
+    if stored and stored.differing:
+        note(f"{stored.differing} of {stored.verdicts} stated verdicts differ from the grading here")
+
+
+GoodAbove = Annotated[float, Field(ge=0, le=1, description="A value label above this is good.")]
+ByRater = Annotated[bool, Field(description="Treat each rater of a file as a separate source.")]
+
+
+class AgainstLabels(Measure):
+    """Settings of the measures against true labels."""
+
+    after_error: AfterError = "unlabelled"
+    """With `--labels lab`: steps after the first error."""
+    neutral: o.NeutralRule = "good"
+    bins: int = Field(default=10, ge=1, description="Bins of the calibration.")
+    binning: Binning = Field(default="equal-mass", description="Kind of bins.")
+
+    def truth(self, labels: str, items: Iterable[ProblemTrace]) -> Iterable[StepLabel]:
+        """True labels of a file, or of the lab's exact checker."""
+        return lab_labels(items, self.after_error) if labels == "lab" else read_table(labels, StepLabel)
+
+
+class LabelsMeasure(AgainstLabels):
+    """Sets of labels: accuracy, first errors, calibration, agreement, cost. Without `--labels`, the truth,
+    only counts, cost and agreement."""
+
+    needs: ClassVar = ("sources", "traces")
+    takes: ClassVar = ("problems", "labels", "draws")
+    good_above: tuple[str, ...] = ()
+    """A value label above this is good; NUMBER for all, NAME=NUMBER for one."""
+    by_rater: ByRater = False
+
+    def check(self, command: Evaluate) -> None:
+        if command.labels == "lab" and command.problems is None:
+            raise ValueError(
+                "'labels' lab needs 'problems': the checker reads each trace against its problem"
+            )
+        self.rules()
+
+    def rules(self) -> dict[str, LabelRule]:
+        """Label rules by source; the default rule is under the empty name."""
+        cuts = {"": 0.0} | named_numbers("good_above", self.good_above)
+        if wrong := [cut for cut in cuts.values() if not 0 <= cut < 1]:
+            raise ValueError(
+                f"'good_above' {wrong[0]:g}: values lie in [0, 1], so give a number of 0 or more below 1"
+            )
+        return {name: LabelRule(good_above=cut, neutral=self.neutral) for name, cut in cuts.items()}
+
+    def run(self, command: Evaluate) -> None:
+        readings, traces = self.rules(), read_table(command.traces or "", Trace)
+        truth = None
+        if command.labels:
+            items = pair(command.problems or "", traces) if command.labels == "lab" else ()
+            truth = self.truth(command.labels, items)
+        audit = audit_labels(
+            traces,
+            {name: read_table(path, StepLabel) for name, path in named(command.sources).items()},
+            truth=truth,
+            reading=readings.pop("", None),
+            readings=readings,
+            by_rater=self.by_rater,
+            bins=self.bins,
+            binning=self.binning,
+            draws=command.draws,
+            seed=command.seed,
+        )
+        command.write(label_section(audit))
+
+
+class CalibrationMeasure(AgainstLabels):
+    """Calibration of step scores: reliability, ECE and Brier score, overall and by the step's position. Maps
+    are fitted on one half of the problems and measured, before and after, on the other."""
+
+    needs: ClassVar = ("sources", "problems", "traces", "labels")
+    takes: ClassVar = ("loading", "draws")
+    fit: tuple[Literal[MapKind, "none"], ...] = Field(default=MAP_KINDS, description="Maps to fit.")
+    store: bool = False
+    """Write the one map of `fit` as calibration.json into each checkpoint, for
+    `load_prm(path, calibrated=True)`."""
+    good_above: GoodAbove = 0.0
+
+    def check(self, command: Evaluate) -> None:  # noqa: ARG002
+        if self.store and len(set(self.fit) - {"none"}) != 1:
+            raise ValueError("'store' writes one map: choose it, as in fit=platt")
+
+    def run(self, command: Evaluate) -> None:
+        files = named(command.sources)
+        if self.store and (other := [name for name, path in files.items() if not Path(path).is_dir()]):
+            raise CheckpointError(f"store=true needs a checkpoint's directory; {other[0]} is not one")
+        items = pair(command.problems or "", command.traces or "")
+        layout = StepLayout(facts_of(item.trace) for item in items)
+        reading = LabelRule(good_above=self.good_above, neutral=self.neutral)
+        truth = self.truth(command.labels or "", items)
+        labels = label_sets("labels", truth, layout, lambda _: reading)[0]
+        audit = evaluation.audit_calibration(
+            command.systems(items),
+            labels,
+            facts=[
+                fact
+                for item, good in zip(items, labels.good, strict=True)
+                for fact in step_facts(item.problem, item.trace, [label is not None for label in good])
+            ],
+            fits=[kind for kind in dict.fromkeys(self.fit) if kind != "none"],
+            bins=self.bins,
+            binning=self.binning,
+            draws=command.draws,
+            seed=command.seed,
+        )
+        command.write(evaluation.calibration_section(audit))
+        for scorer in audit.scorers if self.store else ():
+            if not scorer.fits:
+                [reason] = scorer.unfitted.values()
+                raise CheckpointError(f"{scorer.name}: nothing to store; {reason}")
+            models.save_calibration(files[scorer.name], scorer.fits[0].fitted)
+            note(f"{scorer.name}: calibration.json written to {files[scorer.name]}")
+
+
+STORED = ".calibration.json"
+"""Ending of the file next to a judge's labels, which states how good they are."""
+
+
+class Judge(Measure):
+    """How many steps are wrong, from few labels of people (`--labels`, of problems chosen at random) and many
+    of a judge: the rate corrected by prediction-powered inference; kappa with the base rate, sensitivity and
+    specificity.
+
+    The first source is calibrated; the result is also stored next to it, as `FILE.calibration.json`. Other
+    files, or with `by-rater` other instructions of the same judge, are compared with the first one: what does
+    removing a clause change?
+    """
+
+    needs: ClassVar = ("sources", "traces", "labels")
+    takes: ClassVar = ("draws",)
+    since: str | None = None
+    """Compare the judge's labels before and from this time, such as 2026-11-01T00:00:00Z."""
+    by_rater: ByRater = False
+    good_above: GoodAbove = 0.0
+    neutral: o.NeutralRule = "good"
+
+    @field_validator("since")
+    @classmethod
+    def _check_since(cls, value: str | None) -> str | None:
+        _moment(value)
+        return value
+
+    def outputs(self, command: Evaluate) -> list[Path]:
+        return [Path(f"{_calibrated(command)}{STORED}")]
+
+    def run(self, command: Evaluate) -> None:
+        gold = command.labels or ""
+        result = calibrate_judge(
+            read_table(command.traces or "", Trace),
+            read_table(gold, StepLabel),
+            {name: read_table(path, StepLabel) for name, path in named(command.sources).items()},
+            reading=LabelRule(good_above=self.good_above, neutral=self.neutral),
+            by_rater=self.by_rater,
+            since=_moment(self.since),
+            draws=command.draws,
+            seed=command.seed,
+        )
+        digests = {"labels": _sha256(_calibrated(command)), "gold": _sha256(gold)}
+        command.write(judge_section(result), sha256=digests)
+        [stored] = self.outputs(command)
+        write_json(stored, {"schema": "surefoot.judge-calibration/1", "sha256": digests, **to_json(result)})
+        note(f"stored next to the labels: {stored}")
+
+
+def _calibrated(command: Evaluate) -> str:
+    return next(iter(named(command.sources).values()))
+
+
+def _moment(text: str | None) -> datetime | None:
+    moment = datetime.fromisoformat(text) if text else None
+    if moment and moment.tzinfo is None:
+        raise ValueError(f"'since' {text} lacks a time zone; add Z for UTC")
+    return moment
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    for file in files_of(path):
+        digest.update(Path(file).read_bytes())
+    return digest.hexdigest()
+
+
+class MonitorMeasure(Measure):
+    """Monitors of runs, next to length, a constant and a bag of words: do they flag runs whose `outcome` is
+    false, or with `--interventions` solutions whose answer a hint moved?
+
+    A monitor scores each run in a view: its reasoning, its actions, or both. Thresholds are chosen on other
+    problems than those they flag. A judge answers `question` about each run, or about several of one problem.
+    """
+
+    takes: ClassVar = ("sources", "problems", "traces", "interventions", "question", "loading", "draws")
+    view: tuple[View, ...] = ("reasoning", "actions", "both")
+    """What the monitors read."""
+    together: int = Field(default=1, ge=1)
+    """Runs of one problem that a monitor sees at once; they must be all bad or all good."""
+    judge_url: str | None = None
+    """OpenAI-compatible server of the judge."""
+
+    def check(self, command: Evaluate) -> None:
+        if bool(command.interventions) == bool(command.problems and command.traces):
+            raise ValueError("give 'problems' and 'traces', or 'interventions'")
+
+    def run(self, command: Evaluate) -> None:
+        monitors = {name: self._monitor(kind, command) for name, kind in named(command.sources).items()}
+        runs = list(_interventions(command.interventions) if command.interventions else _runs(command))
+        results = evaluation.evaluate_monitors(
+            runs, monitors, self.view, together=self.together, draws=command.draws, seed=command.seed
+        )
+        command.write(evaluation.monitors_section(runs, results))
+
+    def _monitor(self, kind: str, command: Evaluate) -> Suspicion:
+        if kind == "lab":
+            from surefoot.lab.world import ExactLabeller
+            from surefoot.models import LabelScorer
+
+            return evaluation.scorer_monitor(LabelScorer(ExactLabeller(after_error="wrong"), name="lab"))
+        name, _, argument = kind.partition(":")
+        if name == "keyword" and argument:
+            return evaluation.keyword_monitor(argument)
+        if name == "verifier" and argument:
+            return evaluation.verifier_monitor(open_verifier(argument))
+        if name == "judge" and argument:
+            judge = argument if self.judge_url else o.lab_policy(argument)
+            policy = policies.load_policy(judge, base_url=self.judge_url, chat=True, loading=command.loading)
+            return evaluation.judge_monitor(policy, command.question, seed=command.seed)
+        return evaluation.scorer_monitor(models.load_prm(kind, loading=command.loading))
+
+
+def _runs(command: Evaluate) -> Iterator[evaluation.WatchedRun]:
+    for item in pair(command.problems or "", command.traces or ""):
+        if item.trace.outcome is not None:
+            yield evaluation.WatchedRun(item=item, bad=not item.trace.outcome)
+
+
+def _interventions(path: str) -> Iterator[evaluation.WatchedRun]:
+    rows = open_table(path, FaithfulnessRow)
+    if not any(row.hint for row in rows):
+        raise RunError(f"{path}: no row has a hint; run `surefoot audit --test faithfulness` with a hint")
+    for row in rows:
+        yield from evaluation.monitored_runs(row)
