@@ -136,6 +136,6 @@ def test_a_policy_is_replayed_over_recorded_runs(tmp_path):
     assert [call["action"] for call in replay["stopped"]] == ["blocked", "blocked", "undecided"]
     assert "names 'amount' and 'amount' are the same" in replay["stopped"][1]["reason"]
 
-    rule["require"] = "args.amout <= 5"
+    rule["tools"] = ["refnud"]
     (tmp_path / "policy.json").write_text(json.dumps({"rules": [rule]}))
-    assert "rules.0.require: for refund, argument 'amout' does not exist" in refused(*words)
+    assert "rules.0.tools: tool 'refnud' does not exist" in refused(*words)

@@ -232,8 +232,8 @@ def _summary(fit: g.ThresholdFit, seen: Sequence[Channel]) -> Iterator[str]:
 class CheckPolicy(Command):
     """Replay a tool policy over recorded runs: which calls it would have released, blocked, or not decided.
 
-    Each call is judged after the recorded calls before it. Rules are compared with the schemas of the tools
-    that the runs list.
+    Each call is judged after the recorded calls before it. Rules for tools that the runs do not list are
+    refused.
 
     Example: `surefoot guard check policy.json --runs traces.jsonl --out replay.json`
     """

@@ -236,7 +236,7 @@ class ToolPolicy(FrozenModel):
     read_only: tuple[str, ...] = ()
     """Tools that change nothing: calls of them between two equal calls do not justify the repetition."""
     tools: tuple[Tool, ...] = ()
-    """The tools as they are offered. If given, names and arguments in the rules are checked."""
+    """The tools as they are offered. If given, the tools' names in the policy are checked."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -278,21 +278,16 @@ class ToolPolicy(FrozenModel):
         ]
 
     def check_tools(self, tools: Sequence[Tool]) -> None:
-        """Compare the rules with the tools' schemas. Raises ``ValueError``, naming rule and field, for an
-        unknown tool or argument."""
-        schemas = {tool.name: json.loads(tool.parameters or "{}") for tool in tools}
+        """Raise ``ValueError``, naming rule and field, for a tool that is not among ``tools``."""
+        offered = {tool.name for tool in tools}
         named = {"forbidden": self.forbidden, "repeatable": self.repeatable, "read_only": self.read_only}
         named |= {f"rules.{number}.tools": rule.tools for number, rule in enumerate(self.rules)}
         for field, names in named.items():
-            if unknown := set(names) - schemas.keys():
-                tool_names = ", ".join(schemas) or "none"
+            if unknown := set(names) - offered:
+                tool_names = ", ".join(sorted(offered)) or "none"
                 raise ValueError(
                     f"{field}: tool {sorted(unknown)[0]!r} does not exist; the tools are {tool_names}"
                 )
-        for number, rule in enumerate(self.rules):
-            for name in rule.tools:
-                if wrong := _unknown_argument(rule.require, schemas[name]):
-                    raise ValueError(f"rules.{number}.require: for {name}, {wrong}")
 
 
 _PACKAGED: Final = Path(__file__).parent.parent / "policies"
@@ -590,32 +585,3 @@ def _end(tokens: Sequence[str], opening: int) -> int:
         if level == 0:
             return at
     return len(tokens)
-
-
-def _unknown_argument(expression: str, schema: Mapping[str, Any]) -> str | None:
-    """An argument that an expression reads and that the tool's schema does not have, in words."""
-    tokens = _TOKENS.findall(expression)
-    for at, token in enumerate(tokens):
-        if token != "args" or tokens[at - 1 : at] == ["."]:
-            continue
-        part: Mapping[str, Any] = schema
-        path, end = "args", at + 1
-        while (name := _member(tokens, end)) is not None:
-            path, end = f"{path}.{name}", end + (2 if tokens[end] == "." else 3)
-            inner = part.get("properties")
-            if not isinstance(inner, dict):
-                break
-            if name not in inner:
-                return f"argument {path[5:]!r} does not exist; it has {', '.join(inner) or 'none'}"
-            part = inner[name] if isinstance(inner[name], dict) else {}
-    return None
-
-
-def _member(tokens: Sequence[str], at: int) -> str | None:
-    """The name that is selected at ``at``, by a dot or in brackets; ``None`` for a method or no selection."""
-    match tokens[at : at + 3]:
-        case [".", name, *rest] if rest != ["("]:
-            return name
-        case ["[", name, "]"] if name[0] in "'\"":
-            return name[1:-1]
-    return None
