@@ -32,7 +32,7 @@ class Information:
     """What the values of traces, labels or scores, have to teach."""
 
     steps: int = 0
-    known: int = 0
+    with_value: int = 0
     zeros: int = 0
     traces: int = 0
     """Traces with two values or more."""
@@ -43,20 +43,20 @@ class Information:
 
     def add(self, values: Sequence[float | None]) -> None:
         """Add the values of a trace's steps; ``None`` = unknown."""
-        known = [value for value in values if value is not None]
-        self.steps, self.known = self.steps + len(values), self.known + len(known)
-        self.zeros += known.count(0)
-        self.traces += len(known) > 1
-        self.varied += len(set(known)) > 1
-        self.low, self.high = min([self.low, *known]), max([self.high, *known])
+        numbers = [value for value in values if value is not None]
+        self.steps, self.with_value = self.steps + len(values), self.with_value + len(numbers)
+        self.zeros += numbers.count(0)
+        self.traces += len(numbers) > 1
+        self.varied += len(set(numbers)) > 1
+        self.low, self.high = min([self.low, *numbers]), max([self.high, *numbers])
 
     @property
     def is_flat(self) -> bool:
         """Whether all of several values are equal, so that they teach nothing."""
-        return self.known >= FEW and self.low == self.high
+        return self.with_value >= FEW and self.low == self.high
 
     def __str__(self) -> str:
-        share = f"a value on {self.known} of {self.steps} steps"
+        share = f"a value on {self.with_value} of {self.steps} steps"
         return f"{share}; values differ within {self.varied} of {self.traces} traces"
 
 

@@ -129,8 +129,8 @@ class Inspect(Command):
             if name == formats.RECORDS:
                 paths |= {_record_class(path): shlex.quote(str(path)) for path in files_of(file)}
         for file, out in outs.items():
-            given = Import(source=file, out=out, reader=self.reader, columns=self.columns)
-            yield shlex.join(command_line(given))
+            command = Import(source=file, out=out, reader=self.reader, columns=self.columns)
+            yield shlex.join(command_line(command))
         contents, problems = inspection.contents, f"--problems {paths[Problem]}"
         if not contents.get("traces"):
             yield f"surefoot sample {paths[Problem]} --policy MODEL --n 4 --out traces.jsonl"

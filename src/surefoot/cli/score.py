@@ -226,10 +226,10 @@ class _Summary:
         note(str(self.information).replace("value", "score"))
         if self.information.is_flat and not may_be_flat:
             raise ScoreError(
-                f"all {self.information.known} steps have the score {self.information.low:g}, which tells no "
-                "step from another; --allow-uninformative accepts this"
+                f"all {self.information.with_value} steps have the score {self.information.low:g}, which tells "
+                "no step from another; --allow-uninformative accepts this"
             )
-        if self._empty and not self.information.known:
+        if self._empty and not self.information.with_value:
             raise ScoreError(
                 f"no step was scored; first trace, {self._empty.trace_id}: {self._empty.unscored_reason}"
             )

@@ -136,10 +136,10 @@ class Select(Command):
                             answers=answers, correct=correct, scores=np.array(values, dtype=float), gate=gates
                         )
                     )
-                    places = {name: at, "majority": SELECTORS["majority"].select(pool), "first": 0}
+                    choices = {name: at, "majority": SELECTORS["majority"].select(pool), "first": 0}
                     costs: dict[str, Sequence[float]] = {
-                        choice: [float(number != place) for number in range(len(group))]
-                        for choice, place in places.items()
+                        choice: [float(number != index) for number in range(len(group))]
+                        for choice, index in choices.items()
                     }
                     costs["shortest"] = [_length(trace) for trace in group]
                     solutions.append(TaskRuns(costs=costs, correct=correct.tolist()))

@@ -151,12 +151,12 @@ class Inspection:
     @property
     def most_suspicious(self) -> tuple[Finding, ...]:
         """The first findings, of each check no more than a few unless the others leave room."""
-        places, of_check = [], Counter[tuple[bool, str]]()
+        ranks, of_check = [], Counter[tuple[bool, str]]()
         for finding in self.all_findings:
             kind = finding.advice, finding.check
             of_check[kind] += 1
-            places.append((finding.advice, of_check[kind] > _PER_CHECK))
-        order = sorted(range(len(places)), key=places.__getitem__)
+            ranks.append((finding.advice, of_check[kind] > _PER_CHECK))
+        order = sorted(range(len(ranks)), key=ranks.__getitem__)
         return tuple(self.all_findings[at] for at in order[:_TOP])
 
     @property
@@ -183,16 +183,16 @@ def inspect_traces(
     ``limit`` bounds the number of traces (0 = all); ``each`` is called with each trace and its findings.
     Traces need steps.
     """
-    contents, checker, first, found = _Contents(), _Checker(), list[Finding](), list[Finding]()
+    contents, checker, first, all_findings = _Contents(), _Checker(), list[Finding](), list[Finding]()
     with_findings = 0
     for imported in _first(items, limit):
         if (item := contents.add(imported)) is not None:
             findings = checker.findings(item)
             first += first_suspicious(findings)
-            found += findings
+            all_findings += findings
             with_findings += bool(findings)
             each(item, findings)
-    by_check = Counter(finding.check for finding in found)
+    by_check = Counter(finding.check for finding in all_findings)
     order = {name: number for number, name in enumerate(CHECKS)}
     return Inspection(
         contents={name: count for name, count in (contents.counts + checker.failures).items() if count},
@@ -201,10 +201,10 @@ def inspect_traces(
         labels=dict(sorted(contents.labels.items())),
         tools=contents.tools(),
         findings={name: by_check[name] for name in CHECKS if by_check[name]},
-        advice=dict(Counter(finding.check for finding in found if finding.advice)),
+        advice=dict(Counter(finding.check for finding in all_findings if finding.advice)),
         first_suspicious=tuple(first),
         with_findings=with_findings,
-        all_findings=tuple(sorted(found, key=lambda finding: (finding.advice, order[finding.check]))),
+        all_findings=tuple(sorted(all_findings, key=lambda finding: (finding.advice, order[finding.check]))),
         complete=not limit or contents.counts["traces"] < limit,  # with as many, there may be more
     )
 

@@ -135,12 +135,12 @@ def _first_lines(lines: Sequence[str], suite: Sequence[ast.stmt]) -> set[int]:
     end = 0
     waiting = [(node, "") for node in reversed(suite)]
     while waiting:  # no recursion: a chain of elif may be longer than calls can be deep
-        statement, place = waiting.pop()
+        statement, position = waiting.pop()
         line = _first_line(statement)
-        if place != "joins" and line > end:
-            while place == "first" and line - 1 > end and lines[line - 2].lstrip()[:1] in ("", "#"):
+        if position != "joins" and line > end:
+            while position == "first" and line - 1 > end and lines[line - 2].lstrip()[:1] in ("", "#"):
                 line -= 1  # comments go with the statement below them, the end of a head does not
-            starts.add(line if place == "first" else end + 1)
+            starts.add(line if position == "first" else end + 1)
         body: list[ast.stmt] = getattr(statement, "body", [])
         cases = getattr(statement, "cases", ())
         if not (body or cases):

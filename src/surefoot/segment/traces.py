@@ -309,7 +309,7 @@ def _pieces(text: str) -> list[tuple[int, Span, int, bool]]:
     """Reasoning and the rest, in order: begin, span without tags, end, and whether it is reasoning.
 
     They tile ``text``. Reasoning without a visible character belongs to what follows it, or at the end to
-    what comes before, as does white space before reasoning; tags alone are no step.
+    what comes before, as does white space before reasoning; a text of tags has no steps.
     """
     if "think>" not in text:
         return [(0, (0, len(text)), len(text), False)] if text.strip() else []

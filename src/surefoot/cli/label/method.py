@@ -181,14 +181,15 @@ class Tally:
             reason, count = reasons[0]
             raise LabelError(f"none of the {self.labels} steps got a label; {count}: {reason}")
         note(f"  {self.all}")
-        if (inner := self._of) is not self.all and inner.known:
-            note(f"  a rollout succeeds from {inner.known - inner.zeros} of {inner.known} inner steps")
+        if (inner := self._of) is not self.all and inner.with_value:
+            successes = inner.with_value - inner.zeros
+            note(f"  a rollout succeeds from {successes} of {inner.with_value} inner steps")
 
     def require_information(self) -> None:
         """Raise ``LabelError`` if all values are equal."""
         if self._of.is_flat:
             raise LabelError(
-                f"all {self._of.known} {'inner ' * (self._of is not self.all)}steps have the value "
+                f"all {self._of.with_value} {'inner ' * (self._of is not self.all)}steps have the value "
                 f"{self._of.low:g}: the labels are written, but teach nothing; take other traces, a policy "
                 "that is right now and then, or --allow-uninformative"
             )

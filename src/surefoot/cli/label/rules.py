@@ -141,8 +141,8 @@ class ConsensusLabels(ConsensusSettings, Method):
                     strays[name] -= len(of_trace)
                 agreed = combined.combine(item, labels)
                 if any(label.value is not None for label in agreed):
-                    for one in agreed:
-                        tally.add(one.model_dump_json().encode())
+                    for consensus_label in agreed:
+                        tally.add(consensus_label.model_dump_json().encode())
                     yield from agreed
 
         write_records(label.out if label.out == "-" else Path(label.out), consensus(), record=StepLabel)
