@@ -226,8 +226,8 @@ class _Summary:
         note(str(self.information).replace("value", "score"))
         if self.information.is_flat and not may_be_flat:
             raise ScoreError(
-                f"all {self.information.with_value} steps have the score {self.information.low:g}, which tells "
-                "no step from another; --allow-uninformative accepts this"
+                f"all {self.information.with_value} steps have the score {self.information.low:g}, which "
+                "tells no step from another; --allow-uninformative accepts this"
             )
         if self._empty and not self.information.with_value:
             raise ScoreError(
