@@ -213,7 +213,8 @@ def test_files_and_addresses_by_name() -> None:
 def test_check_counts_what_packaged_policies_ask_about(tmp_path: Path) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "Bash", "arguments": '{"command":"sudo ls"}'}}
     messages = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}]
-    row = {"id": "a", "problem_id": "p", "messages": messages}
+    tools = [{"name": "Bash"}]  # not all that the packaged policies name
+    row = {"id": "a", "problem_id": "p", "messages": messages, "tools": tools}
     (tmp_path / "runs.jsonl").write_text(json.dumps(row))
     said = good("guard", "check", "shell", "--runs", tmp_path / "runs.jsonl")
     assert "1 calls of 1 runs: 0 released, 1 asked, 0 blocked, 0 undecided" in said.out
