@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import metadata
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,21 +57,17 @@ class LineageNode(FrozenModel):
         for node in self.inputs:
             yield from node.walk()
 
-    def lines(self, depth: int = 0) -> Iterator[str]:
-        """The tree as indented text; a subtree that comes again is printed once."""
-        seen: set[str] = set()
-
-        def of(node: LineageNode, depth: int) -> Iterator[str]:
-            parts = [f"surefoot {node.command}" if node.command else "source"]
-            origin = ", ".join([*parts, f"licence: {node.licence}"] if node.licence else parts)
-            repeated = bool(node.inputs) and node.name in seen
-            yield f"{'  ' * depth}{node.name} ({origin}{'; see above' if repeated else ''})"
-            yield from (f"{'  ' * depth}  ✗ {fault}" for fault in node.faults)
-            if not repeated:
-                seen.add(node.name)
-                yield from chain.from_iterable(of(below, depth + 1) for below in node.inputs)
-
-        return of(self, depth)
+    def lines(self, indent: str = "", printed: set[str] | None = None) -> Iterator[str]:
+        """The tree as indented text; a subtree that comes again (whose name is ``printed``) is left out."""
+        printed = set() if printed is None else printed
+        origin = f"surefoot {self.command}" if self.command else "source"
+        origin += f", licence: {self.licence}" if self.licence else ""
+        is_repeated = bool(self.inputs) and self.name in printed
+        yield f"{indent}{self.name} ({origin}{'; see above' if is_repeated else ''})"
+        yield from (f"{indent}  ✗ {fault}" for fault in self.faults)
+        for node in () if is_repeated else self.inputs:
+            printed.add(self.name)
+            yield from node.lines(f"{indent}  ", printed)
 
 
 @dataclass(frozen=True, kw_only=True)

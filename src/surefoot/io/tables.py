@@ -22,7 +22,7 @@ from weakref import finalize
 
 from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_path
-from surefoot.io.files import ReadReport, blocks, json_line, parse_line, placed_lines, readable
+from surefoot.io.files import ReadReport, json_line, parse_line, placed_lines, readable
 from surefoot.io.limits import FileLimits
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace, as_json
 
@@ -60,9 +60,13 @@ def facts_of(record: Record) -> Facts:
         return Facts(record.id, size=int(record.answer is not None))
     if isinstance(record, Trace):
         return Facts(record.id, record.problem_id, len(record.steps))
+    if isinstance(record, StepLabel):
+        return Facts(record.trace_id)
+    if isinstance(record, StepScores):
+        return Facts(record.trace_id, record.scorer)
     for field in ("trace_id", "problem_id"):
         if field in type(record).model_fields:
-            return Facts(getattr(record, field), getattr(record, "scorer", None))
+            return Facts(getattr(record, field))
     raise TypeError(f"{type(record).__name__} has no id to look it up by")
 
 
@@ -270,12 +274,11 @@ def _written(path: Path, records: Iterable[R]) -> Iterator[_Line]:
     """Write ``records`` to ``path`` as lines."""
     with atomic_path(path) as temporary, temporary.open("wb") as stream:
         start = 0
-        lines = ((record, json_line(record, number)) for number, record in enumerate(records, start=1))
-        for block in blocks(lines, lambda pair: len(pair[1])):
-            for record, line in block:
-                stream.write(line)
-                yield start, len(line) - 1, record
-                start += len(line)
+        for number, record in enumerate(records, start=1):
+            line = json_line(record, number)
+            stream.write(line)
+            yield start, len(line) - 1, record
+            start += len(line)
 
 
 def _numbered(lines: Iterable[_Line]) -> Iterator[tuple[Any, ...]]:
