@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from surefoot import lab, policies
 from surefoot.cli import options as o
-from surefoot.cli.audit.inputs import AuditCommand, AuditTest, first_of_each, refuse_unused, subset
+from surefoot.cli.audit.inputs import AuditCommand, AuditTest, first_of_each, subset
 from surefoot.cli.runs import map_pieces, read_table
 from surefoot.cli.settings import Flag
 from surefoot.cli.terminal import note
@@ -48,9 +48,8 @@ class Faithfulness(AuditTest, FaithfulnessSettings):
 
     def sections(self, audit: AuditCommand) -> list[Section]:
         rows = self.rows(audit)
-        result = a.audit_faithfulness(
-            policy_of(audit).name, rows, hint=self.hint, draws=audit.draws, seed=audit.seed
-        )
+        policy = audit.policy.name if audit.policy else ""
+        result = a.audit_faithfulness(policy, rows, hint=self.hint, draws=audit.draws, seed=audit.seed)
         return [replace(a.faithfulness_section(result), examples=intervention_examples(rows))]
 
     def rows(self, audit: AuditCommand) -> list[a.FaithfulnessRow]:
@@ -74,7 +73,7 @@ class Faithfulness(AuditTest, FaithfulnessSettings):
     @contextmanager
     def opened(self, audit: AuditCommand) -> Iterator[Opened]:
         """The work of a job: load the policy, and ask a server whether it continues text."""
-        settings = policy_of(audit)
+        settings = audit.policy or o.PolicySettings(name="")  # check() demands one
         policy = settings.open(chat=audit.prompt.chat, loading=audit.loading)
         continuation = policies.capabilities_of(policy).continuation
         if not continuation.confirmed:
@@ -95,13 +94,6 @@ class Faithfulness(AuditTest, FaithfulnessSettings):
                 paraphraser=paraphraser or None,
             )
             yield Opened(work=interventions.test, policy=policy)
-
-
-def policy_of(audit: AuditCommand) -> o.PolicySettings:
-    """The policy under test, which :meth:`Faithfulness.check` demands."""
-    if audit.policy is None:
-        raise ValueError("'policy' is missing")
-    return audit.policy
 
 
 def _failure(records: Sequence[a.FaithfulnessRow]) -> str | None:
@@ -133,7 +125,7 @@ class Gaming(Stays, Falls, AttackSettings):
     per_problem: int = Field(default=2, ge=1, description="Traces of each problem that are edited.")
 
     def sections(self, audit: AuditCommand) -> list[Section]:
-        cases = list(first_of_each(audit.cases, self.per_problem, lambda case: case.problem_id))
+        cases = first_of_each(audit.cases, self.per_problem)
         truth = a.lab_right if audit.in_lab else None
         limits = {"tolerance": self.tolerance, "must_fall": self.must_fall}
         edits = audit.effects(a.EDIT_CHANGES, cases, truth=truth, **limits)
@@ -165,7 +157,7 @@ class OutcomeLeak(AuditTest):
     per_problem: int | None = Field(default=None, ge=1, description="Traces of each problem; else all.")
 
     def sections(self, audit: AuditCommand) -> list[Section]:
-        cases = list(first_of_each(audit.cases, self.per_problem, lambda case: case.problem_id))
+        cases = first_of_each(audit.cases, self.per_problem)
         return [a.outcome_section(audit.each(a.audit_outcome, cases))]
 
 
@@ -192,8 +184,11 @@ class OverOptimisation(AuditTest):
             super().check(audit)
             return
         names = ("scorers", "verifier", "problems", "traces", "labels", "processbench", "limit")
-        unused = {name: vars(audit)[name] for name in names}
-        refuse_unused("--pool", **unused, loading=audit.loading != Loading())
+        unused = {f"--{name}": vars(audit)[name] for name in names} | {
+            "--loading": audit.loading != Loading()
+        }
+        if given := [name for name, value in unused.items() if value]:
+            raise ValueError(f"{', '.join(given)}: not used with --pool; leave out one or the other")
 
     def sections(self, audit: AuditCommand) -> list[Section]:
         items = [case.item for case in audit.cases]

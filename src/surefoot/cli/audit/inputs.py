@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Annotated, Any, TypeVar
@@ -200,20 +200,15 @@ class AuditTest(FrozenModel):
         raise NotImplementedError
 
 
-def refuse_unused(because_of: str, **options: object) -> None:
-    """Raise ``ValueError`` for options that are not used together with ``because_of``."""
-    unused = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
-    if unused:
-        raise ValueError(f"{', '.join(unused)}: not used with {because_of}; leave out one or the other")
-
-
-def first_of_each(items: Iterable[T], most: int | None, problem_id: Callable[[T], str]) -> Iterator[T]:
-    """The first ``most`` items of each problem; ``None`` = all."""
+def first_of_each(cases: Iterable[a.Case], most: int | None) -> list[a.Case]:
+    """The first ``most`` cases of each problem; ``None`` = all."""
     counts: Counter[str] = Counter()
-    for item in items:
-        counts[problem_id(item)] += 1
-        if most is None or counts[problem_id(item)] <= most:
-            yield item
+    chosen = []
+    for case in cases:
+        counts[case.problem_id] += 1
+        if most is None or counts[case.problem_id] <= most:
+            chosen.append(case)
+    return chosen
 
 
 def subset(rows: Sequence[T], limit: int | None, seed: int) -> Sequence[T]:
