@@ -59,7 +59,10 @@ def _run(row: _RunRow) -> LabelledTrace:
         problem_id=problem.id,
         messages=tuple(messages),
         outcome=row.label == 0,
-        meta={"risk_description": row.risk_description} if row.risk_description else {},
+        meta={
+            "outcome": "safe" if row.label == 0 else "unsafe",
+            **({"risk_description": row.risk_description} if row.risk_description else {}),
+        },
     )
     return LabelledTrace(problem=problem, trace=trace, labels=())
 

@@ -51,8 +51,18 @@ def write_report() -> None:
     for name, verifier in verifiers.items():
         good("label", "runs.jsonl", f"verify:rules={verifier}", *tasks, "--out", f"{name}.jsonl")
     compared = ("tool-calls=tool-calls.jsonl", "gold-calls=gold-calls.jsonl")
-    truth = ("--labels", "shop.jsonl", "--unknown", "good")
-    good("evaluate", "--as=runs", *compared, "--traces", "runs.jsonl", *tasks, *truth, "--out", "shop")
+    truth = ("--labels", "shop.jsonl")
+    good(
+        "evaluate",
+        "--as=runs:unknown=good",
+        *compared,
+        "--traces",
+        "runs.jsonl",
+        *tasks,
+        *truth,
+        "--out",
+        "shop",
+    )
 
 
 def write_picture(page: Page, width: int, height: int, path: Path) -> None:

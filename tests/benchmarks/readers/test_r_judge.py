@@ -42,7 +42,7 @@ def test_thoughts_calls_and_the_verdict(tmp_path):
     assert first.readable_reasoning == "First read."
     assert [str(call) for call in second.tool_calls] == ['Grant({"id": "amy"})']
     assert (last.content, last.tool_calls) == ("I granted {it}.", ())
-    assert unsafe.trace.meta == {"risk_description": "Follows an injected instruction."}
+    assert unsafe.trace.meta == {"outcome": "unsafe", "risk_description": "Follows an injected instruction."}
 
 
 def test_a_run_without_a_request_is_skipped_and_counted(tmp_path):

@@ -429,3 +429,15 @@ def test_every_message_has_its_direction_and_box(found: Inspection) -> None:
     page = shown(found, f"{found.base}/run?id={found.traces[1].id}")
     assert page.count('<div class="text" dir="auto">') >= 3
     assert "one by one.</div>" in page  # without the line end after it
+
+
+def test_an_outcome_has_the_word_of_its_data_set(tmp_path: Path) -> None:
+    made = open_inspection(tmp_path)
+    trace = made.traces[0].model_copy(update={"id": "judged", "outcome": True, "meta": {"outcome": "safe"}})
+    odd = made.traces[0].model_copy(update={"id": "odd", "meta": {"outcome": {"<b>": 1}}})
+    made.db.traces.add_traces(made.room.project, [trace, odd])
+    words = {row["id"]: row["said"] for row in made.viewer.json(f"{made.base}/runs.json")["runs"]}
+    assert (words["judged"], words["odd"]) == ("safe", "correct")
+    assert '✓ <span class="word">safe</span>' in shown(made, f"{made.base}/run?id=judged")
+    assert '✓ <span class="word">correct</span>' in shown(made, f"{made.base}/run?id=odd")
+    made.db.close()

@@ -32,6 +32,7 @@ from surefoot.records import CodeTask, Execution, Problem, StepLabel, StepScores
 from surefoot.segment import trace_blocks
 from surefoot.server.pages.listing import Filter, Terms, show_list
 from surefoot.server.pages.page import Page
+from surefoot.server.pages.render import outcome_word
 from surefoot.server.store.labelling import Adjudication, Comment, StoredLabel
 from surefoot.server.store.traces import Facet, RunFilter, RunOrder, TraceRow, title_of
 
@@ -81,6 +82,7 @@ def run_page(page: Page) -> Response:
         "comments": with_names(page, comments),
         "gold_calls": gold,
         "program": program_view(problem, labels),
+        "outcome_word": outcome_word(trace.meta.get("outcome")),
     }
     mode = "decide" if blind else "edit" if page.role == "admin" and fields.ticked("edit") else "read"
     extra: dict[str, Any] = {"mode": mode, "decisions": decisions, "neighbours": _neighbours(page)}
@@ -370,7 +372,7 @@ def run_list(page: Page) -> Response:
     found = list(enumerate(db.traces.find(page.id, where, order=order, offset=start, limit=size), start))
     ids = [row.id for _, row in found]
     scores = db.traces.scores_of(page.id, ids, scorer=where.scorer) if where.scorer else {}
-    verdicts, tokens = verdicts_of(page, [row for _, row in found], scores), db.traces.tokens_of(page.id, ids)
+    verdicts, notes = verdicts_of(page, [row for _, row in found], scores), db.traces.notes_of(page.id, ids)
     first = {row.problem_id: at for at, row in reversed(found)}
     found.sort(key=lambda pair: (first[pair[1].problem_id], pair[0]))
     rows: list[dict[str, Any]] = []
@@ -379,12 +381,10 @@ def run_list(page: Page) -> Response:
             verdict, scored = verdicts[row.id], scores.get(row.id)
             cells = strip(scored[0].scores, verdict.error) if scored else []
             address = urlencode({"id": row.id, **page.fields("text", "problem"), "at": at})
-            words = {True: "right", False: "wrong", None: "not graded"}[row.outcome]
-            about: dict[str, Any] = {
-                "title": row.title or row.id,
-                "tokens": tokens[row.id] or None,
-                "said": words,
-            }
+            tokens, word = notes[row.id]
+            words = {True: "correct", False: "wrong", None: "not graded"}[row.outcome]
+            said = outcome_word(word) or words
+            about: dict[str, Any] = {"title": row.title or row.id, "tokens": tokens or None, "said": said}
             link = f"/projects/{page.id}/run?{address}"
             lowest = min((cell["score"] for cell in cells if cell["score"] is not None), default=None)
             about |= {"attempt": attempt, "link": link, "strip": cells, "lowest": lowest}

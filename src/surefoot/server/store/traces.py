@@ -236,14 +236,19 @@ class Traces(Repository):
         rows = self._all(select(table.c.id, table.c.payload).where(where))
         return {row.id: kind.model_validate_json(row.payload) for row in rows}
 
-    def tokens_of(self, project_id: int, ids: Collection[str]) -> dict[str, int]:
-        """Tokens that the policy read and wrote, by trace; 0 = unknown."""
+    def notes_of(self, project_id: int, ids: Collection[str]) -> dict[str, tuple[int, Any]]:
+        """Tokens that the policy read and wrote (0 = unknown), and the outcome's word in ``meta``."""
         trace = t.traces.c
-        rows = self._all(
-            select(trace.id, trace.payload).where(trace.project_id == project_id, trace.id.in_(ids))
-        )
-        usages = {row.id: Usage(**from_json(row.payload)["usage"]) for row in rows}
-        return {name: usage.prompt_tokens + usage.completion_tokens for name, usage in usages.items()}
+        query = select(trace.id, trace.payload).where(trace.project_id == project_id, trace.id.in_(ids))
+        records = {row.id: from_json(row.payload) for row in self._all(query)}
+        usages = {name: Usage(**record["usage"]) for name, record in records.items()}
+        return {
+            name: (
+                usage.prompt_tokens + usage.completion_tokens,
+                from_json(records[name]["meta"]).get("outcome"),
+            )
+            for name, usage in usages.items()
+        }
 
     def outcomes_of(self, project_id: int, ids: Collection[str]) -> dict[str, bool | None]:
         """Whether the final answers of traces are right, by id; ``None`` = not judged."""
