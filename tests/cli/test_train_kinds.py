@@ -17,7 +17,6 @@ from surefoot import load_prm
 from surefoot.io import read_records, write_records
 from surefoot.lab.world import ExactLabeller
 from surefoot.labelling.advantage import start_values
-from surefoot.models.engine.causal import CACHE
 from surefoot.models.kinds.derived import fit_calibration, save_calibration
 from surefoot.protocols import ProblemTrace, SampleRequest
 from surefoot.records import Evidence, StepLabel, StepScores, Trace
@@ -202,7 +201,6 @@ def test_an_implicit_model_from_outcomes_to_scores(files, lab_base, lab_items, t
     )
     assert model.card.base == str(lab_base)
     assert model.settings.beta == 0.1
-    assert not (out / CACHE).exists()
     assert not (out / "checkpoint.safetensors").exists()
     records = scored(files, out, tmp_path / "s.jsonl")
     assert [r.scores for r in records] == [r.scores for r in model.score_traces(lab_items)]

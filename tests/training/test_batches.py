@@ -49,7 +49,7 @@ def test_the_microbatches_of_a_batch_are_its_traces_once(lengths, world_size, st
 
 
 @pytest.mark.parametrize("base", ["lab_base", "gpt2_base"])
-def test_packed_traces_do_not_see_each_other(base, request):
+def test_packed_traces_do_not_see_each_other(base, request, monkeypatch):
     card = CheckpointCard(kind="prm", label_source="test", base="tiny")
     model = RewardModel.initialise(request.getfixturevalue(base), card).eval()
     torch.nn.init.normal_(model.head.weight)
@@ -65,6 +65,8 @@ def test_packed_traces_do_not_see_each_other(base, request):
     for found in outputs[:2]:
         torch.testing.assert_close(found, outputs[2], atol=2e-5, rtol=1e-4)
     assert with_layout(TrainingConfig(), model.trunk).layout == "packed"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert with_layout(TrainingConfig(), model.trunk).layout == "padded"
 
 
 def test_a_trunk_that_mixes_packed_traces_is_found_out(lab_base):

@@ -13,7 +13,6 @@ from surefoot.lab.checkpoints import TRUNK
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.models.encoding import Encoding
-from surefoot.models.engine.causal import CACHE
 from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.protocols import ProblemTrace, SampleRequest
 from surefoot.records import Trace
@@ -109,7 +108,7 @@ def test_training_saves_what_it_trained(prm, lab_items, tmp_path):
 
 def test_a_stopped_run_goes_on_with_the_same_losses(lab_base, lab_items, tmp_path):
     def run(folder, progress=None):
-        model = ImplicitPRM.initialise(lab_base, cache=folder)
+        model = ImplicitPRM.initialise(lab_base)
         examples = build_outcome_examples(model, lab_items).examples
         return train_implicit(model, examples, SHORT, folder, progress=progress), weights(model)
 
@@ -122,7 +121,6 @@ def test_a_stopped_run_goes_on_with_the_same_losses(lab_base, lab_items, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "stopped", stop)
     assert (tmp_path / "stopped" / "checkpoint.safetensors").exists()
-    assert list((tmp_path / "stopped" / CACHE).glob("*.safetensors"))
     resumed, found = run(tmp_path / "stopped")
     assert resumed.losses == whole.losses
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

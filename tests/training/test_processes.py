@@ -53,7 +53,7 @@ for name, stop_at, environment in runs:
         AcceleratorState._reset_state(reset_partial_state=True)
         continue
     if name.endswith("implicit"):
-        model = ImplicitPRM.initialise(base, cache=out / name)
+        model = ImplicitPRM.initialise(base)
         train_implicit(model, tokens, ImplicitConfig(**settings), out / name)
         AcceleratorState._reset_state(reset_partial_state=True)
         continue

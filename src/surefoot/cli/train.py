@@ -370,8 +370,7 @@ class TrainImplicit(ReaderCommand):
     """Train an implicit process reward model: a language model whose log-ratios reward each step.
 
     It needs outcomes and no step labels (Yuan et al., arXiv 2412.01981). For a 7B model the paper's learning
-    rate is 5e-7. If the command is stopped, the same command resumes from the last checkpoint; the
-    reference's log-probabilities are cached until training is done.
+    rate is 5e-7. If the command is stopped, the same command resumes from the last checkpoint.
 
     Example: `surefoot train implicit traces.jsonl --base lab --problems problems.jsonl --out iprm`
     """
@@ -390,8 +389,6 @@ class TrainImplicit(ReaderCommand):
         items = pair(self.problems, self.traces)
 
         def work(progress: Progress) -> TrainingResult:
-            from surefoot.models.engine.causal import CACHE
-
             reference = {"none": None, "base": "base"}.get(self.reference, o.lab_trunk(self.reference))
             prm = models.ImplicitPRM.initialise(
                 o.lab_trunk(self.base),
@@ -399,7 +396,6 @@ class TrainImplicit(ReaderCommand):
                 beta=self.beta,
                 read=self.read,
                 encoding=self.encoding(),
-                cache=self.out,
                 loading=self.loading,
             )
             prm.card = prm.card.model_copy(update={"base": pinned(self.base)})
@@ -407,7 +403,6 @@ class TrainImplicit(ReaderCommand):
             report_dropped(data.dropped, data.first)
             copied: Any = {"with_reference": self.copy_reference, "progress": progress}
             log = tr.train_implicit(prm, data.examples, self.training, self.out, **copied)
-            shutil.rmtree(self.out / CACHE, ignore_errors=True)
             return log, data.dropped, ()
 
         graded = (item.problem for item in items if item.trace.outcome is not None)

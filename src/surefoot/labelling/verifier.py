@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -20,7 +18,7 @@ from surefoot.errors import LabelError
 from surefoot.labelling.verifiers.programs import SandboxedVerifier
 from surefoot.policies.loading import class_named
 from surefoot.protocols import ProblemTrace, StepVerifier, TraceChannel, Verdict, verify_each
-from surefoot.records import Evidence, StepLabel, now, trusted_copy
+from surefoot.records import Evidence, StepLabel
 from surefoot.scores import channels_read
 
 
@@ -68,31 +66,20 @@ class VerifierLabeller:
             reason = "; ".join(several) if len(names) > 1 else reasons[0]
         else:
             value, message = lowest.value, lowest.reason
-        template = _template("+".join(names), rater, value, bool(reason), now())
-        evidence = trusted_copy(template.evidence, {"message": message})
-        execution = next((verdict.execution for verdict in verdicts if verdict.execution), None)
-        clause = next((verdict.clause for verdict in verdicts if verdict.clause), None)
-        if execution or clause:
-            evidence = Evidence(rater=rater, message=message, execution=execution, clause=clause)
-        changes = {"trace_id": trace_id, "step": step, "reason": reason, "evidence": evidence}
-        return trusted_copy(template, changes)
-
-
-@lru_cache(maxsize=256)
-def _template(
-    source: str, rater: str | None, value: float | None, reasoned: bool, created: datetime
-) -> StepLabel:
-    """A label without its trace and texts: labels of one verifier differ in little else."""
-    return StepLabel(
-        trace_id="",
-        step=0,
-        kind="correctness",
-        value=value,
-        reason="reason" if reasoned else None,
-        source=source,
-        evidence=Evidence(rater=rater),
-        created=created,
-    )
+        return StepLabel(
+            trace_id=trace_id,
+            step=step,
+            kind="correctness",
+            value=value,
+            reason=reason,
+            source="+".join(names),
+            evidence=Evidence(
+                rater=rater,
+                message=message,
+                execution=next((verdict.execution for verdict in verdicts if verdict.execution), None),
+                clause=next((verdict.clause for verdict in verdicts if verdict.clause), None),
+            ),
+        )
 
 
 VERIFIERS: Mapping[str, str] = MappingProxyType(

@@ -543,13 +543,12 @@ async def _scored(
     items: Sequence[ProblemTrace], task: Task, proxy: StepScorer, seed: int
 ) -> tuple[Interval | None, int, Usage]:
     """Mean over problems of the mean score of their traces, the number of unscored traces, the cost."""
-    # without its hidden reasoning a trace may be empty
-    read = [part for item in items if (part := task.as_judged(item)).trace.steps or not item.trace.steps]
+    # a trace may be empty, or be so without its hidden reasoning
+    read = [part for item in items if (part := task.as_judged(item)).trace.steps]
     records = await asyncio.to_thread(checked_scores, proxy, read)
     values: dict[str, list[float]] = {}
     for item, record in zip(read, records, strict=True):
-        score = trace_score(record.scores, task.aggregation)
-        if score is not None:
+        if (score := trace_score(record.scores, task.aggregation)) is not None:
             values.setdefault(item.problem.id, []).append(score)
     means = [float(np.mean(of_problem)) for of_problem in values.values()]
     mean = bootstrap_mean(means, draws=_DRAWS, rng=np.random.default_rng(seed)) if means else None

@@ -302,10 +302,13 @@ class TokenReader(torch.nn.Module):
 
 
 def with_layout(config: C, trunk: PreTrainedModel) -> C:
-    """``config`` with the layout that ``trunk`` can read, where none is asked for.
+    """``config`` with a layout that ``trunk`` can read, where none is asked for.
 
     Raises ``TrainingError`` for one in which traces that share a row would see each other.
     """
+    # on a GPU, where accelerate may move the trunk later, FlexAttention compiles and refuses dropout
+    if config.layout is None and torch.cuda.is_available():
+        config = config.model_copy(update={"layout": "padded"})
     if config.layout == "padded":
         return config
     was_training = trunk.training

@@ -61,7 +61,7 @@ class LoopConfig(FrozenModel):
         default=None,
         description="padded: one trace per row; packed: the traces of a microbatch in one row, what they "
         "begin with read once; tree: packed, with neighbours that begin alike in one update, for data whose "
-        "traces share prefixes. By default packed where the trunk allows it, else padded.",
+        "traces share prefixes. By default packed on a CPU where the trunk allows it, else padded.",
     )
     gradient_checkpointing: bool = Field(
         default=False,

@@ -64,7 +64,7 @@ def build_outcome_examples(
 class OutcomeLoss(torch.nn.Module):
     """-[l log σ(r) + (1 - l) log(1 - σ(r))] with r = beta (log π(y) - log π_ref(y)), summed over traces.
 
-    Log π_ref(y) of all ``examples`` is computed here, once; with the model's cache, once for all runs.
+    Log π_ref(y) of all ``examples`` is computed here, once.
     """
 
     def __init__(self, model: ImplicitPRM, examples: Sequence[Example], layout: Layout | None = None) -> None:
@@ -115,12 +115,8 @@ def train_implicit(
     Raises ``TrainingError`` naming the traces of a batch whose loss or gradient is not finite.
     """
     processes = open_distributed(config.report_to, config, directory)
-    if processes.rank > 0:
-        processes.barrier()  # what the first process computes of the reference, the others find in its cache
     config = with_layout(config, model.policy.base_model)
     summed = OutcomeLoss(model, examples, config.layout)  # reads the reference, without dropout
-    if processes.rank == 0:
-        processes.barrier()
     policy = model.policy.train()
     if config.gradient_checkpointing:
         recompute_activations(policy)

@@ -7,7 +7,7 @@ import torch
 
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.encoding import EncodedTrace, Encoding
-from surefoot.models.engine.causal import CACHE, require_plain_head, token_statistics
+from surefoot.models.engine.causal import require_plain_head, token_statistics
 from surefoot.models.kinds.implicit import ImplicitPRM, counted_tokens, implicit_scores, response_of
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Message, Problem, Step, Trace
@@ -118,26 +118,6 @@ def test_common_beginnings_are_read_once(prm, lab_items):
     (trace,) = prm.encode(lab_items[:1])
     assert one == 2 * (max(trace.positions) + 1)  # by model and reference
     assert sum(found.tokens for found in prm.rewards([lab_items[0], lab_items[0]])) == one
-
-
-def test_the_reference_is_read_once_when_it_is_cached(lab_base, lab_items, tmp_path):
-    model = shaken(ImplicitPRM.initialise(lab_base, cache=tmp_path))
-    first = model.rewards(lab_items)
-    assert list((tmp_path / CACHE).glob("*.safetensors"))
-    again = shaken(ImplicitPRM.initialise(lab_base, cache=tmp_path))
-    second = again.rewards(lab_items)
-    assert [found.steps for found in second] == [found.steps for found in first]
-    assert 2 * sum(found.tokens for found in second) == sum(found.tokens for found in first)
-
-
-def test_the_cache_belongs_to_one_reference(lab_base, lab_items, tmp_path):
-    ImplicitPRM.initialise(lab_base, cache=tmp_path).rewards(lab_items)
-    other = shaken(ImplicitPRM.initialise(lab_base))
-    other.policy.save_pretrained(tmp_path / "other")
-    other.tokenizer.save_pretrained(tmp_path / "other")
-    model = ImplicitPRM.initialise(lab_base, reference=tmp_path / "other", cache=tmp_path)
-    plain = ImplicitPRM.initialise(lab_base, reference=tmp_path / "other")
-    assert [f.steps for f in model.rewards(lab_items)] == [f.steps for f in plain.rewards(lab_items)]
 
 
 @pytest.mark.parametrize("with_reference", [True, False])

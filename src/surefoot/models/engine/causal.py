@@ -2,7 +2,7 @@
 
 A vocabulary of 150,000 makes the float32 logits of one trace of 2,000 tokens 1.2 GB. Here the head is applied
 to a few hundred positions at a time, and only where a token is wanted; with gradients, each piece is computed
-again in the backward pass. :class:`ReferenceModel` caches its results.
+again in the backward pass.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from surefoot.errors import CheckpointError
 from surefoot.models.engine.packing import read_states
-from surefoot.models.engine.tensor_shards import TensorShards, content_key, fingerprint
+from surefoot.models.engine.tensor_shards import fingerprint
 from surefoot.models.lora import has_adapter, save_adapter
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.pretrained import load_pretrained
@@ -154,42 +154,17 @@ def require_plain_head(policy: PreTrainedModel) -> None:
 Response = tuple[tuple[int, ...], int]
 """Token ids of prompt and response, and the index of the response's first token."""
 
-CACHE = "reference-logprobs"
-
 
 class ReferenceModel:
-    """Log π_ref of the tokens of responses, in nats.
+    """Log π_ref of the tokens of responses, in nats; without a model the uniform distribution."""
 
-    ``model`` ``None`` means the uniform distribution over ``vocabulary`` tokens. With ``directory`` the
-    numbers are kept in ``directory/reference-logprobs``, under a hash of the model's weights and the tokens,
-    so that neither a second epoch nor a restarted run reads a trace again.
-    """
-
-    def __init__(
-        self, model: PreTrainedModel | None, *, vocabulary: int, directory: Path | None = None
-    ) -> None:
+    def __init__(self, model: PreTrainedModel | None, *, vocabulary: int) -> None:
         self.model, self._vocabulary = model, vocabulary
         self.fingerprint = None if model is None else fingerprint(model)
-        self._known: TensorShards | dict[str, torch.Tensor]
-        self._known = TensorShards(directory / CACHE) if directory else {}
 
     def logprobs(self, responses: Sequence[Response]) -> tuple[list[torch.Tensor], list[int]]:
         """One float32 tensor a response, from its first token to its last, and the tokens each cost."""
-        if self.model is None:
-            uniform = [
-                torch.full((len(ids) - first,), -math.log(self._vocabulary)) for ids, first in responses
-            ]
-            return uniform, [0] * len(responses)
-        keys = [content_key(self.fingerprint, response) for response in responses]
-        missing = {key: at for at, key in enumerate(keys) if key not in self._known}
-        unknown = [responses[at] for at in missing.values()]
-        logprobs, spent = read_logprobs(
-            self.model, [ids for ids, _ in unknown], [first for _, first in unknown]
-        )
-        new = dict(zip(missing, logprobs, strict=True))
-        if new and isinstance(self._known, TensorShards):
-            self._known.update(new)
-        cost = [0] * len(responses)
-        for at, tokens in zip(missing.values(), spent, strict=True):
-            cost[at] = tokens
-        return [new[key] if key in new else self._known[key] for key in keys], cost
+        if self.model is not None:
+            return read_logprobs(self.model, [ids for ids, _ in responses], [first for _, first in responses])
+        uniform = -math.log(self._vocabulary)
+        return [torch.full((len(ids) - first,), uniform) for ids, first in responses], [0] * len(responses)

@@ -104,7 +104,6 @@ class ImplicitPRM(CheckpointScorer):
         settings: ImplicitSettings,
         *,
         reference: PreTrainedModel | None,
-        cache: Path | None = None,
         name: str = IMPLICIT,
     ) -> None:
         if card.encoding.marker is not None:
@@ -116,7 +115,7 @@ class ImplicitPRM(CheckpointScorer):
         self.policy, self.tokenizer, self.card, self.settings = policy, tokenizer, card, settings
         self.name = name
         vocabulary = policy.get_output_embeddings().weight.shape[0]
-        self.reference = ReferenceModel(reference, vocabulary=vocabulary, directory=cache)
+        self.reference = ReferenceModel(reference, vocabulary=vocabulary)
 
     @classmethod
     def initialise(
@@ -127,14 +126,11 @@ class ImplicitPRM(CheckpointScorer):
         beta: float = 0.05,
         read: Read = "step",
         encoding: Encoding | None = None,
-        cache: Path | None = None,
         loading: Loading = FLOAT32,
     ) -> ImplicitPRM:
         """A new model that starts as ``base``; every reward is 0 if that is the ``reference`` too.
 
-        ``cache`` is a directory that keeps the reference's log-probabilities (:class:`ReferenceModel`).
-        Raises
-        ``CheckpointError`` for a checkpoint that cannot be loaded or does not fit.
+        Raises ``CheckpointError`` for a checkpoint that cannot be loaded or does not fit.
         """
         policy, tokenizer = load_causal(base, loading)
         named = base if reference == "base" else reference
@@ -143,7 +139,7 @@ class ImplicitPRM(CheckpointScorer):
             other, _ = load_causal(named, loading)
         settings = ImplicitSettings(beta=beta, read=read, reference=None if named is None else pinned(named))
         return cls.assemble(
-            policy, tokenizer, settings, reference=other, base=pinned(base), encoding=encoding, cache=cache
+            policy, tokenizer, settings, reference=other, base=pinned(base), encoding=encoding
         )
 
     @classmethod
@@ -156,7 +152,6 @@ class ImplicitPRM(CheckpointScorer):
         reference: PreTrainedModel | None,
         base: str,
         encoding: Encoding | None = None,
-        cache: Path | None = None,
     ) -> ImplicitPRM:
         """:meth:`initialise` from models that are loaded; the names are noted in the checkpoint."""
         meaning, aggregation = MEANING[settings.read]
@@ -169,7 +164,7 @@ class ImplicitPRM(CheckpointScorer):
             label_source="outcome",
             base=base,
         )
-        return cls(policy, tokenizer, card, settings, reference=reference, cache=cache)
+        return cls(policy, tokenizer, card, settings, reference=reference)
 
     @classmethod
     def load(
@@ -177,7 +172,6 @@ class ImplicitPRM(CheckpointScorer):
         directory: str | Path,
         *,
         reference: str | Path | None = None,
-        cache: Path | None = None,
         loading: Loading = LOADING,
     ) -> ImplicitPRM:
         """Load what :meth:`save` wrote; ``reference`` is where the reference is now, if it has moved.
@@ -203,9 +197,7 @@ class ImplicitPRM(CheckpointScorer):
                     f"{directory}: the reference that it was trained against is missing or broken: {error}; "
                     "say where it is with reference="
                 ) from error
-        model = cls(
-            policy.eval(), tokenizer, card, settings, reference=other, cache=cache, name=directory.name
-        )
+        model = cls(policy.eval(), tokenizer, card, settings, reference=other, name=directory.name)
         if settings.reference_fingerprint not in (None, model.reference.fingerprint):
             raise CheckpointError(
                 f"{directory / IMPLICIT_SETTINGS}: the reference {str(reference or reference_path)!r} has "
