@@ -142,7 +142,7 @@ def test_a_language_model_has_the_gradient_of_rows(base, kind, request, tmp_path
         if kind == "tokens":
             model, _ = load_causal(path)
         else:
-            made = ImplicitPRM.initialise(path, reference=None, cache=directory)
+            made = ImplicitPRM.initialise(path, reference=None)
             model = made.policy
         model.double()
         for module in model.modules():
