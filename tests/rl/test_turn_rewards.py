@@ -106,9 +106,12 @@ def test_rewards_arrive_at_the_tokens_of_verl_and_skyrl() -> None:
 
 
 def test_columns_for_trl_hold_the_whole_run() -> None:
-    row = reward_row(RUN, [0.5, None, -1.0], "trl")
-    assert row["turn_rewards"] == [0.5, -1.0, -1.0]
-    assert row["reward"] == -0.5
+    row = reward_row(RUN, [0.5, None, -1.0], "trl", worst=-2.5)
+    assert row["turn_rewards"] == [0.5, -2.5, -1.0]
+    assert row["reward"] == -1.0
+    assert reward_row(RUN, [None] * 3, "trl")["reward"] is None  # TRL leaves it out of its group
+    with pytest.raises(ScoreError, match="has the reward -1, and 'worst' is 0"):
+        reward_row(RUN, [0.5, None, -1.0], "verl")
     assert [message["role"] for message in row["prompt"]] == ["system", "user"]
     roles = [message["role"] for message in row["completion"]]
     assert roles == ["assistant", "tool", "assistant", "user", "assistant"]
@@ -145,6 +148,20 @@ def test_the_command_takes_labels_first_and_scores_where_they_are_silent(tmp_pat
     }
     good(*words, "--scores", tmp_path / "scores.jsonl", "--out", tmp_path / "both.jsonl")
     assert json.loads((tmp_path / "both.jsonl").read_text())["turn_rewards"] == [0.8, 0.0, 0.6]
+
+
+def test_an_unknown_turn_is_not_better_than_a_failed_one_of_another_run(tmp_path) -> None:
+    other = RUN.model_copy(update={"id": "other"})
+    write_records(tmp_path / "runs.jsonl", [RUN, other])
+    scores = [
+        StepScores(trace_id=RUN.id, scorer="s", scores=(None, None, 0.1, 0.2)),
+        StepScores(trace_id="other", scorer="s", scores=(-1.5, -1.5, 0.1, 0.2)),
+    ]
+    write_records(tmp_path / "scores.jsonl", scores)
+    words = ("reward", tmp_path / "runs.jsonl", "--scores", tmp_path / "scores.jsonl", "--to", "verl")
+    good(*words, "--out", tmp_path / "out.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["extra_info"]["turn_rewards"] for row in rows] == [[-1.5, 0.1, 0.2]] * 2
 
 
 def test_nothing_to_reward_writes_nothing(tmp_path) -> None:

@@ -15,7 +15,7 @@ from surefoot.cli.terminal import note
 from surefoot.errors import RunError
 from surefoot.io.files import write_lines
 from surefoot.records import Record, StepScores, Trace, as_json
-from surefoot.rl.turn_rewards import Engine, TurnRule, reward_row, turn_messages, turn_rewards
+from surefoot.rl.turn_rewards import Engine, TurnRule, reward_row, turn_rewards
 
 
 class Reward(Command):
@@ -23,7 +23,7 @@ class Reward(Command):
 
     A turn is one message of the agent, the last answer included. Where a step has a label with a value, the
     label counts; elsewhere its score. Labels become numbers in [0, 1]: wrong 0, neutral ½, right 1. A turn
-    that cannot be judged is null, and in the formats of engines that need a number the lowest of its run or
+    that cannot be judged is null, and in the formats of engines that need a number the lowest of all runs or
     0, so that unknown is never better than failed.
 
     Example: `surefoot reward runs.jsonl --labels labels.jsonl --out rewards.jsonl`
@@ -55,7 +55,7 @@ class Reward(Command):
         counts: Counter[str] = Counter()
         write_lines(self.out, self._lines(counts), record=Record)
         turns, unknown = counts["turns"], counts["unknown"]
-        fate = "null" if self.to in ("jsonl", "prime-rl") else "the lowest of their run or 0"
+        fate = "null" if self.to in ("jsonl", "prime-rl") else "the lowest of all runs or 0"
         note(
             f"{turns - unknown} of {turns} turns of {counts['runs']} runs have a reward by the rule "
             f"{self.rule!r}; {unknown} are unknown and {fate}"
@@ -65,14 +65,22 @@ class Reward(Command):
 
     def _lines(self, counts: Counter[str]) -> Iterator[bytes]:
         sources = [ScoreFile(path) for path in (self.labels, self.scores) if path is not None]
-        for trace in read_table(self.runs, Trace):
-            if not trace.messages:
-                counts["texts"] += 1
-                continue
-            scores = _first_known([source.of([trace])[0] for source in sources], len(trace.steps))
-            rewards = turn_rewards(trace, scores, self.rule)
-            counts.update(runs=1, turns=len(turn_messages(trace)), unknown=rewards.count(None))
-            yield as_json(reward_row(trace, rewards, self.to)).encode("utf-8", "surrogatepass") + b"\n"
+        traces = read_table(self.runs, Trace)
+
+        def rewarded() -> Iterator[tuple[Trace, list[float | None]]]:
+            for trace in traces:
+                if trace.messages:
+                    scores = _first_known([source.of([trace])[0] for source in sources], len(trace.steps))
+                    yield trace, turn_rewards(trace, scores, self.rule)
+
+        worst = min(
+            (reward for _, rewards in rewarded() for reward in rewards if reward is not None), default=0.0
+        )
+        for trace, rewards in rewarded():
+            counts.update(runs=1, turns=len(rewards), unknown=rewards.count(None))
+            row = reward_row(trace, rewards, self.to, worst=min(worst, 0.0))
+            yield as_json(row).encode("utf-8", "surrogatepass") + b"\n"
+        counts["texts"] = len(traces) - counts["runs"]
         if counts["turns"] == counts["unknown"]:  # raised here, so that no file is written
             raise RunError(
                 f"no turn of {counts['runs']} runs got a reward: no step of them has a label or score"

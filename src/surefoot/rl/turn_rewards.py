@@ -76,17 +76,21 @@ def _first_error(turns: Sequence[Sequence[float | None]]) -> list[float | None]:
     return rewards
 
 
-def reward_row(trace: Trace, rewards: Sequence[float | None], engine: Engine) -> dict[str, Any]:
+def reward_row(
+    trace: Trace, rewards: Sequence[float | None], engine: Engine, *, worst: float = 0.0
+) -> dict[str, Any]:
     """A run with the rewards of its turns as one object of JSON, as an engine's own code finds them.
 
     ``jsonl``: ids, outcome, the index of each turn's message, and its reward or null. ``prime-rl``: a
     verifiers ``Trace`` with ``info["turn_rewards"]``, null where unknown, which
     :func:`surefoot.rl.engines.turn_credit_algorithm` reads. The others have the conversation before the first
     turn as ``prompt`` and the rest as ``completion``. They need a number for every turn: an unknown reward is
-    the lowest of the run or 0, whichever is less, so that it is never better than a failed turn. ``trl``:
-    columns ``turn_rewards`` and ``reward``, their mean, of a data set for a reward function; ``verl``:
-    ``extra_info``; ``skyrl``: ``env_extras``. :func:`surefoot.rl.engines.verl_turn_rewards` and
-    ``skyrl_turn_rewards`` put the numbers at the tokens of their turns.
+    ``worst``, the lowest of all runs that are compared, so that it is never better than a failed turn.
+    ``trl``: columns ``turn_rewards`` and ``reward``, their mean, null if none is known, which TRL leaves out
+    of its group; ``verl``: ``extra_info``; ``skyrl``: ``env_extras``.
+    :func:`surefoot.rl.engines.verl_turn_rewards` and
+    ``skyrl_turn_rewards`` put the numbers at the tokens of their turns. Raises ``ScoreError`` for
+    a reward below ``worst``, or another number of rewards than turns.
     """
     turns = turn_messages(trace)
     if len(rewards) != len(turns):
@@ -94,7 +98,8 @@ def reward_row(trace: Trace, rewards: Sequence[float | None], engine: Engine) ->
     row: dict[str, Any] = {"trace_id": trace.id, "problem_id": trace.problem_id}
     if engine == "jsonl":
         return {**row, "outcome": trace.outcome, "turns": turns, TURN_REWARDS: list(rewards)}
-    worst = min([0.0, *(reward for reward in rewards if reward is not None)])
+    if lower := [reward for reward in rewards if reward is not None and reward < worst]:
+        raise ScoreError(f"trace {trace.id} has the reward {min(lower):g}, and 'worst' is {worst:g}")
     numbers = [worst if reward is None else reward for reward in rewards]
     messages = [openai_message(message) for message in trace.messages]
     if engine == "prime-rl":
@@ -110,5 +115,6 @@ def reward_row(trace: Trace, rewards: Sequence[float | None], engine: Engine) ->
     run = {"prompt": messages[:begin], "completion": messages[begin:]}
     row[TURN_REWARDS] = numbers
     if engine == "trl":
-        return {**run, **row, "reward": math.fsum(numbers) / max(1, len(numbers))}
+        unknown = rewards.count(None) == len(rewards)
+        return {**run, **row, "reward": None if unknown else math.fsum(numbers) / len(numbers)}
     return {**run, "extra_info" if engine == "verl" else "env_extras": row}
