@@ -11,9 +11,9 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -152,7 +152,13 @@ def _durable(upstream: int, folder: str) -> None:
         await done
         return Response(received, media_type="application/json")
 
-    app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        for session in sessions:
+            await session.close()
+
+    app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])], lifespan=lifespan)
     config = uvicorn.Config(app, port=0, log_level="warning", access_log=False)
     serve(uvicorn.Server(config), str)
 

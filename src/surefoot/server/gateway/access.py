@@ -84,7 +84,7 @@ class KeyAuth:
             scheme, sent = "bearer", headers["x-api-key"]
         sent = sent.strip()
         key = await self._look_up(sent) if scheme.lower() == "bearer" and sent else None
-        # on loopback, clients that must send some text send one that is no key of ours
+        # on loopback, a client that must send some text sends another one
         if key is None and (self.required or (self.store is not None and sent.startswith(KEY_PREFIX))):
             message = "no valid API key; send it as 'Authorization: Bearer sf-…' or 'x-api-key: sf-…'"
             raise ApiError(401, message, code="invalid_api_key")
@@ -160,15 +160,15 @@ class Buckets:
     def take(self, owner: str, rate_per_minute: float) -> float:
         """Take a token of an owner; seconds until there is one, 0 = taken."""
         now, full = self._clock(), max(1.0, rate_per_minute)
-        rate, left, seen = self._buckets.pop(owner, (rate_per_minute, full, now))
+        rate, tokens, counted_at = self._buckets.pop(owner, (rate_per_minute, full, now))
         if rate != rate_per_minute:
-            left, seen = full, now
-        left = min(full, left + (now - seen) * rate_per_minute / 60)
-        taken = left >= 1
-        self._buckets[owner] = rate_per_minute, left - taken, now  # the latest is the last
+            tokens, counted_at = full, now
+        tokens = min(full, tokens + (now - counted_at) * rate_per_minute / 60)
+        is_taken = tokens >= 1
+        self._buckets[owner] = rate_per_minute, tokens - is_taken, now  # the latest is the last
         if len(self._buckets) > MOST_BUCKETS:
             self._buckets.popitem(last=False)
-        return 0.0 if taken else (1 - left) * 60 / rate_per_minute
+        return 0.0 if is_taken else (1 - tokens) * 60 / rate_per_minute
 
 
 class GuardedRoute:

@@ -19,7 +19,7 @@ _SMOOTHING = 0.1
 """Weight of the latest request in the mean duration of a request."""
 
 _PATIENCE_S = 0.02
-"""Seconds for which nobody looks whether the client has disconnected: many answers come sooner."""
+"""Seconds before the server watches for a disconnected client: many answers come sooner."""
 
 
 class Admission:

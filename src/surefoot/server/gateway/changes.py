@@ -1,8 +1,8 @@
 """Has anything changed? A chart of signals of the answers, compared with a reference by blocks.
 
-Answers of one session resemble each other, so single answers are no independent evidence. The unit is the
-mean of a block of consecutive answers: the reference is the first ``_BLOCKS`` blocks, and the variance is
-that of their means. After each block, the means of the latest 2, 4, 8 and 16 blocks are compared with the
+Answers of one session resemble each other, so single answers are not independent. The unit is the mean of a
+block of consecutive answers. The reference is the first ``_BLOCKS`` blocks, whose means give the variance.
+After each block, the means of the latest 2, 4, 8 and 16 blocks are compared with the
 reference by a t-test. A test of w blocks takes place every w blocks. Its level is its share of one false
 alarm in ``run_length`` answers over all signals and sizes: by the union bound, the tests may depend on each
 other.
@@ -59,10 +59,10 @@ class Change:
 
 
 class BlockTest:
-    """A stream of values, whose later block means are compared with those of the first ``reference`` values.
+    """A stream of values, whose block means are compared with the blocks of the first ``reference`` values.
 
     ``run_length``: values between two false alarms, on average at least, of ``_TESTS`` such tests together.
-    NaN = not observed: a block's mean is that of its other values.
+    NaN = not observed; a block's mean is over its other values.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class BlockTest:
 
     def _fit(self) -> None:
         # k times the variance of means of k blocks is larger if neighbours resemble each other
-        found = max(k * variance(_means(self._first, k)) for k in (1, 2, 4) if 5 * k <= len(self._first))
-        self.mean, self.spread = fmean(self._first), max(math.sqrt(found), self._least_spread)
+        estimate = max(k * variance(_means(self._first, k)) for k in (1, 2, 4) if 5 * k <= len(self._first))
+        self.mean, self.spread = fmean(self._first), max(math.sqrt(estimate), self._least_spread)
 
     def _strength(self, size: int) -> float:
         chance = p_value(self.errors(size), len(self._first) - 1)
@@ -221,7 +221,7 @@ class ChangeChart:
 
     @property
     def alarm(self) -> bool:
-        """Whether a change is claimed; it stays until the server starts anew."""
+        """Whether a change is claimed; it stays until the server restarts."""
         return self._since is not None
 
     @property

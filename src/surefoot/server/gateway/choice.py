@@ -104,7 +104,7 @@ def below(threshold: float | None, value: float | None, what: str) -> str | None
 
 
 def no_solution(draws: int) -> str:
-    """Why there is no answer although no request failed."""
+    """Why a search without a failed request found no solution."""
     if not draws:
         return "no solution: the search drew no step"
     times = "once" if draws == 1 else f"{draws} times"

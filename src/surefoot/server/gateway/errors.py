@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
@@ -65,12 +65,6 @@ class ApiError(SurefootError):
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return headers
-
-
-class ResponseModel(BaseModel):
-    """Base of answers."""
-
-    model_config = ConfigDict(frozen=True)
 
 
 _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

@@ -252,8 +252,8 @@ def _gauges(admission: Admission, monitor: Monitor, answer_failures: Mapping[str
     for reason, count in sorted(dict(answer_failures).items()):
         failures.add_metric([reason], count)
     yield failures
-    left = "Clients that disconnected before their answer."
-    yield CounterMetricFamily("surefoot_clients_left", left, admission.disconnects)
+    text = "Clients that disconnected before their answer."
+    yield CounterMetricFamily("surefoot_clients_left", text, admission.disconnects)
     yield GaugeMetricFamily("surefoot_running", "Requests that are worked on.", admission.running)
     yield GaugeMetricFamily("surefoot_waiting", "Requests that wait.", admission.waiting)
     yield GaugeMetricFamily("surefoot_stopping", "1 = the server is stopping.", admission.draining)

@@ -62,7 +62,7 @@ async def plain_choices(
             await upstream.stream(requests[0], lambda number, new: show(number, certain[number].add(new)))
         ]
     else:
-        results = [rows[0] for rows in await gather_all([upstream.sample([one]) for one in requests])]
+        results = [rows[0] for rows in await gather_all([upstream.sample([request]) for request in requests])]
     plan.usage += sum((result.usage for result in results), Usage())
     answers = [[ended(completion, stops) for completion in result.completions] for result in results]
     if guarded and any(completion.tool_calls for row in answers for completion in row):
@@ -120,9 +120,10 @@ async def _vote(
     streamed: bool,
 ) -> Choice:
     """The choice with the most frequent answer; equal texts are one candidate."""
-    whole = {completion.whole_text: completion for completion in reversed(completions)}
-    weights = Counter(text for one in completions if (text := one.whole_text).strip())
-    solutions = [Solution(text=text, finish_reason=whole[text].finish_reason) for text in weights]
+    by_text = {completion.whole_text: completion for completion in reversed(completions)}
+    texts = [completion.whole_text for completion in completions]
+    weights = Counter(text for text in texts if text.strip())
+    solutions = [Solution(text=text, finish_reason=by_text[text].finish_reason) for text in weights]
     answers = [grade.answer for grade in grader.grade(solutions, [None] * len(weights), plan.problem.text)]
     choice = Choice(
         candidates=(),
@@ -150,7 +151,7 @@ async def _vote(
     candidates = []
     for at, ((text, weight), answer) in enumerate(zip(weights.items(), answers, strict=True)):
         reason = withheld if at == chosen else "not chosen by majority"
-        candidate = text_candidate(plan, policy, whole[text], text, None, at)
+        candidate = text_candidate(plan, policy, by_text[text], text, None, at)
         changes: dict[str, Any] = {
             "chosen": reason is None,
             "choice": number,

@@ -188,8 +188,7 @@ class EventWriter(ResponseWriter):
 
 
 def token_usage(usage: Usage) -> Json:
-    """Tokens; those of prompt and completion are the policy's, over all candidates. ``calls``: of policy and
-    verifier."""
+    """Tokens and calls. Prompt and completion tokens are the policy's, over all candidates."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

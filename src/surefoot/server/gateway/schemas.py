@@ -158,8 +158,8 @@ class ChatRequest(RequestModel):
     def unsupported(self) -> list[str]:
         """Fields of the request that would change the answer and are not supported."""
         names = [name for name, nothing in _NEUTRAL.items() if getattr(self, name) not in (None, *nothing)]
-        others = ("frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs")
-        names += [name for name in others if getattr(self, name)]
+        effects = ("frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs")
+        names += [name for name in effects if getattr(self, name)]
         if (self.response_format or {}).get("type", "text") != "text":
             names.append("response_format")
         return names

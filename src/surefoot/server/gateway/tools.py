@@ -39,7 +39,10 @@ async def tool_choices(
         _ToolReplies(plan=plan, number=number, upstream=upstream, grader=grader) for number in range(plan.n)
     ]
     return await gather_all(
-        [one.choice(guard, partial(review, one.number) if review is not None else None) for one in replies]
+        [
+            reply.choice(guard, partial(review, reply.number) if review is not None else None)
+            for reply in replies
+        ]
     )
 
 
