@@ -25,10 +25,11 @@ _GRADED: Final = "--max-tokens 96 --extract phrase --equality exact"
 class Quickstart(Command):
     """Run the whole pipeline on the built-in lab, as ordinary commands that can be copied.
 
-    Solutions are sampled, their steps labelled by Monte Carlo rollouts, a reward model is trained, answers to
-    other problems are chosen with it, and it is audited. Takes about two minutes on two idle cores, without
-    network or GPU. Each command is printed before it runs; all are in `commands.sh` of the directory. If the
-    command is stopped, the same command resumes. Ends with the report `audit.html`.
+    Solutions are sampled, their steps labelled by Monte Carlo rollouts, and a reward model is trained, audited
+    and used to choose answers to other problems. Takes about two minutes on two idle cores, without network
+    or GPU. Each command is printed before it runs; all are in `commands.sh` of the directory. If the command
+    is stopped, the same command resumes. Ends with what the model gains over one sample and over a majority
+    vote, and the report `best-of-n.html`.
 
     Example: `surefoot quickstart --out runs/quickstart`
     """
@@ -36,7 +37,7 @@ class Quickstart(Command):
     out: Annotated[Path, Flag(short="-o", transient=True, directory=True)] = Path("runs/quickstart")
     """Directory of the run."""
     train_problems: int = Field(default=220, ge=1, description="Problems whose solutions are labelled.")
-    test_problems: int = Field(default=100, ge=1, description="Problems to choose answers to.")
+    test_problems: int = Field(default=300, ge=1, description="Problems to choose answers to.")
     samples: int = Field(default=16, ge=1, description="Solutions of each of these.")
     seed: int = Field(default=0, description="Seed of the training problems, and of all that is random.")
     test_seed: int = Field(
@@ -94,7 +95,7 @@ class Quickstart(Command):
                 "Train a process reward model on the labels.",
                 "prm",
                 f"train prm {train} --labels {out}/train-labels.jsonl --base lab --epochs 4 --max-length 256 "
-                f"--validation 0 --seed {seed}",
+                f"--validation 0.1 --seed {seed}",
             ),
             (
                 "Sample solutions of other problems.",
@@ -104,18 +105,17 @@ class Quickstart(Command):
             ),
             ("Score their steps.", "scores.jsonl", f"score {test} --prm {out}/prm"),
             (
-                "Choose the answer with the best lowest score; how often is it correct, out of N solutions?",
-                "chosen.jsonl",
-                f"select {out}/test-traces.jsonl --scores {out}/scores.jsonl",
+                "Audit the model on some problems: does its score follow the steps or the style?",
+                "audit.json",
+                f"audit prm={out}/prm --test gaming:rounds=0,outcome --traces {test} --labels lab --limit 40",
             ),
             (
-                "Audit the model: does it read the steps, select better answers, and can it be trusted?",
-                "audit.json",
-                f"audit prm={out}/prm --test gaming:rounds=0,outcome,over-optimisation --traces {test} "
-                "--labels lab",
+                "Choose answers with the scores; how often are they correct, and is a majority vote as good?",
+                "best-of-n.json",
+                f"evaluate prm={out}/scores.jsonl --as best-of-n --traces {test}",
             ),
         ]
-        paths = [out if result == "audit.json" else f"{out}/{result}" for _, result, _ in steps]
+        paths = [out if result.endswith(".json") else f"{out}/{result}" for _, result, _ in steps]
         return [
             (title, result, shlex.split(f"{words} --out {path}"))
             for (title, result, words), path in zip(steps, paths, strict=True)

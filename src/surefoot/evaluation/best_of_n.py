@@ -25,7 +25,7 @@ from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import StoredScores
-from surefoot.evaluation.verdict import SMALLEST_GAIN, Verdict, measured
+from surefoot.evaluation.verdict import Verdict, chosen
 from surefoot.formats.candidate_pool import CandidatePool
 from surefoot.io.tables import RecordTable, Seen
 from surefoot.records import Problem, StepScores, Trace
@@ -443,14 +443,13 @@ def _verdicts(result: BestOfNCurves, scorer: str) -> list[Verdict]:
     curve = _decisive(result, scorer)
     if curve is None:
         return []
-    top, rival = result.sizes[-1], result.rival
-    accuracy, pass_at = (other.accuracy[top].value for other in (curve, result.curve(CEILING)))
+    top = result.sizes[-1]
+    pass_at = result.curve(CEILING).accuracy[top].value
     text = (
-        f"of problems: {curve.name} ({accuracy:.1%}) less {rival} ({result.free[rival].value:.1%}), {top} "
-        f"samples; at least one is correct for {pass_at:.1%}. The rule was fixed beforehand."
+        f"of problems: {curve.name} less {result.rival}, {top} samples; at least one is correct for "
+        f"{pass_at:.1%}. The rule was fixed beforehand."
     )
-    options: Any = {"smallest": SMALLEST_GAIN, "spec": "+.1p", "rival": rival}
-    return [measured("selects", curve.over_free, text, result.problems, **options)]
+    return [chosen(curve.accuracy[top], result.free, curve.over_free, text, result.problems)]
 
 
 def _decisive(result: BestOfNCurves, scorer: str) -> Measured | None:

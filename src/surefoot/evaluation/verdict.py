@@ -249,7 +249,6 @@ SMALLEST_GAIN = 0.02
 """Smallest difference of interest between the accuracies of two ways to select answers: 2 points."""
 
 CLAIMS: Mapping[str, tuple[str, str]] = {
-    "selects": ("selects better answers than {rival}", "selects no better answers than {rival}"),
     "keeps": ("keeps its accuracy up to {last} samples", "loses accuracy beyond {peak} samples"),
     "ranks": (
         "tells right steps from wrong ones better than {rival}",
@@ -409,6 +408,45 @@ def detected(
 
 _SAID = 3
 """Claims in a headline; the lines below it have all."""
+
+
+def chosen(
+    accuracy: Interval,
+    free: Mapping[str, Interval],
+    difference: Interval,
+    detail: str,
+    units: int,
+) -> Verdict:
+    """The verdict on a choice among samples: its accuracy next to one sample and to the best ``free`` choice.
+
+    ``free`` are the accuracies of choices that cost nothing, the first of them one sample's; ``difference``
+    is that from the best of them, paired by problem.
+    """
+    one, rival = next(iter(free)), max(free, key=lambda name: free[name].value)
+    decision = decide(difference, units, smallest=SMALLEST_GAIN)
+    start, end = free[one].value, accuracy.value
+    verb = "raises" if end > start else "lowers" if end < start else "keeps"
+    moved = f"{verb} accuracy from {start:.0%} ({one}) to {end:.0%}" if end != start else f"{verb} {end:.0%}"
+    than = f"than {rival}" + (f" ({free[rival].value:.0%})" if rival != one else "")
+    joined = {
+        "yes": f"better {than}",
+        "no": f"no better {than}",
+        "not decided": f"whether this is better {than} is not decided",
+    }[decision]
+    claim = f"{moved}{';' if decision == 'not decided' else ':'} {joined}"
+    needed = units_needed(difference, units, smallest=SMALLEST_GAIN) or units
+    return Verdict(
+        sentence=f"It {claim}.",
+        claim=claim,
+        tone={"yes": "good", "no": "wrong"}.get(decision, "open"),  # type: ignore[arg-type]
+        decided=True,
+        needs=f"about {max(needed, units):,} problems" if decision == "not decided" else "",
+        short=joined,
+        coverage=Coverage(checked=units, of=units),
+        estimate=difference,
+        spec="+.1p",
+        detail=detail,
+    )
 
 
 def headline(subject: str, verdicts: Sequence[Verdict]) -> str:

@@ -30,7 +30,7 @@ from surefoot.evaluation.measures import Measured, means
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_layout import FloatArray
-from surefoot.evaluation.verdict import SMALLEST_GAIN, Verdict, measured
+from surefoot.evaluation.verdict import SMALLEST_GAIN, Verdict, chosen, measured
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace, Usage
 from surefoot.search.estimators import Method, Pool, RandomOrders, best_of_n, pass_at_k, pool_curve
@@ -224,9 +224,9 @@ def _verdicts(audit: Measured) -> list[Verdict]:
     last = audit.points[-1].n
     options: Any = {"smallest": SMALLEST_GAIN, "spec": "+.1p", "peak": audit.peak, "last": last}
     falls = f"of accuracy are lost between the best N, {audit.peak}, and N = {last}."
-    gain = f"of accuracy: the best of {last} by its {audit.rule} less {audit.rival}."
+    gain = f"of problems: the best of {last} by its {audit.rule} less {audit.rival}."
     return [
-        measured("selects", audit.gain, gain, audit.problems, rival=audit.rival, **options),
+        chosen(audit.points[-1].gold, audit.free, audit.gain, gain, audit.problems),
         measured("keeps", audit.fall, falls, audit.problems, harm=True, **options),
     ]
 
