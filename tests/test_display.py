@@ -65,3 +65,16 @@ def test_identity_rests_on_the_whole_record_and_not_on_what_is_shown() -> None:
     first, second = (Problem(id="p", text="word " * 40 + end) for end in "ab")
     assert str(first) == str(second)
     assert content_id(first) != content_id(second)
+
+
+def test_the_answer_that_is_there_is_shown() -> None:
+    assert "answer 3" in str(show("4 - 1 = 3\nAnswer: 3\n"))
+    assert "answer 9" in str(show(r"so it is \boxed{9}"))
+    assert "no answer" in str(show("4 - 1 = 3\n"))
+
+
+def test_a_notebook_shows_a_table_and_escapes_the_text() -> None:
+    html = show(TRACE, scores(0.9, 0.2))._repr_html_()
+    assert html.count("<tr>") == 2
+    assert "&lt;b&gt; = 2" in html
+    assert html.count("<b>") == 1  # the first low score

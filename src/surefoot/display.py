@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 
+from surefoot.answers.extraction import extract_answer
 from surefoot.printable import printable
 from surefoot.records import StepScores, Trace
 from surefoot.scores import require_fit
@@ -27,6 +29,14 @@ class TraceView:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        """The same as a table of a notebook; the first low score is in bold."""
+        lines = [f"<pre>{escape(printable(self._line(step)))}</pre>" for step in range(len(self.steps))]
+        if self.first_below is not None:
+            lines[self.first_below] = f"<b>{lines[self.first_below]}</b>"
+        rows = "".join(f"<tr><td>{line}</td></tr>" for line in lines)
+        return f"<table><caption>{escape(printable(self.title))}</caption>{rows}</table>"
+
     def _line(self, step: int) -> str:
         mark = f"  ▽ first score below {self.threshold:g}" if step == self.first_below else ""
         value = self.scores[step] if self.scores else None
@@ -48,6 +58,8 @@ def show(solution: Trace | str, scores: StepScores | None = None, *, threshold: 
         trace = segment_trace(Trace(id=name, problem_id="", text=solution))
     else:
         trace = solution
+    if trace.answer is None and trace.text:
+        trace = trace.model_copy(update={"answer": extract_answer(trace.text, ("boxed", "hash", "phrase"))})
     if scores is not None:
         require_fit(scores, trace)
     values = () if scores is None else scores.scores

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 QUICKSTART = ("quickstart", "--out", "run", "--train-problems", 6, "--test-problems", 4, "--samples", 4)
-MADE = {"train-traces.jsonl", "train-labels.jsonl", "test-traces.jsonl", "scores.jsonl", "chosen.jsonl"}
+MADE = {"train-traces.jsonl", "train-labels.jsonl", "test-traces.jsonl", "scores.jsonl"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,11 +58,15 @@ def commands(folder: Path) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in lines if line.startswith("surefoot ")]
 
 
-def test_the_headline_is_that_of_the_audit(finished):
+def test_the_last_headline_is_what_the_model_gains_over_one_sample_and_a_vote(finished):
     folder, ended = finished
-    screen = json.loads((folder / "run" / "audit.json").read_text())["first_screen"]
-    assert screen["sentence"] in " ".join(ended.out.split())
-    assert "run/audit.html" in ended.out
+    screen = json.loads((folder / "run" / "best-of-n.json").read_text())["first_screen"]
+    last = " ".join(ended.out.rpartition("run/audit.html")[2].split())
+    assert last.startswith(screen["sentence"])
+    assert "(one sample) to " in screen["sentence"] or "keeps" in screen["sentence"]
+    assert {"one sample", "majority voting", "fewest steps", "prm"} <= {one["name"] for one in screen["rivals"]}
+    assert "run/best-of-n.html" in ended.out
+    assert "not tested:" not in ended.err
     assert contents(folder / "run").keys() >= MADE | {"audit.html", "prm/model.safetensors"}
 
 
@@ -90,7 +94,7 @@ def test_test_problems_are_in_no_training_set(finished):
     assert (len(train), len(test)) == (6, 4)
     assert not train & test
     assert test == {problem.text for problem in generate_problems(4, seed=1_000_000)}
-    assert len(list(read_records(folder / "run" / "chosen.jsonl", Trace))) == 4
+    assert len(list(read_records(folder / "run" / "test-traces.jsonl", Trace))) == 16
 
 
 def test_a_finished_run_is_not_done_again(finished, monkeypatch):

@@ -37,8 +37,8 @@ class Quickstart(Command):
     out: Annotated[Path, Flag(short="-o", transient=True, directory=True)] = Path("runs/quickstart")
     """Directory of the run."""
     train_problems: int = Field(default=220, ge=1, description="Problems whose solutions are labelled.")
-    test_problems: int = Field(default=300, ge=1, description="Problems to choose answers to.")
-    samples: int = Field(default=16, ge=1, description="Solutions of each of these.")
+    test_problems: int = Field(default=250, ge=1, description="Problems to choose answers to.")
+    samples: int = Field(default=8, ge=1, description="Solutions of each of these.")
     seed: int = Field(default=0, description="Seed of the training problems, and of all that is random.")
     test_seed: int = Field(
         default=1_000_000, description="Seed of the test problems, which are not used in training."
@@ -95,7 +95,7 @@ class Quickstart(Command):
                 "Train a process reward model on the labels.",
                 "prm",
                 f"train prm {train} --labels {out}/train-labels.jsonl --base lab --epochs 4 --max-length 256 "
-                f"--validation 0.1 --seed {seed}",
+                f"--validation 0 --seed {seed}",
             ),
             (
                 "Sample solutions of other problems.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from contextlib import AbstractContextManager, ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from surefoot.cli.guard import open_rules
 from surefoot.cli.runs import RecordFiles
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo, note
-from surefoot.errors import RecordError
+from surefoot.errors import RecordError, RunError
 from surefoot.io import atomic_file
 from surefoot.io.tables import Seen
 from surefoot.policies.devices import Loading
@@ -121,6 +122,7 @@ class Serve(Command):
         return self
 
     def run(self) -> None:
+        _check_port(self.server.host, self.server.port)
         with s.open_database(self.database) as db, ExitStack() as opened:
             gateway = self._gateway(db, opened) if self.policy.name else None
             pages = None
@@ -165,6 +167,18 @@ class Serve(Command):
                 "warning: links and cookies of the pages travel in the clear; put a proxy that speaks "
                 "HTTPS in front and give --secure-cookies, or serve --no-pages"
             )
+
+
+def _check_port(host: str, port: int) -> None:
+    """Raise ``RunError`` if the port cannot be listened on, before anything is created."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise RunError(
+                f"port {port} of {host} cannot be used ({error.strerror}); give another --port"
+            ) from error
 
 
 class DatabaseCommand(Command):

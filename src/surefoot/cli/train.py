@@ -22,7 +22,15 @@ from surefoot.evaluation.audits.interventions import FaithfulnessRow, reasoning_
 from surefoot.io.hub import pinned
 from surefoot.io.joins import LabelledTraces
 from surefoot.labels import Neutral
-from surefoot.models.card import CARD, PROBE, TRAINING_PROBLEMS, CheckpointCard, read_card, write_card
+from surefoot.models.card import (
+    CARD,
+    PROBE,
+    TRAINING_PROBLEMS,
+    CheckpointCard,
+    mark_announced,
+    read_card,
+    write_card,
+)
 from surefoot.models.encoding import Encoding
 from surefoot.policies.devices import FLOAT32
 from surefoot.policies.prompts import PromptFormat
@@ -93,15 +101,18 @@ class TrainCommand(Command):
             if problems is None:
                 problems = (item.problem for item in training if _has_label(item))
             seen = self.write_problems(problems, start)
-            remarks = [*remarks, *self.trust(held_out, training, seen)]
+            tested = self.trust(held_out, training, seen) or ["no labelled problem was held out to test it"]
+            remarks = [*remarks, *tested]
             if 0 < log.read_tokens < log.tokens:
                 remarks.append(f"read {log.read_tokens:,} of {log.tokens:,} tokens, shared prefixes once")
             updates = len(log.losses)
             run.finish("train", {"updates": updates, "tokens": log.tokens, "dropped": dict(dropped)})
         if tail := log.losses[-50:]:
             mean = f"mean loss of the last {len(tail)}: {sum(tail) / len(tail):.4f}"
+            mean += f" (the first: {log.losses[0]:.4f})"
             remarks = [f"{updates} updates", mean, *remarks]
         note(f"{self.out}: {', '.join(remarks)}")
+        mark_announced(self.out)
 
     def write_problems(self, problems: Iterable[Problem], start: Sequence[str | Path]) -> set[str]:
         """Store hashes of the problems that the checkpoint, or a model in ``start``, was trained on.
@@ -232,6 +243,8 @@ class ClassifierCommand(StepCommand):
             selects = held_out if self.validation else None
             validation = self.examples(model, selects, targets).examples if selects else ()
             report_dropped(examples.dropped, examples.first)
+            labels = sum(len(example.targets) for example in examples.examples)
+            note(f"training on {labels:,} labels of {len(examples.examples):,} traces")
             log = train(
                 model, examples.examples, training, self.out, validation=validation, progress=progress
             )

@@ -170,6 +170,11 @@ def announce(directory: Path, card: CheckpointCard) -> None:
         print(printable(f"{directory.name}: {summary}"), file=sys.stderr)
 
 
+def mark_announced(directory: Path) -> None:
+    """Say nothing more about a checkpoint that this process has just trained and described."""
+    _announced.add((directory.resolve(), read_card(directory).summary))
+
+
 def write_card(directory: Path, card: CheckpointCard) -> None:
     """Write ``surefoot.json`` last and atomically, with checksums of the weights.
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from surefoot.errors import PolicyError, SurefootError
+from surefoot.errors import PolicyError, SurefootError, unknown
 from surefoot.extras import need
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.protocols import Environment, Policy
@@ -90,8 +90,8 @@ def class_named(
     # Looked up by path: some lie in packages above, and each is imported only where it is used.
     module, colon, attribute = known.get(name, name).partition(":")
     if not colon:
-        choices = f"choose from {', '.join(known)}, or give module:Class" if known else "give module:Class"
-        raise error(f"no {what} is called {name!r}; {choices}")
+        hint = unknown(what, name, known).partition("; ")[2] + ", or " if known else ""
+        raise error(f"no {what} is called {name!r}; {hint}give module:Class")
     try:
         loaded: Callable[..., Any] = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as missing:
