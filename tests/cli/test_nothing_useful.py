@@ -186,7 +186,6 @@ audit e --problems e --traces e --labels e --out out
 lineage e
 card build e --name n --out out
 card check e
-card diff e e
 card safety-case e --out s.md
 guard check e --runs e
 guard fit e --problems e --scores e

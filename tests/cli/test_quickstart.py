@@ -64,7 +64,8 @@ def test_the_last_headline_is_what_the_model_gains_over_one_sample_and_a_vote(fi
     last = " ".join(ended.out.rpartition("run/audit.html")[2].split())
     assert last.startswith(screen["sentence"])
     assert "(one sample) to " in screen["sentence"] or "keeps" in screen["sentence"]
-    assert {"one sample", "majority voting", "fewest steps", "prm"} <= {one["name"] for one in screen["rivals"]}
+    names = {one["name"] for one in screen["rivals"]}
+    assert {"one sample", "majority voting", "fewest steps", "prm"} <= names
     assert "run/best-of-n.html" in ended.out
     assert "not tested:" not in ended.err
     assert contents(folder / "run").keys() >= MADE | {"audit.html", "prm/model.safetensors"}

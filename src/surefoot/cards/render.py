@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from surefoot.cards.record import CardClaim, ReleaseCard
 from surefoot.evaluation.frame import FirstScreen, Origin
@@ -13,29 +12,6 @@ from surefoot.evaluation.report import Report, Section
 from surefoot.evaluation.verdict import Tone, Verdict
 
 MARKDOWN, PAGE, RECORD = "README.md", "card.html", "card.json"
-
-MAPPINGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
-    {
-        "EU AI Act, Annex IV": {
-            "1. General description of the AI system": "Intended use and limits; Roles; Versions",
-            "2. Elements and process of development": "What process was supervised; How labels were produced",
-            "3. Monitoring, functioning and control": "What failures remain; Not tested; Roles",
-            "4. Appropriateness of the performance metrics": "Where the method was tested",
-            "5. Risk management system": "",
-            "6. Changes through the lifecycle": "Runs (`surefoot card diff`)",
-            "7. Harmonised standards applied": "",
-            "8. EU declaration of conformity": "",
-            "9. Post-market monitoring": "",
-        },
-        "NIST AI RMF 1.0": {
-            "GOVERN": "Roles; Runs",
-            "MAP": "Intended use and limits; What process was supervised; Sources",
-            "MEASURE": "Where the method was tested; Not tested; How labels were produced",
-            "MANAGE": "What failures remain",
-        },
-    }
-)
-"""Headings of each framework, and the sections of the card with material for them; empty: not covered."""
 
 
 def sections_of(release: ReleaseCard) -> Iterator[tuple[str, list[str]]]:
@@ -62,11 +38,6 @@ def sections_of(release: ReleaseCard) -> Iterator[tuple[str, list[str]]]:
     yield "Sources", [f"{source.name}: licence {source.licence}" for source in release.sources]
     yield "Runs", [f"`{run.command}` {run.path}: sha256 {run.sha256}" for run in release.runs]
     yield "Versions", [f"{name} {number}" for name, number in release.versions.items()]
-    for framework, headings in MAPPINGS.items():
-        yield (
-            framework,
-            [f"{heading}: {where or 'not covered by this card'}" for heading, where in headings.items()],
-        )
 
 
 def markdown_of(release: ReleaseCard) -> str:
@@ -94,43 +65,12 @@ def markdown_of(release: ReleaseCard) -> str:
         "tags": ["process-supervision", "process-reward-model"],
         "model-index": [{"name": about.name, "results": results}] if results else None,
     }
-    head = "\n".join(yaml_lines({key: value for key, value in data.items() if value}))
+    # JSON in one line is YAML, too
+    head = "\n".join(f"{key}: {json.dumps(value)}" for key, value in data.items() if value)
     parts = [f"# {about.name}", release.summary[:1].upper() + release.summary[1:] + "."]
     for title, sentences in sections_of(release):
         parts += [f"## {title}", "\n".join(f"- {sentence}" for sentence in sentences) or "- none"]
     return f"---\n{head}\n---\n\n" + "\n\n".join(parts) + "\n"
-
-
-_PLAIN = re.compile(r"[A-Za-z](?:[^:#]|:(?=\S)|(?<=\S)#)*(?<=\S)")
-"""A text that YAML reads as it stands, unless it is one of ``_WORDS``."""
-_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-
-
-def yaml_lines(value: Mapping[str, Any]) -> list[str]:
-    """A mapping of texts, numbers, lists and mappings as YAML."""
-    lines = []
-    for key, item in value.items():
-        if isinstance(item, Mapping):
-            lines += [f"{key}:", *(f"  {line}" for line in yaml_lines(item))]
-        elif isinstance(item, list):
-            parts = [yaml_lines(part) if isinstance(part, Mapping) else [_yaml_scalar(part)] for part in item]
-            lines += [
-                f"{key}:",
-                *(f"{'  ' if n else '- '}{line}" for part in parts for n, line in enumerate(part)),
-            ]
-        else:
-            lines.append(f"{key}: {_yaml_scalar(item)}")
-    return lines
-
-
-def _yaml_scalar(value: str | float) -> str:
-    if not isinstance(value, str):
-        mantissa, e, exponent = repr(value).partition("e")
-        return f"{mantissa}{'' if '.' in mantissa else '.0'}e{exponent}" if e else mantissa
-    if value.isprintable() and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
-        return value
-    text = value.replace("\\", r"\\").replace('"', r"\"")
-    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text) + '"'
 
 
 def page_of(release: ReleaseCard) -> str:

@@ -152,23 +152,6 @@ def _equal(old: str, new: str) -> bool:
         return old == new
 
 
-class CardDiff(Command):
-    """Show every fact in which two cards differ: figures, verdicts, runs, roles, versions.
-
-    Example: `surefoot card diff old/card.json new/card.json`
-    """
-
-    first: Annotated[Path, Flag(argument=True, metavar="A")]
-    """A card's `card.json`."""
-    second: Annotated[Path, Flag(argument=True, metavar="B")]
-    """The other's."""
-
-    def run(self) -> None:
-        changes = cards.diff_cards(cards.read_release(self.first), cards.read_release(self.second))
-        for change in changes or ["the cards are equal"]:
-            echo(change)
-
-
 class SafetyCase(Command):
     """Write a safety case from a card: claims, arguments, and links to the evidence, which must exist.
 

@@ -25,11 +25,11 @@ _GRADED: Final = "--max-tokens 96 --extract phrase --equality exact"
 class Quickstart(Command):
     """Run the whole pipeline on the built-in lab, as ordinary commands that can be copied.
 
-    Solutions are sampled, their steps labelled by Monte Carlo rollouts, and a reward model is trained, audited
-    and used to choose answers to other problems. Takes about two minutes on two idle cores, without network
-    or GPU. Each command is printed before it runs; all are in `commands.sh` of the directory. If the command
-    is stopped, the same command resumes. Ends with what the model gains over one sample and over a majority
-    vote, and the report `best-of-n.html`.
+    Solutions are sampled, their steps labelled by Monte Carlo rollouts, and a reward model is trained,
+    audited and used to choose answers to other problems. Takes about two minutes on two idle cores, without
+    network or GPU. Each command is printed before it runs; all are in `commands.sh` of the directory. If the
+    command is stopped, the same command resumes. Ends with what the model gains over one sample and over a
+    majority vote, and the report `best-of-n.html`.
 
     Example: `surefoot quickstart --out runs/quickstart`
     """

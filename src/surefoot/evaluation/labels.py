@@ -635,6 +635,5 @@ def label_section(audit: Measured) -> Section:
                 y=("good",),
                 diagonal=True,
             ),
-            Plot("pairs", "Cohen's kappa of good and bad steps.", y=("kappa",)),
         ],
     )

@@ -77,13 +77,13 @@ class Measures(NamedTuple):
 
 @dataclass(frozen=True)
 class Plot:
-    """Measures of a result as a figure: dots with intervals, or with ``x`` lines."""
+    """Measures of a result as lines."""
 
     rows: str
     """Path of the rows in the result, such as ``scores.subsets``."""
     caption: str
     y: Sequence[str] = ()
-    """Measures, of which lines dash the second. By default all of a row against their names (such as N)."""
+    """Measures, the second dashed. By default all of a row against their names (such as N)."""
     x: str = ""
     """Key or measure; without ``y``, the path of rows with as many measures, such as tokens by N."""
     where: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -546,8 +546,6 @@ SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c
 GREY = SERIES[-1]
 MAX_LINES = 5
 """The most lines that a figure shows, so that it stays readable; the table has all."""
-_DOTS = 24
-"""The most rows of dots."""
 
 Line = tuple[list[Any], list[Interval]]
 """x and y."""
@@ -562,8 +560,6 @@ def plot_figure(plot: Plot, tables: Mapping[str, Sequence[Measures]]) -> Figure 
         if all(row.keys[key] in allowed for key, allowed in plot.where.items())
     ]
     same = {plot.x, *(key for key, allowed in plot.where.items() if len(allowed) == 1)}
-    if plot.y and not plot.x:
-        return _dots(rows, plot.y[0]) if rows else None
     lines: dict[str, list[Line]] = {}
     for row in rows:
         cells = row.keys | row.values
@@ -616,22 +612,6 @@ def _lines(
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(size) for size in sizes])
         axes.xaxis.set_minor_locator(NullLocator())
-    return figure
-
-
-def _dots(rows: Sequence[Measures], measure: str) -> Figure:
-    """A dot with its interval for each of the first rows, named by the keys in which they differ."""
-    rows = [row for row in rows if not math.isnan(_interval(row.values[measure]).value)][:_DOTS]
-    differ = [at for at in rows[0].keys if len({row.keys[at] for row in rows}) > 1] if rows else []
-    names = [", ".join(str(row.keys[at]) for at in differ if row.keys[at] is not None) for row in rows]
-    values = [_interval(row.values[measure]) for row in rows]
-    figure, axes = new_figure(measure.replace("_", " "), "", height=1.5 + 0.32 * max(len(rows), 4))
-    # rounding may put a mean slightly outside its interval, and error bars must not be negative
-    errors = [[max(v.value - v.low, 0) for v in values], [max(v.high - v.value, 0) for v in values]]
-    at = range(len(rows))
-    axes.errorbar([v.value for v in values], at, xerr=errors, fmt="o", markersize=4, color=SERIES[0])
-    axes.set_yticks(at, [wrapped(name, 60) for name in names], fontsize="small")
-    axes.invert_yaxis()
     return figure
 
 

@@ -452,7 +452,8 @@ def chosen(
 def headline(subject: str, verdicts: Sequence[Verdict]) -> str:
     """What is decided about ``subject``, then what is open and what would decide it, each in short."""
     decided = [one for one in verdicts if one.decided and one.claim]
-    decided = [*decided[:1], *sorted(decided[1:], key=lambda one: one.tone != "wrong")][:_SAID]
+    more = sorted(decided[1:], key=lambda one: one.tone != "wrong")[: _SAID - 1]
+    decided = [*decided[:1], *sorted(more, key=lambda one: one.tone == "wrong")]
     text = f"{subject} " if decided else ""
     for number, one in enumerate(decided):
         turns = number and {one.tone, decided[number - 1].tone} == {"good", "wrong"}

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.cases import AuditedScorer, AuditScores, CachedScorer, Case
 from surefoot.evaluation.measures import Measured
-from surefoot.evaluation.report import Plot, Section
+from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.verdict import Verdict, measured
 from surefoot.protocols import ProblemTrace
@@ -540,7 +540,6 @@ def effects_section(
             "another form (text or conversation)."
             for audit in audits[:1]
         ],
-        plots=[Plot(f"{test}.effects", "Mean change of the score, with 95 % intervals.", y=("moved",))],
     )
 
 

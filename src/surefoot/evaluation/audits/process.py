@@ -353,7 +353,6 @@ def clean_section(audits: Sequence[Measured]) -> Section:
         results={"clean": audits},
         verdicts={audit.scorer: [_hidden_error(audit)] for audit in audits},
         limits=[f"Groups: {', '.join(f'{g.traces} {n}' for n, g in audits[0].groups.items())} traces."],
-        plots=[Plot("clean.groups", "Mean trace score by group, with 95 % intervals.", y=("mean",))],
     )
 
 
@@ -463,7 +462,6 @@ def granularity_section(audits: Sequence[Measured]) -> Section:
             "Coarser groups need fewer labels and locate an error less exactly.",
             "The scorer was trained on one cut; a scorer trained on another may do better on it.",
         ],
-        plots=[Plot("granularity.cuts", "First errors found by steps per group.", y=("detected",))],
     )
 
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from surefoot.errors import LabelError
 from surefoot.evaluation.frame import Tested
 from surefoot.evaluation.measures import Measured, Ratios
-from surefoot.evaluation.report import Plot, Section
+from surefoot.evaluation.report import Section
 from surefoot.evaluation.splits import AS_LABELLED, CHOSEN_HERE, HALVES, SPLIT, half_of, ranked
 from surefoot.evaluation.step_layout import BAD, GOOD, UNREAD, BoolArray, FloatArray, StepLayout, optional
 from surefoot.evaluation.step_scores import System
@@ -550,12 +550,5 @@ def agent_section(
             f"{sum(result.runs.values())} runs of {result.problems} problems in "
             f"{', '.join(result.runs)}; {result.unlabelled_steps} unlabelled steps are not counted.",
             *[CHOSEN_HERE] * (len(verdicts) > 1),
-        ],
-        plots=[
-            Plot(
-                "scores.subsets",
-                "Share of runs whose first error is found, with 95 % intervals.",
-                y=("first_error",),
-            )
         ],
     )

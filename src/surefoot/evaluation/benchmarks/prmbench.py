@@ -351,7 +351,6 @@ def prmbench_section(result: Measured) -> Section:
             f"{result.traces} traces of mathematics; {result.left_out} left out because a source lacks them."
         ],
         plots=[
-            Plot("scores.flags.total", "PRMScore over all steps with 95 % intervals.", y=("score",)),
             Plot("scores.flags.positions", "PRMScore by number of the step.", x="positions", y=("score",)),
         ],
     )

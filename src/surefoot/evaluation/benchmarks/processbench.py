@@ -379,7 +379,6 @@ def processbench_section(result: Measured) -> Section:
             *[CHOSEN_HERE] * (len(verdicts) > 1),
         ],
         plots=[
-            Plot("scores", "Mean F1 of the subsets with 95 % intervals.", y=("average_f1",)),
             Plot(
                 "scores.parts.found",
                 "Share of first errors found at the exact step, by the number of that step.",
