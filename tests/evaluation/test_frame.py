@@ -2,7 +2,7 @@ import pytest
 
 from surefoot.evaluation.frame import FirstScreen, JudgedTrace, Origin, Rival, worked_examples
 from surefoot.evaluation.report import Report, Section, first_screen_of
-from surefoot.evaluation.verdict import Counts, detected, headline, measured
+from surefoot.evaluation.verdict import Counts, chosen, detected, headline, measured
 from surefoot.records import Trace
 from surefoot.segment import Line, segment_trace
 from surefoot.stats import Interval
@@ -18,26 +18,56 @@ def judged(text, error, predicted, scores=()):
 
 
 CONTENT = measured("content", interval(0.9, 0.96), "of lines; chance is 0.1.", 200, null=0.1)
-SELECTS = measured(
-    "selects", interval(-0.02, 0.0275), "PRM less it.", 300, smallest=0.02, spec="+.1p", rival="majority"
+MONITORS = measured(
+    "monitors", interval(-0.02, 0.0275), "less it.", 300, smallest=0.02, spec="+.1p", rival="a word"
 )
 FALLS = measured("keeps", interval(0.04, 0.08), "lost.", 300, smallest=0.02, harm=True, last=64, peak=16)
 
 
 def test_a_verdict_is_decided_or_says_what_would_decide_it():
     assert (CONTENT.tone, CONTENT.decided, CONTENT.sentence) == ("good", True, "It prefers the right number.")
-    assert (SELECTS.tone, SELECTS.decided, SELECTS.needs) == ("open", False, "about 1,693 problems")
+    assert (MONITORS.tone, MONITORS.decided, MONITORS.needs) == ("open", False, "about 1,693 problems")
     assert (FALLS.tone, FALLS.sentence) == ("wrong", "It loses accuracy beyond 16 samples.")
     same = measured("keeps", interval(0.0, 0.01), "", 300, smallest=0.02, harm=True, last=64, peak=16)
     assert (same.tone, same.claim) == ("good", "keeps its accuracy up to 64 samples")
 
 
 def test_what_is_decided_comes_first():
-    assert headline("prm", [SELECTS, CONTENT, FALLS]) == (
+    assert headline("prm", [MONITORS, CONTENT, FALLS]) == (
         "prm prefers the right number, but it loses accuracy beyond 16 samples. Not decided: whether it "
-        "selects better answers than majority; needs about 1,693 problems."
+        "finds more than a word; needs about 1,693 problems."
     )
     assert headline("x", []) == "x: nothing was measured."
+
+
+@pytest.mark.parametrize(
+    ("ours", "vote", "gain", "said", "tone"),
+    [
+        (0.77, 0.65, 0.12, "raises accuracy from 47% (one sample) to 77%: better than b (65%)", "good"),
+        (
+            0.60,
+            0.65,
+            -0.05,
+            "raises accuracy from 47% (one sample) to 60%: no better than b (65%)",
+            "wrong",
+        ),
+        (
+            0.40,
+            0.30,
+            -0.07,
+            "lowers accuracy from 47% (one sample) to 40%: no better than one sample",
+            "wrong",
+        ),
+        (0.47, 0.30, 0.0, "keeps accuracy at 47% (one sample): no better than one sample", "wrong"),
+    ],
+)
+def test_a_choice_is_compared_with_the_best_that_costs_nothing(ours, vote, gain, said, tone):
+    free = {"one sample": interval(0.47, 0.47), "b": interval(vote, vote)}
+    verdict = chosen(interval(ours, ours), free, interval(gain - 0.01, gain + 0.01), "", 300)
+    assert (verdict.claim, verdict.tone) == (said, tone)
+    unclear = chosen(interval(0.68, 0.68), free, interval(-0.05, 0.1), "", 300)
+    assert "is not decided" in unclear.claim
+    assert unclear.needs.startswith("about ")
 
 
 SOURCES = {

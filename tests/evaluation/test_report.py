@@ -317,7 +317,7 @@ def test_a_page_has_no_defect_for_keyboard_screen_reader_or_eyes(browser, tmp_pa
         sentence="prm reads the steps.",
         verdicts=[
             measured("content", interval(0.5), "Text.", 200),
-            measured("selects", interval(0.1), "", 20, rival="majority"),
+            measured("monitors", interval(0.1), "", 20, rival="majority"),
         ],
         ranking={"prm": "prm reads.", "orm": "orm does not."},
         rivals=[Rival(name="prm", value=interval(0.5), kind="ours"), Rival(name="m", value=interval(0.4))],

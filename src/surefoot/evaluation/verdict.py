@@ -425,8 +425,10 @@ def chosen(
     one, rival = next(iter(free)), max(free, key=lambda name: free[name].value)
     decision = decide(difference, units, smallest=SMALLEST_GAIN)
     start, end = free[one].value, accuracy.value
-    verb = "raises" if end > start else "lowers" if end < start else "keeps"
-    moved = f"{verb} accuracy from {start:.0%} ({one}) to {end:.0%}" if end != start else f"{verb} {end:.0%}"
+    verb = "raises" if end > start else "lowers"
+    moved = f"{verb} accuracy from {start:.0%} ({one}) to {end:.0%}"
+    if end == start:
+        moved = f"keeps accuracy at {end:.0%} ({one})"
     than = f"than {rival}" + (f" ({free[rival].value:.0%})" if rival != one else "")
     joined = {
         "yes": f"better {than}",

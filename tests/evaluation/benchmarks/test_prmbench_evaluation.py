@@ -219,7 +219,7 @@ def test_json_and_report(found, tmp_path):
     out = evaluate_prmbench(found, [scored(found, random_rows(found))], draws=20)
     json.dumps(to_json(out)["scores"], allow_nan=False)
     Report("p").section(prmbench_section(out)).write(tmp_path / "p.html")
-    assert (tmp_path / "p.html").read_text().count("<svg") == 2
+    assert (tmp_path / "p.html").read_text().count("<svg") == 1
 
 
 def test_real_rows_with_an_oracle_and_chance():

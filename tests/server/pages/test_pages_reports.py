@@ -26,7 +26,7 @@ def room(tmp_path: Path) -> Iterator[Room]:
         (tmp_path / "runs" / folder).mkdir(parents=True)
         sentence = f"<b>{folder}</b> & more"
         estimate = Interval(value=0.3 * sign, low=0.3 * sign - 0.1, high=0.3 * sign + 0.1)
-        verdict = measured("selects", estimate, "text", 300, rival="majority")
+        verdict = measured("monitors", estimate, "text", 300, rival="majority")
         screen = {"sentence": sentence, "verdicts": [to_json(verdict)]}
         examples = [{"trace_id": trace, "caught": True} for trace in (run, absent)]
         right = {run: sign > 0, absent: sign < 0, "both": True, f"only {folder}": True}
