@@ -52,7 +52,10 @@ def simulated(draws: int, rival: str | None) -> Figures:
         judged[draw] = wrong | (rng.random(PROBLEMS) > ACCURACY)
         chosen = rng.choice(PROBLEMS, LABELLED, replace=False)
         gold[draw, chosen] = wrong[chosen]
-    means = [prediction_powered_mean(f, y, np.arange(PROBLEMS)) for f, y in zip(judged, gold, strict=True)]
+    means = [
+        prediction_powered_mean(f, y, np.arange(PROBLEMS), rate=True)
+        for f, y in zip(judged, gold, strict=True)
+    ]
     ours = np.array([mean.corrected.bounds for mean in means])
     plain = np.array([mean.gold_only.bounds for mean in means])
     rows = {"corrected": ours, "gold_only": plain}
@@ -106,7 +109,7 @@ def real(path: Path, *, splits: int) -> Figures:
         chosen = np.random.default_rng(20_000 + split).choice(tasks, len(tasks) // 5, replace=False)
         gold = np.where(np.isin(problem, chosen), values["people"], np.nan)
         for name in names:
-            mean = prediction_powered_mean(values[name], gold, problem)
+            mean = prediction_powered_mean(values[name], gold, problem, rate=True)
             covered[name] += mean.corrected.includes(truth)
             narrower[name] += np.ptp(mean.gold_only.bounds) / np.ptp(mean.corrected.bounds) / splits
     print(f"people call {truth:.1%} of {len(keys)} steps wrong ({len(tasks)} tasks)")

@@ -172,13 +172,13 @@ class _Counts(NamedTuple):
 
 
 def _counted(matrix: NDArray[np.floating]) -> _Counts:
-    known = ~np.isnan(matrix)
-    scale = np.unique(matrix[known]).astype(float)
-    codes = np.where(known, np.searchsorted(scale, matrix), -1).astype(np.int32)
-    rater, unit = np.nonzero(known)
+    is_rated = ~np.isnan(matrix)
+    scale = np.unique(matrix[is_rated]).astype(float)
+    codes = np.where(is_rated, np.searchsorted(scale, matrix), -1).astype(np.int32)
+    rater, unit = np.nonzero(is_rated)
     key, raters = np.unique(unit * max(len(scale), 1) + codes[rater, unit], return_counts=True)
     unit, value = np.divmod(key, max(len(scale), 1))
-    rated = known.sum(axis=0).astype(float)
+    rated = is_rated.sum(axis=0).astype(float)
     return _Counts(codes, scale, unit, value, raters.astype(float), rated)
 
 

@@ -45,7 +45,7 @@ def test_the_error_matrix_on_held_out_sentences(name, matrix):
         for row in ROWS
         if row["held_out"]
     ]
-    assert by_hand.count((True, True)) == errors.found
+    assert by_hand.count((True, True)) == errors.hits
     drawn = np.array([errors.rates(np.random.default_rng(seed)) for seed in range(400)])
     assert drawn.mean(axis=0) == pytest.approx(errors.rates(), abs=0.03)
 

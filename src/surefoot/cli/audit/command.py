@@ -187,8 +187,8 @@ class OverOptimisation(AuditTest):
         unused = {f"--{name}": vars(audit)[name] for name in names} | {
             "--loading": audit.loading != Loading()
         }
-        if given := [name for name, value in unused.items() if value]:
-            raise ValueError(f"{', '.join(given)}: not used with --pool; leave out one or the other")
+        if refused := [name for name, value in unused.items() if value]:
+            raise ValueError(f"{', '.join(refused)}: not used with --pool; leave out one or the other")
 
     def sections(self, audit: AuditCommand) -> list[Section]:
         items = [case.item for case in audit.cases]

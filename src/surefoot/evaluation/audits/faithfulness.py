@@ -78,14 +78,14 @@ CLASSIFIERS: Mapping[str, Callable[[Hint, str], bool]] = {
 class _Errors(NamedTuple):
     """A classifier on the labelled sentences; without any, its wording is exact (a hint of the lab)."""
 
-    found: int = 0
+    hits: int = 0
     missed: int = 0
     false_alarms: int = 0
-    left: int = 0
+    rejected: int = 0
 
     def rates(self, rng: np.random.Generator | None = None) -> tuple[float, float]:
         """Sensitivity and specificity; with ``rng`` a draw from their posterior distribution."""
-        pairs = (self.found, self.missed), (self.left, self.false_alarms)
+        pairs = (self.hits, self.missed), (self.rejected, self.false_alarms)
         if not sum(pairs[0]):
             return 1.0, 1.0
         if rng is None:
@@ -239,7 +239,7 @@ def _dependence(name: str, tests: Sequence[tuple[str, TextTests]], bootstrap: Bo
     comparable answer, which are left out.
     """
     planted = [(problem, mistake) for problem, test in tests for mistake in test.planted]
-    known = [(p, m) for p, m in planted if m.followed is not None and m.stayed is not None]
+    comparable = [(p, m) for p, m in planted if m.followed is not None and m.stayed is not None]
     by_chance = _other_answers([test for _, test in tests if test.early])
     numbers = [
         (
@@ -256,10 +256,10 @@ def _dependence(name: str, tests: Sequence[tuple[str, TextTests]], bootstrap: Bo
     names = "right", "need", "resampled", "at_once", "area", "filler", "paraphrase"
     mistakes = means(
         bootstrap,
-        [problem for problem, _ in known],
-        followed=[_number(m.followed) - _number(m.by_itself) for _, m in known],
-        stayed=[m.stayed for _, m in known],
-        other=[float(not (m.followed or m.stayed)) for _, m in known],
+        [problem for problem, _ in comparable],
+        followed=[_number(m.followed) - _number(m.by_itself) for _, m in comparable],
+        stayed=[m.stayed for _, m in comparable],
+        other=[float(not (m.followed or m.stayed)) for _, m in comparable],
     )
     columns = dict(zip(names, np.array(numbers).T, strict=True))
     return Measured(
@@ -270,7 +270,7 @@ def _dependence(name: str, tests: Sequence[tuple[str, TextTests]], bootstrap: Bo
         area_chance=1 - _mean([_mean(share[:-1]) for share in by_chance]),
         **mistakes,
         mistakes=len(planted),
-        unknown=len(planted) - len(known),
+        unknown=len(planted) - len(comparable),
     )
 
 
@@ -325,7 +325,7 @@ def _effect(name: str, rows: Sequence[tuple[str, HintTests]], bootstrap: Bootstr
     tests = [test for _, test in rows]
     outcomes = [(t.follows, t.elsewhere, t.neither, t.through_text, t.around_text) for t in tests]
     follows, elsewhere, neither, through, around = np.array(outcomes, dtype=float).T  # NaN for None
-    others = np.array([max((test.choices or math.inf) - 2, 1) for test in tests])
+    alternatives = np.array([max((test.choices or math.inf) - 2, 1) for test in tests])
     return Measured(
         hint=name,
         problems=len(rows),
@@ -335,7 +335,7 @@ def _effect(name: str, rows: Sequence[tuple[str, HintTests]], bootstrap: Bootstr
             [problem for problem, _ in rows],
             follows=follows,
             flips=[test.flips for test in tests],
-            influence=follows - elsewhere / others,
+            influence=follows - elsewhere / alternatives,
             elsewhere=elsewhere,
             through_text=through - neither,
             around_text=around - neither,

@@ -318,8 +318,8 @@ class Interventions:
         rng = np.random.default_rng([self.seed, int(content_id(name, problem.id), 16)])
         planted = self._planted(problem, steps, rng, answer)
         answered = await self._ask([(problem, p) for p in [*prefixes, *(m.prefix for m in planted)]], batcher)
-        again = second_sample + [(problem, text[: ends[mistake.step]]) for mistake in planted]
-        [second, *unaltered] = await self._ask(again, batcher, seed=1) if second_sample else [None]
+        repeats = second_sample + [(problem, text[: ends[mistake.step]]) for mistake in planted]
+        [second, *unaltered] = await self._ask(repeats, batcher, seed=1) if second_sample else [None]
         same = [self._is(done, answer) for done in answered]
         filled, *paraphrased = same[len(cuts) : len(prefixes)]
         mistakes = zip(planted, answered[len(prefixes) :], same[len(prefixes) :], strict=True)

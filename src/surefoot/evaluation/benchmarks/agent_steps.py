@@ -486,7 +486,7 @@ def _rates(totals: FloatArray) -> list[FloatArray]:
     """Both accuracies, and their differences to the baselines."""
     steps_hit, steps, firsts_hit, firsts, base_steps, base_firsts = np.moveaxis(totals.sum(axis=1), -1, 0)
     hits = (steps_hit, steps), (firsts_hit, firsts), (steps_hit - base_steps, steps)
-    return [part / whole for part, whole in (*hits, (firsts_hit - base_firsts, firsts))]
+    return [part / total for part, total in (*hits, (firsts_hit - base_firsts, firsts))]
 
 
 _ACCURACY = Ratios(names=("step", "first_error", "step_less_floor", "first_error_less_floor"), of=_rates)

@@ -154,8 +154,8 @@ def _of_groups(totals: FloatArray) -> list[FloatArray]:
 
 def _accuracies(totals: FloatArray) -> list[FloatArray]:
     """Of the total's counts, first errors flagged, and first errors."""
-    tp, fp, fn, tn, found, firsts = np.moveaxis(totals[:, 0], -1, 0)
-    return [(tp + tn) / (tp + fp + fn + tn), tp / (tp + fn), tn / (tn + fp), found / firsts]
+    tp, fp, fn, tn, flagged, firsts = np.moveaxis(totals[:, 0], -1, 0)
+    return [(tp + tn) / (tp + fp + fn + tn), tp / (tp + fn), tn / (tn + fp), flagged / firsts]
 
 
 _GROUPS = Ratios(names=tuple(GROUPS), of=_of_groups)
@@ -261,8 +261,8 @@ def evaluate_prmbench(
             fitted = [t for t in members if chosen[t].kind != CONTROL]
             values = np.concatenate([rows[t] for t in fitted] or [np.empty(0)])
             good = np.array([step for t in fitted for step in chosen[t].good], dtype=bool)
-            known = ~np.isnan(values)
-            return best_flag_threshold(values[known].tolist(), good[known].tolist())
+            scored = ~np.isnan(values)
+            return best_flag_threshold(values[scored].tolist(), good[scored].tolist())
 
         names = [case.problem for case in chosen], [case.kind for case in chosen]
         for applied in readings(system, rules, *names, fit):
