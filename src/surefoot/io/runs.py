@@ -17,7 +17,7 @@ import re
 import socket
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -141,26 +141,15 @@ class Run:
         return load_object(path) if path.exists() else {}
 
     @contextmanager
-    def timed(self, stage: str) -> Iterator[Callable[[], None]]:
-        """Add the block's wall time to ``seconds[stage]``, even if an exception ends it.
-
-        Yields a function that saves the time so far; a killed process loses the time since its last call.
-        """
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the block's wall time to ``seconds[stage]``, even if an exception ends it."""
         start = time.perf_counter()
-
-        def save() -> None:
-            nonlocal start
-            end = time.perf_counter()
-            seconds = self.seconds
-            write_json(
-                self.directory / "timings.json", seconds | {stage: seconds.get(stage, 0.0) + end - start}
-            )
-            start = end
-
         try:
-            yield save
+            yield
         finally:
-            save()
+            seconds = self.seconds
+            seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start
+            write_json(self.directory / "timings.json", seconds)
 
     def _marker(self, name: str) -> Path:
         return self.directory / "done" / f"{_checked(name)}.json"
