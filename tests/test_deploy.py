@@ -65,7 +65,7 @@ def test_readmes_lines_run_from_the_wheel(installed: Path) -> None:
 
 def test_readmes_command_runs_from_the_wheel(installed: Path) -> None:
     shown = run(installed, "-m", "surefoot", "inspect", str(ROOT / "examples/gsm8k.jsonl"))
-    assert "first suspicious step in 3 of the traces" in " ".join(shown.split())
+    assert "A step is called wrong in 3 of 4 traces" in " ".join(shown.split())
 
 
 def test_the_options_of_the_deployment_exist() -> None:

@@ -183,6 +183,7 @@ audit e --test over-optimisation --problems e --traces e --out out
 audit e --test agent --problems e --traces e --out out
 audit --test faithfulness --problems e --policy lab --out out
 audit e --problems e --traces e --labels e --out out
+reward e --scores e
 lineage e
 card build e --name n --out out
 card check e
@@ -198,6 +199,7 @@ serve-config nowhere
 
 WITHOUT_INPUT = {
     "quickstart",
+    "guard hook",
     "guard mcp",
     "serve",
     "serve prune",
