@@ -203,7 +203,7 @@ class RecordTable(OnDisk[R], Generic[R]):
     def _lines_at(self, places: Iterable[tuple[int, int]]) -> Iterator[bytes]:
         with self.data.open("rb", buffering=_READ_AHEAD) as stream:
             for start, size in places:
-                stream.seek(start)  # within what was read ahead, this reads nothing
+                stream.seek(start)  # does not read within the buffer
                 line = stream.read(size)
                 if len(line) < size:
                     raise RecordError(

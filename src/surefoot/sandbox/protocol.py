@@ -151,7 +151,7 @@ class SandboxedProcess:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all descriptors."""
         for name in list(self._open):
             self._close(name)
 

@@ -138,7 +138,7 @@ class Repository:
             return connection.execute(query).all()
 
     def _change(self, query: Executable) -> int:
-        """Run one statement in a transaction of its own; the number of rows that it changed."""
+        """Run one statement in its transaction; the number of rows that it changed."""
         with self._connections.write() as connection:
             return changed_by(connection, query)
 

@@ -1,4 +1,4 @@
-"""Labels: appended, never overwritten. Undo appends a submission of its own; a repeated key adds nothing.
+"""Labels: appended, never overwritten. Undo appends a submission, too; a repeated key adds nothing.
 
 A step that has a label of the annotator gets another one only after an undo.
 """

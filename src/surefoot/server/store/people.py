@@ -212,7 +212,7 @@ class Keys(Repository):
         """The row of ``key``; ``None`` if it is unknown or revoked, or its user is not active.
 
         Raises ``ExpiredKeyError`` if it is right, but past its time. The row is found by the key's hash,
-        which nobody who lacks the key can choose. Writes nothing; see ``note_use``.
+        which cannot be guessed. Writes nothing; see ``note_use``.
         """
         digest = token_hash(key)
         query = (
