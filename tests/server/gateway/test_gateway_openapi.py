@@ -64,7 +64,7 @@ FORMS = {
     f"{ITEM}/comment": "kind comment step",
     "/people": "name role",
     "/people/{user_id}": "what role",
-    "/requests/import": "which into model strategy policy scorer session project",
+    "/requests/import": "which into text",
     "/held/{number}": "decision comment",
 }
 """Fields of each form of the pages."""

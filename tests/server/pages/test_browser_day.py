@@ -222,7 +222,10 @@ def test_story(tmp_path: Path, browser: Browser, gpt2_base: Path) -> None:
         good("evaluate", "--as=runs:threshold=0.5", f"prm={model}", *data, f"--traces={tmp_path / 't.jsonl'}",
              "--set=draws=20", "--out", found)  # fmt: skip
         judge.locator("#rail").get_by_role("link", name="Reports").click()
-        sentence = json.loads((found / "runs.json").read_text())["first_screen"]["sentence"]
+        content = json.loads((found / "runs.json").read_text())
+        sentence, right = content["first_screen"]["sentence"], content["right_by_example"]
+        assert {type(value) for value in right.values()} == {bool}  # what pairs two reports
+        assert right.keys() <= {trace.id for trace in traces}
         judge.get_by_role("link", name=sentence).click()
         assert judge.frame_locator("iframe").locator("h1").inner_text() == sentence
         judge.locator(".crumb").get_by_role("link", name="run ").first.click()
