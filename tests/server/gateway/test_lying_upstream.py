@@ -72,7 +72,6 @@ def streams(text: str) -> list[tuple[str, dict[str, Any]]]:
         ("chat/completions", chat),
         ("messages", chat),
         ("responses", {"model": "surefoot", "stream": True, "input": text, "max_output_tokens": 50}),
-        ("completions", {"model": "surefoot", "stream": True, "prompt": text, "max_tokens": 50}),
         *(("chat/completions", {**chat, "model": name}) for name in names),
     ]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from surefoot.answers.checker import plain_words
 from surefoot.guard import GuardDecision
+from surefoot.maths import read_quantity
 from surefoot.protocols import STOP_UNKNOWN, Completion, SampleResult
 from surefoot.records import Ending, Reasoning, ToolCall, Trace, Usage, content_id, trusted_copy
 from surefoot.search.method import Finish, SearchCounts, finish_of
@@ -112,6 +114,13 @@ def no_solution(draws: int) -> str:
         f"no solution: the policy was asked {times} and wrote none; check that it can solve such problems, "
         "and that the prompt has the form that it expects"
     )
+
+
+def are_quick(texts: Iterable[str], answers: Iterable[str | None]) -> bool:
+    """Whether solutions are quick to compare: the texts are short, and no answer needs algebra."""
+    if sum(map(len, texts)) > SHORT_CHARACTERS:
+        return False
+    return all(read_quantity(answer) or plain_words(answer) for answer in {*answers} - {None} if answer)
 
 
 def in_channels(plan: Plan, text: str, *, streamed: bool) -> tuple[str, str]:

@@ -87,12 +87,6 @@ class Monitor:
         events = self._events[share]
         return wilson_interval(self._happened[share], len(events)) if events else None
 
-    @property
-    def alarms(self) -> frozenset[str]:
-        """Names of the alarms that are on: shares, and ``change``."""
-        names = {share for share in get_args(Share) if self.alarm(share)}
-        return frozenset(names | ({"change"} if self.chart.alarm else set()))
-
     def alarm(self, share: Share) -> bool:
         """Whether a share is beyond its bound, if there are enough events."""
         value, bounds = self.share(share), self.settings

@@ -11,17 +11,15 @@ from functools import partial
 from typing import Any
 
 from surefoot.answers import AnswerChecker, Grader, Solution, group_equal
-from surefoot.answers.checker import plain_words
-from surefoot.maths import read_quantity
 from surefoot.protocols import Candidate, Completion, SampleRequest, SampleResult
 from surefoot.records import Message, Reasoning, Usage, trusted_copy
 from surefoot.search.method import SearchCounts
 from surefoot.search.selection import FIRST, SELECTORS
 from surefoot.server.gateway.choice import (
-    SHORT_CHARACTERS,
     CertainText,
     Choice,
     OnText,
+    are_quick,
     below,
     check_complete,
     choice_seed,
@@ -146,7 +144,7 @@ async def _vote(
         choice.withheld = no_solution(len(completions))
         return choice
     work = partial(_most_frequent, answers, list(weights.values()), grader.checker)
-    chosen = work() if _are_quick(weights, answers) else await grader.checker.run(work)
+    chosen = work() if are_quick(weights, answers) else await grader.checker.run(work)
     withheld = below(plan.abstain_below, None, "solution")
     candidates = []
     for at, ((text, weight), answer) in enumerate(zip(weights.items(), answers, strict=True)):
@@ -178,10 +176,3 @@ def _most_frequent(answers: Sequence[str | None], weights: Sequence[int], checke
     groups = group_equal(answers, checker)
     votes = [at for at, weight in enumerate(weights) for _ in range(weight)]
     return votes[SELECTORS["majority"].select([Candidate(answer=groups[at], score=None) for at in votes])]
-
-
-def _are_quick(texts: Counter[str], answers: Sequence[str | None]) -> bool:
-    """Whether the texts are short, and no answer needs algebra."""
-    if sum(map(len, texts)) > SHORT_CHARACTERS:
-        return False
-    return all(read_quantity(answer) or plain_words(answer) for answer in {*answers} - {None} if answer)

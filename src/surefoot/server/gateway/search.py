@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os.path import commonprefix
 
-from surefoot.answers import Grader, Solution, final_answer
-from surefoot.answers.checker import plain_words
+from surefoot.answers import Grader, final_answer
 from surefoot.batching import Batcher
-from surefoot.maths import read_quantity
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import STOP_UNKNOWN, Completion, ProblemTrace, SampleRequest, SampleResult
 from surefoot.records import Ending, Message, Problem, StepScores, Usage
@@ -19,9 +17,9 @@ from surefoot.search.method import SearchResult, conclude
 from surefoot.search.saved_tree import save_tree
 from surefoot.search.space import Prefix, Space, Steps
 from surefoot.server.gateway.choice import (
-    SHORT_CHARACTERS,
     Choice,
     OnText,
+    are_quick,
     below,
     choice_seed,
     first_stop,
@@ -85,7 +83,9 @@ async def _search(
         result = conclude(space, search.name, leaves, search.rule)
         return _search_choice(result, space, leaves, session, plan, number, on_text is not None)
 
-    if _is_quick({space.solution(leaf) for leaf in leaves}, grader):
+    solutions = {space.solution(leaf) for leaf in leaves}
+    answers = [final_answer(solution, grader.styles) for solution in solutions]
+    if are_quick([solution.text for solution in solutions], answers):
         choice = conclusion()
     else:
         choice = await grader.checker.run(conclusion)  # in a thread: other requests go on
@@ -143,14 +143,6 @@ def _search_choice(
         tree=save_tree(space, result) if dropped else None,
         dropped=dropped,
     )
-
-
-def _is_quick(solutions: Collection[Solution], grader: Grader) -> bool:
-    """Whether a choice is quick: the texts are short, and no answer needs algebra."""
-    if sum(len(solution.text) for solution in solutions) > SHORT_CHARACTERS:
-        return False
-    answers = {final_answer(solution, grader.styles) for solution in solutions} - {None}
-    return all(answer and (read_quantity(answer) or plain_words(answer)) for answer in answers)
 
 
 @dataclass(frozen=True, kw_only=True)
