@@ -78,7 +78,9 @@ def audit_outcome(
         for name, outcome in (("right answer", True), ("wrong answer", False))
     }
     bootstrap = Bootstrap(draws=draws, seed=seed)
-    without = _without_controls(audited, judged)
+    without = "stored scores: no new text can be scored" if audited.stored else None
+    if not without and not any(map(_alterable, judged)):
+        without = "no trace is a text of two steps or more"
     texts, usage = ({}, Usage()) if without else _altered(audited, judged, seed)
     controls = _controls(judged, {"whole": scores.traces} | texts, bootstrap)
     return Measured(
@@ -153,12 +155,6 @@ def _around_error(rows: Sequence[tuple[Case, FloatArray]], bootstrap: Bootstrap)
 
 def _alterable(case: Case) -> bool:
     return case.item.trace.text is not None and len(case.item.trace.steps) > 1
-
-
-def _without_controls(audited: AuditedScorer, cases: Sequence[Case]) -> str | None:
-    if audited.stored:
-        return "stored scores: no new text can be scored"
-    return None if any(map(_alterable, cases)) else "no trace is a text of two steps or more"
 
 
 def _altered(audited: AuditedScorer, cases: Sequence[Case], seed: int) -> tuple[dict[str, FloatArray], Usage]:
