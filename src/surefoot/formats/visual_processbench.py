@@ -51,7 +51,10 @@ def read_visual_processbench(
 
 def _labelled(raw: dict[str, Any], builder: TraceBuilder) -> LabelledTrace:
     if isinstance(raw.get("response"), str):  # the data set viewer's form
-        raw = {**raw, "response": from_json(raw["response"])}
+        try:
+            raw = {**raw, "response": from_json(raw["response"])}
+        except ValueError as error:
+            raise RecordError(f"field 'response': not JSON ({error})") from error
     row = _Row.model_validate(raw)
     steps, signs = row.response.steps, row.response.process_correctness
     if len(steps) != len(signs) or not steps:
