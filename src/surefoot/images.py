@@ -26,7 +26,7 @@ FORMATS: Final = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp"
 
 
 def embedded(attachment: Attachment, folder: Path) -> Attachment:
-    """The attachment with its image as a data URL, read from ``folder``, that of the records' file.
+    """The attachment with its image as a data URL, read from ``folder``, the folder of the records' file.
 
     An attachment that is not an image, or whose bytes are not kept, is returned unchanged.
 

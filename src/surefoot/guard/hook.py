@@ -175,7 +175,7 @@ def main(policy: str) -> int:
     def late(*_: Any) -> None:
         raise TimeoutError(f"it took more than {SECONDS} s")
 
-    with suppress(AttributeError):  # Windows has no such signal, only the limit in the settings
+    with suppress(AttributeError):  # on Windows only the limit in the settings holds
         signal.signal(signal.SIGALRM, late)
         signal.alarm(SECONDS)
     text, status = run_hook(policy, sys.stdin.buffer)

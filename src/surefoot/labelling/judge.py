@@ -164,8 +164,8 @@ class JudgePrompt:
         """
         digest = content_id(*(self.render(item)[0].content for item in _examples()))[:8]
         digest += f"+specification-{content_id(self.specification.text)[:8]}" if self.specification else ""
-        shown = {"+rules": self.rules, "+answer": self.show_answer, "+images": self.images is not None}
-        return digest + "".join(name for name, is_shown in shown.items() if is_shown)
+        parts = {"+rules": self.rules, "+answer": self.show_answer, "+images": self.images is not None}
+        return digest + "".join(name for name, is_shown in parts.items() if is_shown)
 
     def render(self, item: ProblemTrace) -> tuple[Message, ...]:
         """The prompt for one trace with at least one step.
@@ -350,11 +350,11 @@ class JudgeLabeller:
             # a judge's tokens, read and written, count as verification
             costs[request] = Usage(verifier_tokens=result.usage.tokens, calls=result.usage.calls)
         labels = []
-        for item, asked in zip(items, requests, strict=True):
-            if isinstance(asked, SampleRequest):
-                labels.append(self._labels(item, *outcomes[asked], costs.pop(asked, Usage())))
+        for item, question in zip(items, requests, strict=True):
+            if isinstance(question, SampleRequest):
+                labels.append(self._labels(item, *outcomes[question], costs.pop(question, Usage())))
             else:
-                unseen = [_Outcome(value=None, votes=0, reason=asked)] * len(item.trace.steps)
+                unseen = [_Outcome(value=None, votes=0, reason=question)] * len(item.trace.steps)
                 labels.append(self._labels(item, 0, unseen, Usage()))
         return labels
 

@@ -122,7 +122,7 @@ class Rubric(FrozenModel):
 
 
 def letter_score(completion: Completion, tag: str) -> float | None:
-    """The expected value, in [0, 1], of the letter after the last ``<tag>``; ``None`` if there is no letter.
+    """The expected value, in [0, 1], of the letter after the last ``<tag>``; ``None`` without a letter.
 
     Only the probabilities of letters count, of a letter's forms (``A``, `` a``, ``>A``) the most probable.
     """

@@ -200,8 +200,8 @@ def _published(
         raise CheckpointError(f"family={family!r} is not known; choose {quoted([*FAMILIES, *OWN])}")
     family = family or find_family(checkpoint, name=split_revision(name)[0])
     writes, compares = family == "thinkprm", FAMILIES[family].has_reference
-    known = "chains" if writes else "reference" if compares else "windows"
-    _refuse(options, known, of=f"of family {family!r}")
+    accepted = "chains" if writes else "reference" if compares else "windows"
+    _refuse(options, accepted, of=f"of family {family!r}")
     settings = {"name": Path(name).name, "batch_tokens": loading.batch_tokens}
     settings |= {"chains": options["chains"]} if writes else {}
     scorer: CheckpointScorer = FAMILIES[family].load().load(checkpoint).scorer(**settings)

@@ -131,8 +131,8 @@ class _TokenLogprob(BaseModel):
 
     def position(self) -> TokenPosition:
         """The token with its alternatives, of equal texts the most probable."""
-        others = sorted([self, *(self.top_logprobs or ())], key=lambda other: other.logprob)
-        return TokenPosition(token=self.token, logprobs={other.token: other.logprob for other in others})
+        tokens = sorted([self, *(self.top_logprobs or ())], key=lambda token: token.logprob)
+        return TokenPosition(token=self.token, logprobs={token.token: token.logprob for token in tokens})
 
 
 class _Logprobs(BaseModel):

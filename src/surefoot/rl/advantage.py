@@ -37,7 +37,7 @@ def group_advantages(
     credit: CreditRule,
     advantage: Estimator,
 ) -> list[FloatArray]:
-    """Advantages [T] of the N samples of one problem, from plain lists of what is known of each.
+    """Advantages [T] of the N samples of one problem, from plain lists of their scores and outcomes.
 
     ``scores`` are step scores [N, K], ``outcomes`` 1 or 0 [N], ``states`` those before each turn [N, K], and
     ``ends`` the last token of each step [N, K]; without ``ends`` each step counts as one token, and the

@@ -3,7 +3,7 @@
 An example, with two solutions of one problem, two steps of two tokens each. Their steps score 1, 0 and 1, 1.
 ``summed`` puts the scores at the last tokens of their steps, and ``leave-one-out`` subtracts from each the
 mean score of the other solution, 1 from the first one's and ½ from the second one's. The advantage of a token
-is the sum of what is left at or after it:
+is the sum of the differences at or after it:
 
                           first solution        second solution
     token                  0    1    2    3      0    1    2    3

@@ -299,7 +299,7 @@ def judge(
     """The samples with what ``rule`` reads of them: outcomes, step scores, log-ratios; and a critic's
     ``values``.
 
-    Hidden reasoning is removed first, so ``ends`` become those of the steps that judges read. Raises
+    Hidden reasoning is removed first, so ``ends`` are the ends of the steps that judges read. Raises
     ``TrainingError`` for a judge that is missing, and where reasoning is in a judge's input all the same.
     """
     read = [sample if judges.grade_reasoning else _without_reasoning(sample) for sample in samples]
@@ -482,7 +482,7 @@ async def audit_policy(
 
     ``update`` and ``samples`` say how far training is. ``gold`` gives labels of kind correctness; a trace is
     wrong if one of its steps is labelled -1. Equal seeds give equal samples of an unchanged policy and equal
-    bootstrap draws. Returns what was measured and the traces, one problem's after the other, without failed
+    bootstrap draws. Returns the measurements and the traces, one problem's after the other, without failed
     samples. Raises ``PolicyError`` if all samples failed, ``LabelError`` if no answer could be graded.
     """
     problems = task.held_out

@@ -227,7 +227,7 @@ class Rounds:
 
     def _train(self, number: int) -> None:
         data = list(self.run.journal(f"collected-{number}", ProblemData).read())
-        learned = [*self.demonstrations, *(one for record in data for one in record.demonstrations)]
+        learned = [*self.demonstrations, *(example for record in data for example in record.demonstrations)]
         if not learned:
             counts = sum((Counter(record.dropped) for record in data), Counter[str]())
             reasons = (

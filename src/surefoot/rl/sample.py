@@ -59,7 +59,7 @@ class Sample:
     one token) ends where the step before it does."""
 
     item: ProblemTrace = _NO_TEXT
-    """The problem and what was written; a stand-in where an engine knows numbers alone."""
+    """The problem and the response; a stand-in where an engine knows numbers alone."""
     prompt_ids: tuple[int, ...] = ()
     ids: tuple[int, ...] = ()
     """Tokens of the response [T], as sampled."""
@@ -143,8 +143,8 @@ class Sample:
         return self.advantages
 
     def turns(self) -> list[Self]:
-        """An episode's turns as responses to their contexts, without what judges said of the whole; any other
-        sample as it is."""
+        """An episode's turns as responses to their contexts, without scores of the whole; any other sample as
+        it is."""
         if not self.contexts:
             return [self]
         slices = [slice(previous + 1, end + 1) for previous, end in pairwise((-1, *self.step_ends))]

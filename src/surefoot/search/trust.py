@@ -87,10 +87,10 @@ def score_held_out(
         for row in _steps(item, record):
             steps.append(row.model_copy(update={"prefix": facts[row.step].prefix}))
             step_inputs.append(facts[row.step])
-    known = training_rows(training)
+    labelled = training_rows(training)
     if steps:
         names, good = [row.problem_id for row in steps], [row.good for row in steps]
-        fitted = ([fact for fact, _ in known], [good for _, good in known]) if known else None
+        fitted = ([fact for fact, _ in labelled], [good for _, good in labelled]) if labelled else None
         rivals = rival_scores(step_inputs, names, good, fitted)
         steps = [
             row.model_copy(update={"rivals": tuple(scores)})

@@ -178,14 +178,14 @@ def _scores(
 
 
 def _fitted(
-    fit: Callable[[Any, NDArray[np.bool_], Any], FloatArray], known: Any, good: NDArray[np.bool_], rows: Any
+    fit: Callable[[Any, NDArray[np.bool_], Any], FloatArray], inputs: Any, good: NDArray[np.bool_], rows: Any
 ) -> FloatArray:
     if good.all() or not good.any():
         return np.zeros(rows.shape[0])
     if len(good) > MOST_ROWS:
         chosen = np.linspace(0, len(good) - 1, MOST_ROWS).astype(int)
-        known, good = known[chosen], good[chosen]
-    return fit(known, good, rows)
+        inputs, good = inputs[chosen], good[chosen]
+    return fit(inputs, good, rows)
 
 
 def _by_lengths(known: FloatArray, good: NDArray[np.bool_], rows: FloatArray) -> FloatArray:

@@ -59,8 +59,8 @@ class LoopConfig(FrozenModel):
     )
     layout: Layout | None = Field(
         default=None,
-        description="padded: one trace per row; packed: the traces of a microbatch in one row, what they "
-        "begin with read once; tree: packed, with neighbours that begin alike in one update, for data whose "
+        description="padded: one trace per row; packed: the traces of a microbatch in one row, common "
+        "prefixes read once; tree: packed, with neighbours that begin alike in one update, for data whose "
         "traces share prefixes. By default packed on a CPU where the trunk allows it, else padded.",
     )
     gradient_checkpointing: bool = Field(

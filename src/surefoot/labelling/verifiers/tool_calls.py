@@ -300,8 +300,8 @@ class _Repeats:
 
 
 def _is_unfinished(content: str) -> bool:
-    """Whether a result says that its work goes on. Of a JSON object only the short fields count: what a text
-    in it quotes may come from anybody."""
+    """Whether a result says that its work is still running. Of a JSON object only the short fields count: a
+    text in it may quote anybody."""
     try:
         record = json.loads(content)
     except (ValueError, RecursionError):

@@ -117,8 +117,8 @@ def _rows(turns: Sequence[RecordedTurn]) -> list[_Row]:
         row, between = rows[-1], prompt[len(context) :]
         row.ids += between + completion
         row.mask += [0] * len(between) + [1] * len(completion)
-        known = row.logprobs is not None and turn.logprobs
-        row.logprobs = [*(row.logprobs or ()), *[0.0] * len(between), *turn.logprobs] if known else None
+        complete = row.logprobs is not None and turn.logprobs
+        row.logprobs = [*(row.logprobs or ()), *[0.0] * len(between), *turn.logprobs] if complete else None
         row.rewards.append(turn.reward)
         row.truncated = turn.truncated
     return rows

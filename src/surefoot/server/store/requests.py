@@ -285,7 +285,7 @@ class HeldCalls(Repository):
         raise NotFoundError(f"held call {number} does not exist")
 
     def of_request(self, request_id: str) -> list[tuple[HeldCall, HeldRow]]:
-        """The calls of a request, in order, also those that nobody decided about."""
+        """The calls of a request, in order, undecided ones included."""
         start = f'{{"request_id":{json_text(request_id)},'
         query = select(_H.id).where(_H.payload.startswith(start, autoescape=True)).order_by(_H.id)
         return [self.get(row.id) for row in self._all(query)]

@@ -372,8 +372,8 @@ def create_search(connection: Connection) -> None:
 
 def title_of(problem: Problem, trace: Trace | None) -> str:
     """The first line of the user's first message, or of the problem."""
-    asked = (message.content for message in trace.messages if message.role == "user") if trace else ()
-    return first_line(next(filter(None, asked), problem.text))
+    prompts = (message.content for message in trace.messages if message.role == "user") if trace else ()
+    return first_line(next(filter(None, prompts), problem.text))
 
 
 def first_line(text: str) -> str:

@@ -267,10 +267,10 @@ def _sign_is_lost(relation: Relation, previous: Relation, work: Work) -> bool:
     terms, old_terms = _terms(relation, work), _terms(previous, work)
     if terms is None or old_terms is None:
         return False
-    (left, right), (old_left, old_right) = terms, old_terms
-    moved = Counter(map(abs, left)) != Counter(map(abs, old_left))
-    unsigned = Counter(map(abs, left + right)) == Counter(map(abs, old_left + old_right))
-    return moved and unsigned and abs(sum(left) - sum(right)) != abs(sum(old_left) - sum(old_right))
+    (lhs, rhs), (old_lhs, old_rhs) = terms, old_terms
+    moved = Counter(map(abs, lhs)) != Counter(map(abs, old_lhs))
+    unsigned = Counter(map(abs, lhs + rhs)) == Counter(map(abs, old_lhs + old_rhs))
+    return moved and unsigned and abs(sum(lhs) - sum(rhs)) != abs(sum(old_lhs) - sum(old_rhs))
 
 
 def _terms(relation: Relation, work: Work) -> tuple[list[Fraction], list[Fraction]] | None:

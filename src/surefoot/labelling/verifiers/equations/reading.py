@@ -182,28 +182,28 @@ def _links(
     after_end = min(bisect_left(bounds, tokens[end - 1].end), len(bounds) - 1)
     sentence_start, sentence_end = bounds[before_start], bounds[after_end]
     next_end = bounds[min(after_end + 1, len(bounds) - 1)]
-    for number, (left, right) in enumerate(pairwise(sides)):
+    for number, (lhs, rhs) in enumerate(pairwise(sides)):
         if tokens[cuts[number + 1]].kind != "eq" or not pieces[number] or not pieces[number + 1]:
             continue
-        doubt = left.doubt or right.doubt or unit_doubt
+        doubt = lhs.doubt or rhs.doubt or unit_doubt
         number_doubt = None
         if number == 0:
             doubt = doubt or left_doubt
             named = any(t.kind == "unit" for t in pieces[0]) or (
                 start > 0 and tokens[start - 1].kind == "word"
             )
-            if left.places is not None and (named or _has_sum(right)):
+            if lhs.places is not None and (named or _has_sum(rhs)):
                 number_doubt = "it begins with a number, which may be a value to test"
         if any(token.kind == "of" for token in pieces[number + 1]):
             doubt = doubt or "'of' on the right side"
         if number == len(sides) - 2:
             doubt = doubt or right_doubt
         at, to = pieces[number][0].start, pieces[number + 1][-1].end
-        if left.places is not None and right.places is not None:
+        if lhs.places is not None and rhs.places is not None:
             number_doubt = "two numbers without an operation"
         yield Equation(
-            left=left,
-            right=right,
+            left=lhs,
+            right=rhs,
             text=_quote(text, at, to),
             start=at,
             end=to,

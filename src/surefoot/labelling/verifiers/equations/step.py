@@ -166,15 +166,15 @@ class _StepChecker:
         return notations
 
     def _check(self, equation: Equation) -> EquationCheck:
-        left, right = equation.left.tree, equation.right.tree
-        if left is None or right is None:
+        lhs, rhs = equation.left.tree, equation.right.tree
+        if lhs is None or rhs is None:
             problem = equation.left.problem or equation.right.problem or "it cannot be parsed"
             return _result(equation, "unchecked", problem)
-        sides = (left, right)
+        sides = (lhs, rhs)
         if not unknowns(sides, Notation()) or not unknowns(sides, self.notations[0]):
-            return self._check_numbers(equation, left, right)
+            return self._check_numbers(equation, lhs, rhs)
         relation = Relation(
-            left=left, right=right, quote=equation.text, source=self.source, notation=self.notations[0]
+            left=lhs, right=rhs, quote=equation.text, source=self.source, notation=self.notations[0]
         )
         try:
             check = self._check_letters(equation, relation)
