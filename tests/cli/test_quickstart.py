@@ -124,7 +124,7 @@ def test_a_run_interrupted_before_each_command_gives_the_same_files(finished, tm
 
     original = app.main
     record, record_lost = tmp_path / "run" / "scores.jsonl.manifest.json", False
-    while not (tmp_path / "run" / "audit.json").exists():
+    while not (tmp_path / "run" / "best-of-n.json").exists():
         started.clear()
         with monkeypatch.context() as patch:
             patch.setattr("surefoot.cli.quickstart.app.main", main)

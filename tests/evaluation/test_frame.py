@@ -169,7 +169,7 @@ def test_rivals_are_drawn_as_points_with_intervals_and_named():
     screen = FirstScreen(sentence="So.", verdicts=[CONTENT], rivals=rivals, measure="share of problems.")
     html = Report("t", screen).html()
     assert [html.count(f'<g class="{kind}"') for kind in ("rival", "ours", "ceiling")] == [1, 1, 1]
-    assert 'aria-label="one sample 0.45 [0.40, 0.50], prm 0.75 [0.70, 0.80]' in html
+    assert 'aria-label="one sample 45% [40, 50], prm 75% [70, 80]' in html
     alone = FirstScreen(sentence="So.", verdicts=[CONTENT], rivals=rivals[1:2])
     assert 'class="null"' in Report("t", alone).html()  # what it must beat
 

@@ -397,8 +397,9 @@ def _rivals(screen: FirstScreen) -> str:
     if not rows:
         return ""
     first = next((one for one in screen.verdicts if one.measured), None)
-    spec = first.spec if first else ".2f"
-    null = first.null if first and not any(one.kind == "rival" for one in rows) else None
+    shares = any(one.kind == "rival" for one in rows)
+    spec = ".0%" if shares else first.spec if first else ".2f"
+    null = first.null if first and not shares else None
     ends = [end for one in rows for end in (one.value.low, one.value.high)]
     ends += [] if null is None else [null]
     start, end = min(ends), max(ends)
@@ -406,7 +407,7 @@ def _rivals(screen: FirstScreen) -> str:
         start, end = 0.0, 1.0
 
     def at(value: float) -> str:
-        return f"{190 + 420 * (value - start) / ((end - start) or 1):.0f}"
+        return f"{190 + 290 * (value - start) / ((end - start) or 1):.0f}"
 
     height = 27 * len(rows) + 8
     marks = ""
@@ -423,7 +424,7 @@ def _rivals(screen: FirstScreen) -> str:
     names = ", ".join(f"{one.name} {format(one.value, spec)}" for one in rows)
     caption = f"{screen.measure[:1].upper()}{screen.measure[1:]} Line: 95 % interval."
     return (
-        f'<figure><svg class="rivals" viewBox="0 0 700 {height}" role="img" aria-label="{escape(names)}">'
+        f'<figure><svg class="rivals" viewBox="0 0 560 {height}" role="img" aria-label="{escape(names)}">'
         f"{marks}</svg><figcaption>{escape(caption)}</figcaption></figure>"
     )
 

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from surefoot.errors import ScoreError
 from surefoot.evaluation import StoredScores
 from surefoot.evaluation.audits import AuditedScorer, audit_over_optimisation
-from surefoot.evaluation.audits.over_optimisation import best_of_n_kl, fit_law, sizes_to
+from surefoot.evaluation.audits.over_optimisation import (
+    best_of_n_kl,
+    fit_law,
+    over_optimisation_section,
+    sizes_to,
+)
 from surefoot.protocols import Candidate, ProblemTrace
 from surefoot.records import Problem, Step, StepScores, Trace
 from surefoot.search import BestOfN, Pool, selection_curve
@@ -156,3 +161,27 @@ def test_everything_left_out_is_counted():
     assert (found.unscored, found.no_outcome) == (1, 1)
     with pytest.raises(ScoreError, match="sample more"):
         audit_over_optimisation(audited, items, largest=3)
+
+
+def test_the_rival_is_the_best_choice_that_costs_nothing():
+    """The proxy prefers the wrong outlier; a vote is right on each problem."""
+    rows = [[(0.9, False), (0.5, True), (0.4, True), (0.3, number % 2 == 0)] for number in range(40)]
+    audited, items = pool(rows)
+    items = [
+        ProblemTrace(
+            problem=item.problem,
+            trace=item.trace.model_copy(update={"answer": "5" if item.trace.outcome else str(at)}),
+        )
+        for at, item in enumerate(items)
+    ]
+    found = audit_over_optimisation(audited, items, largest=4, draws=50)
+    assert found.rival == "majority voting"
+    assert found.free["majority voting"].value == 1.0
+    assert found.gain.value == -1.0
+    section = over_optimisation_section([found])
+    first, *_ = section.verdicts["s"]
+    assert first.tone == "wrong"
+    assert first.claim == "lowers accuracy from 62% (one sample) to 0%: no better than majority voting (100%)"
+    assert {"one sample", "majority voting", "the shortest", "fewest steps", "s"} <= {
+        one.name for one in section.rivals
+    }
