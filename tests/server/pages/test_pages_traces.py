@@ -101,7 +101,7 @@ def test_a_step_is_decided_on_the_page_of_its_run(tmp_path: Path) -> None:
     page = f"{run}&edit=1"
     form = {**admin.fields(page, "edit=1"), "step": "1", "value": "-1", "note": "2 + 4 of what?"}
     answer = admin.client.post(page, data=form)
-    assert (answer.status_code, answer.headers["location"]) == (303, f"{page}&step=2&said=1#step-2")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{page}&step=2&decision_id=1#step-2")
     twin = admin.json(page.replace("run?", "run.json?"))
     assert twin["decisions"]["1"]["note"] == "2 + 4 of what?"
     assert twin["first_error"] == 1
@@ -136,7 +136,7 @@ def test_a_page_that_is_read_decides_nothing_and_a_decision_can_be_taken_back(tm
         assert admin.client.post(page, data=undo).status_code == 303
         decided = admin.json(f"{run.replace('run?', 'run.json?')}")["decisions"]
         assert (decided["1"]["value"] if decided else None) == expected
-        there = f"{page}&said={int(number) - 1}"
+        there = f"{page}&decision_id={int(number) - 1}"
     assert admin.client.post(page, data=undo).status_code == 409
     assert made.room.db.projects.audit_log()[0].action == "decision undone"
     made.db.close()
@@ -436,7 +436,7 @@ def test_an_outcome_has_the_word_of_its_data_set(tmp_path: Path) -> None:
     trace = made.traces[0].model_copy(update={"id": "judged", "outcome": True, "meta": {"outcome": "safe"}})
     odd = made.traces[0].model_copy(update={"id": "odd", "meta": {"outcome": {"<b>": 1}}})
     made.db.traces.add_traces(made.room.project, [trace, odd])
-    words = {row["id"]: row["said"] for row in made.viewer.json(f"{made.base}/runs.json")["runs"]}
+    words = {row["id"]: row["outcome_word"] for row in made.viewer.json(f"{made.base}/runs.json")["runs"]}
     assert (words["judged"], words["odd"]) == ("safe", "correct")
     assert '✓ <span class="word">safe</span>' in shown(made, f"{made.base}/run?id=judged")
     assert '✓ <span class="word">correct</span>' in shown(made, f"{made.base}/run?id=odd")

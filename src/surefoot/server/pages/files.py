@@ -49,9 +49,9 @@ def upload(page: Page) -> Response:
         kinds = {path: kind_of(path) for path in paths}
         if not kinds:
             raise StoreError("choose at least one file")
-        known = []
+        known_items = []
         if make == "known":  # their labels are known, not an annotator's work
-            known = _known_items([path for path, kind in kinds.items() if kind == "labels"])
+            known_items = _known_items([path for path, kind in kinds.items() if kind == "labels"])
             kinds = {path: kind for path, kind in kinds.items() if kind != "labels"}
         imported = import_files(db, page.id, kinds)
         files = [
@@ -61,8 +61,8 @@ def upload(page: Page) -> Response:
         for file in imported.values():
             file.read.files = [named(name) for name in file.read.files]
             file.read.bad = [(line, named(reason)) for line, reason in file.read.bad]
-    made = db.items.add_solutions(page.id) if make == "solutions" else db.items.add(page.id, known)
-    items = len(made)
+    solutions = make == "solutions"
+    items = len(db.items.add_solutions(page.id) if solutions else db.items.add(page.id, known_items))
     page.audit("import", kinds=sorted(kinds.values()), items=items)
     complete = all(file.complete for file in imported.values())
     return page.show("imported.html", {"complete": complete, "files": files, "items": items})
@@ -106,18 +106,18 @@ def _lines(records: Iterable[Record]) -> Iterator[str]:
 
 def _known_items(paths: list[Path]) -> list[NewItem]:
     """An item for each trace with labels in the files. Raises for other labels than -1, 0 and 1."""
-    report, known = ReadReport(), defaultdict[str, list[KnownAnswer]](list)
+    report, answers_by_trace = ReadReport(), defaultdict[str, list[KnownAnswer]](list)
     for label in chain.from_iterable(read_records(path, StepLabel, report=report) for path in paths):
         value = next((sign for sign in LABEL_VALUES if sign == label.value), None)
         if label.kind != "correctness" or value is None:
             where = f"step {label.step} of trace '{label.trace_id}'"
             raise StoreError(f"the known label of {where} must be a correctness label of -1, 0 or 1")
-        known[label.trace_id].append(KnownAnswer(step=label.step, value=value))
+        answers_by_trace[label.trace_id].append(KnownAnswer(step=label.step, value=value))
     if report.bad_count:
         raise RecordError(f"the known labels cannot all be read: {report.summary()}")
-    if not known:
+    if not answers_by_trace:
         raise StoreError("items with known labels need a file of labels")
-    return [NewItem(trace_id=trace, known=tuple(answers)) for trace, answers in known.items()]
+    return [NewItem(trace_id=trace, known=tuple(answers)) for trace, answers in answers_by_trace.items()]
 
 
 @contextmanager

@@ -21,7 +21,7 @@ Terms = Mapping[str, Collection[str]]
 _TERM: Final = re.compile(r'(?:("[^"]*"|[^\s:<>="]+)(:|[<>]=?))?("[^"]*"|[^\s"]+)')
 _RANGE: Final = re.compile(r"(\d{1,6})?(\.\.)?(\d{1,6})?")
 _ADDRESS: Final = {
-    "text", "problem", "page", "before", "at", "id", "step", "edit", "said", "report", "disagreement",
+    "text", "problem", "page", "before", "at", "id", "step", "edit", "decision_id", "report", "disagreement",
 }  # fmt: skip
 """Parameters of the addresses of lists, and of runs that are opened from them."""
 COLUMNS: Final[Mapping[str, str]] = {
@@ -45,7 +45,7 @@ class Filter:
 
     @classmethod
     def of(cls, page: Page, terms: Terms, scorers: Collection[str] = ()) -> Filter:
-        """The filter of an address or form, its ``text``. Raises ``StoreError`` that says what was meant."""
+        """The filter of an address or form, its ``text``. Raises ``StoreError`` with the valid choices."""
         text = page.form.optional("text", most=1000) or ""
         for name in page.request.query_params.keys() - _ADDRESS:
             raise StoreError(f"this address does not know {name!r}; a filter is one text={name}:…")
@@ -60,7 +60,7 @@ class Filter:
                 words.append(value)
             elif sign != ":":
                 if name not in scorers or bounds.get("scorer", name) != name:
-                    raise StoreError(unknown("scorer", name, scorers or ("none: there are no scores",)))
+                    raise StoreError(unknown("scorer", name, scorers or ("none: no scores are stored",)))
                 bounds |= {"scorer": name, "high" if sign[0] == "<" else "low": _number(value)}
             elif name not in terms:
                 raise StoreError(f"{unknown('filter', name, terms)}; put words into quotes")
@@ -83,9 +83,9 @@ class Filter:
 
     def with_term(self, name: str, value: str | None) -> str:
         """The text with another value of a term, or without it."""
-        others = [part[0] for part in _TERM.finditer(self.text) if (part[1] or "").strip('"') != name]
+        parts = [part[0] for part in _TERM.finditer(self.text) if (part[1] or "").strip('"') != name]
         quoted = f'"{value}"' if value and re.search(r"[\s<>:]", value) else value
-        return " ".join([*others, *([] if value is None else [f"{name}:{quoted}"])])
+        return " ".join([*parts, *([] if value is None else [f"{name}:{quoted}"])])
 
 
 def _number(text: str) -> float:
@@ -117,12 +117,12 @@ def show_list(
             "next": page.link(page=number + 1) if number < pages else None,
         }
         data = {"page": number, "pages": pages, **data}
-    shown = {"filter": page.form.optional("text") or "", "past": past, "live": False, **around, **data}
+    content = {"filter": page.form.optional("text") or "", "past": past, "live": False, **around, **data}
     columns = {
         key: words
         for key, words in COLUMNS.items()
-        if any(row.get("said" if key == "outcome" else key) not in (None, "") for row in rows)
+        if any(row.get("outcome_word" if key == "outcome" else key) not in (None, "") for row in rows)
     }
     return page.show(
-        "list.html", {**shown, name: rows}, status=404 if past else 200, name=name, columns=columns, **extra
+        "list.html", {**content, name: rows}, status=404 if past else 200, name=name, columns=columns, **extra
     )

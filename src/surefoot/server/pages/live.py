@@ -43,14 +43,14 @@ _SHARES: Final[dict[Share, str]] = {
 
 def request_list(page: Page) -> Response:
     """Requests, newest first."""
-    db, limit, before = page.db, page.settings.rows, page.query.id("before")
+    db, limit, cursor = page.db, page.settings.rows, page.query.id("before")
     box = Filter.of(page, TERMS)
-    found = db.gateway.find(**_conditions(box), before=before, limit=limit + 1)
-    records = {record.request_id: record for record in db.gateway.records([row.request_id for row in found])}
-    rows = [{**vars(row), **_row(records[row.request_id])} for row in found[:limit]]
-    following = page.link(before=found[limit - 1].request_id) if len(found) > limit else None
+    hits = db.gateway.find(**_conditions(box), before=cursor, limit=limit + 1)
+    records = {record.request_id: record for record in db.gateway.records([row.request_id for row in hits])}
+    rows = [{**vars(row), **_row(records[row.request_id])} for row in hits[:limit]]
+    following = page.link(before=hits[limit - 1].request_id) if len(hits) > limit else None
     projects = db.projects.list() if page.actor.may("manage") else []
-    return show_list(page, "requests", rows, {"next": following, "live": before is None}, projects=projects)
+    return show_list(page, "requests", rows, {"next": following, "live": cursor is None}, projects=projects)
 
 
 def _conditions(box: Filter) -> dict[str, Any]:
@@ -61,9 +61,9 @@ def _conditions(box: Filter) -> dict[str, Any]:
 
 
 def _row(record: GatewayRecord) -> dict[str, Any]:
-    chosen = next((one for one in record.candidates if one.chosen), None) or next(
-        iter(record.candidates), None
-    )
+    candidates = record.candidates
+    chosen = next((candidate for candidate in candidates if candidate.chosen), None)
+    chosen = chosen or next(iter(candidates), None)
     scores = chosen.scores.scores if chosen and chosen.scores else ()
     failed = record.error is not None or record.status >= 400
     decided = {"accept": "accepted", "reject": "rejected"}.get(record.decision or "", "answered")
@@ -71,7 +71,7 @@ def _row(record: GatewayRecord) -> dict[str, Any]:
         "title": _title(record, chosen.trace if chosen else None),
         "link": f"/request?{urlencode({'id': record.request_id})}",
         "outcome": not failed and decided != "rejected",
-        "said": str(record.status) if record.status >= 400 else "withheld" if failed else decided,
+        "outcome_word": str(record.status) if record.status >= 400 else "withheld" if failed else decided,
         "held": any(decision.held for decisions in record.guard.values() for decision in decisions),
         "steps": (len(chosen.trace.steps) if chosen else 0) or None,
         "tokens": record.usage.tokens or None,
@@ -81,7 +81,7 @@ def _row(record: GatewayRecord) -> dict[str, Any]:
 
 
 def _title(record: GatewayRecord, trace: Trace | None) -> str:
-    """The first line of what was asked."""
+    """The first line of the problem; without one the endpoint and id."""
     return (record.problem and title_of(record.problem, trace)) or f"{record.endpoint}: {record.request_id}"
 
 
@@ -112,7 +112,7 @@ def request_page(page: Page) -> Response:
         mode="request",
         title=_title(record, trace),
         scores=[scores] if scores else (),
-        candidates=[_candidate(one) for one in candidates],
+        candidates=[_candidate(candidate) for candidate in candidates],
         candidate=number,
         guard=[decision for decisions in record.guard.values() for decision in decisions],
         tools=trace.tools or (session.tools if session else ()),
@@ -146,7 +146,7 @@ def import_answers(page: Page) -> Response:
     Scores replace older ones of the same scorer and solution. They are left out if the project has the
     solution with other steps.
     """
-    every = page.form.choice("which", ("chosen", "all")) == "all"
+    import_all = page.form.choice("which", ("chosen", "all")) == "all"
     destination = page.enter(page.form.whole("into"), "manage")
     db, project = destination.db, destination.id
     conditions = {**_conditions(Filter.of(page, TERMS)), "failed": False}
@@ -154,12 +154,11 @@ def import_answers(page: Page) -> Response:
     problems, solutions = [], list[tuple[Trace, StepScores | None]]()
     for row in reversed(rows[:_MOST]):
         record = db.gateway.get(row.request_id)
-        wanted = (one for one in record.candidates if every or one.chosen or one.choice is None)
-        # one of several equal solutions
-        labelled = {pair[0].id: pair for pair in (one.solution() for one in wanted) if pair}
-        if record.problem is not None and labelled:
+        picked = (entry for entry in record.candidates if import_all or entry.chosen or entry.choice is None)
+        unique = {pair[0].id: pair for pair in (entry.solution() for entry in picked) if pair}
+        if record.problem is not None and unique:
             problems.append(record.problem)
-            solutions += labelled.values()
+            solutions += unique.values()
     report = {
         "problems": db.traces.add_problems(project, problems),
         "traces": db.traces.add_traces(project, (trace for trace, _ in solutions)),
@@ -192,9 +191,9 @@ def held_list(page: Page) -> Response:
     calls, query, size = page.db.held_calls, page.query, page.settings.rows
     states: dict[str, HeldState | None] = {**dict(zip(HELD_STATES, HELD_STATES, strict=True)), "all": None}
     state = query.choice("state", states, default="waiting")
-    found = calls.find(state=states[state], past=query.natural("past") or None, limit=size + 1)
-    following = page.link(past=found[size - 1].id) if len(found) > size else None
-    rows = [_held_row(row, calls.get(row.id)[0]) for row in found[:size]]
+    hits = calls.find(state=states[state], past=query.natural("past") or None, limit=size + 1)
+    following = page.link(past=hits[size - 1].id) if len(hits) > size else None
+    rows = [_held_row(row, calls.get(row.id)[0]) for row in hits[:size]]
     data = {"state": state, "counts": calls.count(), "next": following, "live": query.id("past") is None}
     return show_list(page, "calls", rows, data, states=list(states))
 
@@ -202,12 +201,12 @@ def held_list(page: Page) -> Response:
 def held_page(page: Page, number: int) -> Response:
     """A held call as a run: the conversation before it, the call, why it is held, and the decision."""
     call, row = page.db.held_calls.get(number)
-    shown = _held_row(row, call)
+    content = _held_row(row, call)
     with suppress(NotFoundError):  # a request is recorded when it is answered
         page.db.gateway.get(call.request_id)
-        shown["request"] = f"/request?{urlencode({'id': call.request_id})}"
-    about = {"title": shown["title"], "guard": [call.decision]}
-    return show_run(page, None, _held_trace(call), {"held": [shown]}, mode="request", **about)
+        content["request"] = f"/request?{urlencode({'id': call.request_id})}"
+    about = {"title": content["title"], "guard": [call.decision]}
+    return show_run(page, None, _held_trace(call), {"held": [content]}, mode="request", **about)
 
 
 def _held_trace(call: HeldCall) -> Trace:
@@ -215,14 +214,14 @@ def _held_trace(call: HeldCall) -> Trace:
 
 
 def _held_row(row: HeldRow, call: HeldCall) -> dict[str, Any]:
-    asked = [message.content for message in call.run if message.role == "user" and message.content]
-    names = ", ".join(one.call.name for one in call.decision.calls)
+    questions = [message.content for message in call.run if message.role == "user" and message.content]
+    names = ", ".join(decided.call.name for decided in call.decision.calls)
     return {
         **vars(row),
         "link": f"/held/{row.id}",
         "outcome": {"approved": True, "delivered": True, "denied": False}.get(row.state),
-        "said": row.state,
-        "title": f"{names}: {first_line(asked[-1] if asked else '')}",
+        "outcome_word": row.state,
+        "title": f"{names}: {first_line(questions[-1] if questions else '')}",
         "request_id": call.request_id,
         "reason": call.decision.reason,
         "calls": call.decision.calls,

@@ -132,8 +132,8 @@ class Page:
     def link(self, *without: str, **changes: Any) -> str:
         """The query of this address with some parameters changed, and others left out."""
         sent = self.request.query_params.multi_items()
-        kept = [(name, value) for name, value in sent if name not in without and name not in changes]
-        return "?" + urlencode([*kept, *changes.items()])
+        unchanged = [(name, value) for name, value in sent if name not in without and name not in changes]
+        return "?" + urlencode([*unchanged, *changes.items()])
 
     @property
     def root(self) -> str:
@@ -210,7 +210,7 @@ class Page:
         if wants_json(self.request):
             return JSONResponse(content, status_code=status, headers=HEADERS)
         reads_all = visitor is not None and visitor.may("read")
-        shown = {
+        context = {
             "token": _TOKEN.format((visitor and visitor.csrf) or ""),
             "rail": project_page or (visitor and self.last_place()),
             "open_flags": self.db.comments.open_flags(self.id) if self.role == "admin" else 0,
@@ -219,7 +219,7 @@ class Page:
             **{"root": self.root, "here": self.request.url.path, "query": self.request.url.query},
         }
         with page_budget():
-            text = templates().get_template(template).render(data=content, **shown, **extra)
+            text = templates().get_template(template).render(data=content, **context, **extra)
         response = HTMLResponse(text, status_code=status, headers=HEADERS)
         if project_page is not None:
             self.pages.set_cookie(response, PROJECT, str(self.id), seconds=_YEAR_SECONDS)

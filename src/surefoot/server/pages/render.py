@@ -138,8 +138,8 @@ def pretty(text: str) -> str:
 
 def python(text: str) -> Markup:
     """A Python program with classes for colours; characters that hide its order are escaped."""
-    shown = "\n".join(map(printable, bounded(text).split("\n")))
-    return Markup(highlight(shown, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)))  # noqa: S704 - it escapes
+    escaped = "\n".join(map(printable, bounded(text).split("\n")))
+    return Markup(highlight(escaped, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)))  # noqa: S704 - it escapes
 
 
 def call_arguments(text: str) -> list[tuple[str, str]]:
@@ -164,7 +164,7 @@ def templates() -> Environment:
     filters = (
         answer, bounded, figure, moment, percent, pretty, python, rich, seconds, sign, sign_name,
     )  # fmt: skip
-    environment.filters.update({one.__name__: one for one in filters})
+    environment.filters.update({function.__name__: function for function in filters})
     environment.filters |= {"math": mathematics, "markdown": instructions_html, "arguments": call_arguments}
     environment.globals["parts"] = environment.get_template("_parts.html").module
     return environment

@@ -45,7 +45,7 @@ class _Example(FrozenModel, extra="ignore"):
 
 
 class _Content(FrozenModel, extra="ignore"):
-    """What is read of the JSON file beside a report."""
+    """The fields that the pages read from a report's JSON file."""
 
     first_screen: _Screen = _Screen()
     examples: tuple[_Example, ...] = ()
@@ -85,19 +85,19 @@ def report_file(page: Page) -> Response:
 
 
 def pair(page: Page) -> Response:
-    """Two reports (``?id=`` twice) example by example: what the newer one fixed, and what it broke."""
+    """Two reports (``?id=`` twice) example by example: examples that the newer one fixed or broke."""
     (new, new_path), (old, old_path) = _chosen(page, 2).items()
-    before, after = (_content(path).right_by_example for path in (old_path, new_path))
-    shared = [name for name in after if name in before]
-    fixed = [name for name in shared if after[name] and not before[name]]
-    broke = [name for name in shared if before[name] and not after[name]]
+    old_right, new_right = (_content(path).right_by_example for path in (old_path, new_path))
+    shared = [name for name in new_right if name in old_right]
+    fixed = [name for name in shared if new_right[name] and not old_right[name]]
+    broke = [name for name in shared if old_right[name] and not new_right[name]]
     data: dict[str, Any] = {
         "old": _row(old, old_path),
         "new": _row(new, new_path),
         "fixed": fixed,
         "broke": broke,
     }
-    data |= {"shared": len(shared), "both_right": sum(after[name] and before[name] for name in shared)}
+    data |= {"shared": len(shared), "both_right": sum(new_right[name] and old_right[name] for name in shared)}
     return page.show("pair.html", data, runs=_runs(page, [*fixed, *broke]))
 
 
@@ -133,7 +133,7 @@ def _chosen(page: Page, count: int) -> dict[str, Path]:
 
 
 def _content(path: Path) -> _Content:
-    """The JSON file beside a page; empty without a readable one."""
+    """The JSON file of a report; empty without a readable one."""
     path = path.with_suffix(".json")
     try:
         return _Content.model_validate_json(path.read_bytes() if path.stat().st_size <= _LARGEST else b"{}")

@@ -69,7 +69,7 @@ def run_page(page: Page) -> Response:
     labels = [label for label in labels if label.item_id is not None or not blind]
     decisions = decisions_of(page, [trace.id])[trace.id]
     scores, gold = [] if blind else db.traces.scores(page.id, trace.id), gold_view(problem, trace)
-    evidence, missing = evidence_of(labels, decisions, scores), sum(not one["made"] for one in gold)
+    evidence, missing = evidence_of(labels, decisions, scores), sum(not call["made"] for call in gold)
     verdict = run_verdict(len(trace.steps), trace.outcome, evidence, missing_calls=missing)
     items = sorted({label.item_id for label in labels if label.item_id is not None})
     comments = [comment for item in items for comment in db.comments.list(page.id, item_id=item)]
@@ -86,13 +86,14 @@ def run_page(page: Page) -> Response:
     }
     mode = "decide" if blind else "edit" if page.role == "admin" and fields.ticked("edit") else "read"
     extra: dict[str, Any] = {"mode": mode, "decisions": decisions, "neighbours": _neighbours(page)}
-    extra["said"] = next((one for one in decisions.values() if str(one.id) == fields.id("said")), None)
+    saved = (decision for decision in decisions.values() if str(decision.id) == fields.id("decision_id"))
+    extra["saved_decision"] = next(saved, None)
     if blind:
         disputes = db.reviews.disagreements(page.id, item_ids=items, decided=None)
         extra["disputes"] = [dispute.step for dispute in disputes]
         extra["disputed"] = next((step for step in extra["disputes"] if step not in decisions), None)
-        others = (one.trace_id for one in db.reviews.disagreements(page.id) if one.trace_id != trace.id)
-        extra["following"] = next((urlencode({"id": other, "disagreement": 1}) for other in others), None)
+        runs = (item.trace_id for item in db.reviews.disagreements(page.id) if item.trace_id != trace.id)
+        extra["following"] = next((urlencode({"id": run, "disagreement": 1}) for run in runs), None)
     elif trace.outcome is not None:  # an attempt at the same task that ended the other way
         other_way: dict[Facet, str] = {"outcome": "wrong" if trace.outcome else "correct"}
         for rival in db.traces.find(page.id, RunFilter(problem_id=problem.id, facets=other_way), limit=1):
@@ -114,8 +115,8 @@ def show_run(
 ) -> Response:
     """The page of a run, request or held call: of a long one the part with the step that matters."""
     decisions, error, count = decisions or {}, data.get("first_error"), len(trace.steps)
-    shown = page.query.natural("step") or 1 + next((one for one in (disputed, error) if one is not None), 0)
-    start = 0 if count <= WINDOW else (min(shown, count) - 1) // WINDOW * WINDOW
+    focus = page.query.natural("step") or 1 + next((at for at in (disputed, error) if at is not None), 0)
+    start = 0 if count <= WINDOW else (min(focus, count) - 1) // WINDOW * WINDOW
     part = range(start, min(start + WINDOW, count))
     strips: list[dict[str, Any]] = [
         {
@@ -130,13 +131,13 @@ def show_run(
         step, at = block["step"], at if block["step"] is None else block["step"]
         if step in part:
             block["labels"] = [label for label in data.get("labels", ()) if label["step"] == step]
-            block["scores"] = [{"scorer": one["scorer"], **one["cells"][step]} for one in strips]
+            block["scores"] = [{"scorer": row["scorer"], **row["cells"][step]} for row in strips]
             block["decided"] = decisions.get(step)
         if at in part or not trace.steps:
             blocks.append(block)
     about: dict[str, Any] = {
         "disputed": disputed,
-        "address": page.link("said", "step")[1:],
+        "address": page.link("decision_id", "step")[1:],
         "blocks": blocks,
         "part": part,
     }
@@ -156,7 +157,7 @@ def decide_here(page: Page) -> Response:
     if page.form.ticked("undo"):
         page.db.reviews.undo(page.id, page.form.whole("undo"), page.user_id)
         page.audit("decision undone", trace=trace.id)
-        return page.done(f"/projects/{page.id}/run{page.link('said')}")
+        return page.done(f"/projects/{page.id}/run{page.link('decision_id')}")
     step, value, values = page.form.whole("step"), page.form.value("value"), page.project.protocol.values
     if value not in values:
         raise StoreError(f"'value': this project's labels are {list(values)}")
@@ -164,10 +165,10 @@ def decide_here(page: Page) -> Response:
     if not 0 <= step < len(trace.steps):
         raise StoreError(f"'step' {step}: the run has {len(trace.steps)} steps")
     last = decisions_of(page, [trace.id])[trace.id].get(step)
-    after = last.id if last and last.id <= seen else 0
+    prior = last.id if last and last.id <= seen else 0
     (item_id,) = page.db.items.add_solutions(page.id, [trace.id])
-    decision = page.db.reviews.adjudicate(page.id, item_id, page.user_id, step, value, note=note, after=after)
-    to = page.link("said", "step", step=step + 1, said=decision.id)
+    decision = page.db.reviews.adjudicate(page.id, item_id, page.user_id, step, value, note=note, after=prior)
+    to = page.link("decision_id", "step", step=step + 1, decision_id=decision.id)
     return page.done(f"/projects/{page.id}/run{to}#step-{step + 1}", {"adjudication": decision})
 
 
@@ -185,12 +186,10 @@ def _neighbours(page: Page) -> dict[str, str]:
         links["report"] = f"/report?{urlencode({'id': report})}"
     if at is not None and at.isdigit():
         where, order, _ = run_filter(page)
-        places = {
-            name: place for name, place in (("previous", int(at) - 1), ("next", int(at) + 1)) if place >= 0
-        }
-        for name, place in places.items():
-            for row in page.db.traces.find(page.id, where, order=order, offset=place, limit=1):
-                links[name] = f"/projects/{page.id}/run?{urlencode({'id': row.id, **fields, 'at': place})}"
+        ranks = {name: rank for name, rank in (("previous", int(at) - 1), ("next", int(at) + 1)) if rank >= 0}
+        for name, rank in ranks.items():
+            for row in page.db.traces.find(page.id, where, order=order, offset=rank, limit=1):
+                links[name] = f"/projects/{page.id}/run?{urlencode({'id': row.id, **fields, 'at': rank})}"
     return links
 
 
@@ -214,14 +213,14 @@ def run_filter(page: Page) -> tuple[RunFilter, RunOrder, Filter]:
 
 def timeline(trace: Trace, last: int | None = None) -> Iterator[dict[str, Any]]:
     """The trace in reading order, up to step ``last``: steps, messages between them, and results of tools."""
-    made: dict[tuple[tuple[str, str], ...], int] = {}
+    first_steps: dict[tuple[tuple[str, str], ...], int] = {}
     for block in trace_blocks(trace):
         if last is not None and last < 0 and block.step is not None:
             return
         message = trace.messages[block.message] if block.message is not None else None
         step = block.step
         calls = tuple((call.name, call.arguments) for call in block.calls)
-        first = made.setdefault(calls, step) if calls and step is not None else step
+        first = first_steps.setdefault(calls, step) if calls and step is not None else step
         yield {
             **{name: getattr(block, name) for name in ("step", "kind", "role", "calls")},
             "text": block.text.strip(),
@@ -310,13 +309,13 @@ def gold_view(problem: Problem, trace: Trace) -> list[dict[str, Any]]:
         return []  # the task states them in another form
     if needed is None or compared is None:
         return []
-    places = [place for place, verdict in compared.verdicts.items() if verdict.value == 1]
-    right = [trace.messages[message].tool_calls[number or 0] for message, number in places]
-    made = [(call.name, (call_arguments(call) or {}).items()) for call in right]
+    indices = [index for index, verdict in compared.verdicts.items() if verdict.value == 1]
+    right = [trace.messages[message].tool_calls[number or 0] for message, number in indices]
+    right_calls = [(call.name, (call_arguments(call) or {}).items()) for call in right]
     return [
-        {"call": call, "made": any(call.name == name and wanted <= arguments for name, arguments in made)}
+        {"call": call, "made": any(call.name == name and gold <= sent for name, sent in right_calls)}
         for call in needed
-        for wanted in [(call_arguments(call) or {}).items()]
+        for gold in [(call_arguments(call) or {}).items()]
     ]
 
 
@@ -359,8 +358,8 @@ def program_view(problem: Problem, labels: Sequence[StoredLabel]) -> dict[str, A
     label = next((label for label in reversed(labels) if label.record.evidence.execution), None)
     execution = label.record.evidence.execution if label else None
     why = (execution or Execution()).model_dump()
-    shown = {name: printable(value) if isinstance(value, str) else value for name, value in why.items()}
-    return {"source": label.record.source if label else None, "why": shown}
+    escaped = {name: printable(value) if isinstance(value, str) else value for name, value in why.items()}
+    return {"source": label.record.source if label else None, "why": escaped}
 
 
 def run_list(page: Page) -> Response:
@@ -369,22 +368,22 @@ def run_list(page: Page) -> Response:
     start = (max(1, page.query.natural("page", default=1)) - 1) * size
     where, order, box = run_filter(page)
     total, facets = db.traces.facets(page.id, where)
-    found = list(enumerate(db.traces.find(page.id, where, order=order, offset=start, limit=size), start))
-    ids = [row.id for _, row in found]
+    matches = list(enumerate(db.traces.find(page.id, where, order=order, offset=start, limit=size), start))
+    ids = [row.id for _, row in matches]
     scores = db.traces.scores_of(page.id, ids, scorer=where.scorer) if where.scorer else {}
-    verdicts, notes = verdicts_of(page, [row for _, row in found], scores), db.traces.notes_of(page.id, ids)
-    first = {row.problem_id: at for at, row in reversed(found)}
-    found.sort(key=lambda pair: (first[pair[1].problem_id], pair[0]))
+    verdicts, notes = verdicts_of(page, [row for _, row in matches], scores), db.traces.notes_of(page.id, ids)
+    first = {row.problem_id: at for at, row in reversed(matches)}
+    matches.sort(key=lambda pair: (first[pair[1].problem_id], pair[0]))
     rows: list[dict[str, Any]] = []
-    for _, attempts in groupby(found, key=lambda pair: pair[1].problem_id):
+    for _, attempts in groupby(matches, key=lambda pair: pair[1].problem_id):
         for attempt, (at, row) in enumerate(attempts):
             verdict, scored = verdicts[row.id], scores.get(row.id)
             cells = strip(scored[0].scores, verdict.error) if scored else []
             address = urlencode({"id": row.id, **page.fields("text", "problem"), "at": at})
             tokens, word = notes[row.id]
             words = {True: "correct", False: "wrong", None: "not graded"}[row.outcome]
-            said = outcome_word(word) or words
-            about: dict[str, Any] = {"title": row.title or row.id, "tokens": tokens or None, "said": said}
+            about: dict[str, Any] = {"title": row.title or row.id, "tokens": tokens or None}
+            about["outcome_word"] = outcome_word(word) or words
             link = f"/projects/{page.id}/run?{address}"
             lowest = min((cell["score"] for cell in cells if cell["score"] is not None), default=None)
             about |= {"attempt": attempt, "link": link, "strip": cells, "lowest": lowest}
@@ -406,8 +405,8 @@ def compare(page: Page) -> Response:
         runs.append({**about, "title": title, "verdict": verdicts[trace.id], "scores": scores[trace.id]})
     rows = []
     for pair in aligned(*texts):
-        left, right = (None if at is None else text[at] for text, at in zip(texts, pair, strict=True))
-        rows.append({"steps": pair, "texts": (left, right), "same": left == right})
+        sides = tuple(None if at is None else text[at] for text, at in zip(texts, pair, strict=True))
+        rows.append({"steps": pair, "texts": sides, "same": sides[0] == sides[1]})
     differ = next((at for at, row in enumerate(rows) if not row["same"]), None)
     stretches = [(same, list(group)) for same, group in groupby(rows, key=lambda row: row["same"])]
     return page.show("compare.html", {"runs": runs, "differ": differ, "steps": rows}, stretches=stretches)
