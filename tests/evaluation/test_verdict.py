@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.evaluation.verdict import Evidence, bound_verdict, run_verdict
+from surefoot.evaluation.verdict import Opinion, bound_verdict, run_verdict
 from surefoot.stats.intervals import wilson_interval
 
 TABLE = Path(__file__).with_name("verdicts.txt")
@@ -23,7 +23,7 @@ CELLS = list(
 def says(what, coverage, source):
     """A source that calls step 3 wrong, or what it checked right; without coverage it is silent."""
     checked = () if what == "abstain" else COVERAGE[coverage]
-    return Evidence(source=source, checked=checked, error=2 if what == "wrong" and checked else None)
+    return Opinion(source=source, checked=checked, error=2 if what == "wrong" and checked else None)
 
 
 def sources(what, coverage, who):
@@ -75,14 +75,14 @@ MORE = {
     "a decision that the step is right": (None, [says("wrong", "all", "judge")], None, 0),
     "two first errors": (
         None,
-        [Evidence(source="a", checked=(0, 1), error=1), says("wrong", "all", "b")],
+        [Opinion(source="a", checked=(0, 1), error=1), says("wrong", "all", "b")],
         "",
         0,
     ),
-    "a low score": (None, [Evidence(source="prm", kind="objection", error=3, score=0.21)], "", 0),
+    "a low score": (None, [Opinion(source="prm", kind="objection", error=3, score=0.21)], "", 0),
     "a low score, all steps right": (
         None,
-        [says("right", "all", "judge"), Evidence(source="prm", kind="objection", error=3, score=0.21)],
+        [says("right", "all", "judge"), Opinion(source="prm", kind="objection", error=3, score=0.21)],
         "",
         0,
     ),
@@ -102,7 +102,7 @@ def test_the_table_of_sentences():
         lines.setdefault(verdict.sentence, f"{verdict.tone:5} | {state:51} | {verdict.sentence}")
     for name, (outcome, evidence, decided, missing) in MORE.items():
         if decided != "":
-            evidence = [*evidence, Evidence(source="decision", kind="decision", checked=(2,), error=decided)]
+            evidence = [*evidence, Opinion(source="decision", kind="decision", checked=(2,), error=decided)]
         verdict = run_verdict(STEPS, outcome, evidence, missing_calls=missing)
         lines[name] = f"{verdict.tone:5} | {name:51} | {verdict.sentence}"
     assert "\n".join(lines.values()) + "\n" == TABLE.read_text("utf-8")

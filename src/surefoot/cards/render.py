@@ -9,7 +9,7 @@ from typing import Any
 from surefoot.cards.record import CardClaim, ReleaseCard
 from surefoot.evaluation.frame import FirstScreen, Origin
 from surefoot.evaluation.report import Report, Section
-from surefoot.evaluation.verdict import Tone, Verdict
+from surefoot.evaluation.verdict import Conclusion, Tone
 
 MARKDOWN, PAGE, RECORD = "README.md", "card.html", "card.json"
 
@@ -79,7 +79,7 @@ def page_of(release: ReleaseCard) -> str:
     first = FirstScreen(
         sentence=f"{release.about.name}: {release.summary}.",
         verdicts=[
-            Verdict(
+            Conclusion(
                 sentence=claim.text,
                 tone=tones.get(claim.verdict, "open"),
                 decided=claim.verdict in tones,

@@ -42,6 +42,6 @@ from .step_scores import System as System
 from .step_scores import labelled_system as labelled_system
 from .step_scores import open_systems as open_systems
 from .step_scores import scored_system as scored_system
-from .verdict import Evidence as Evidence
-from .verdict import Verdict as Verdict
+from .verdict import Conclusion as Conclusion
+from .verdict import Opinion as Opinion
 from .verdict import run_verdict as run_verdict

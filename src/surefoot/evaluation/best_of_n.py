@@ -25,7 +25,7 @@ from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import StoredScores
-from surefoot.evaluation.verdict import Verdict, chosen
+from surefoot.evaluation.verdict import Conclusion, chosen
 from surefoot.formats.candidate_pool import CandidatePool
 from surefoot.io.tables import RecordTable, Seen
 from surefoot.records import Problem, StepScores, Trace
@@ -435,7 +435,7 @@ def _left_out(source: Iterable[StepScores], rules: Sequence[ScoreRule]) -> tuple
     return traces, reasons
 
 
-def _verdicts(result: BestOfNCurves, scorer: str) -> list[Verdict]:
+def _verdicts(result: BestOfNCurves, scorer: str) -> list[Conclusion]:
     """Against the best free choice with the most samples, by a rule that the result does not influence.
 
     It is the weighted vote if that was evaluated, with the first aggregation that the scores allow.

@@ -27,7 +27,7 @@ from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_layout import BoolArray, FloatArray, StepLayout, as_numbers
 from surefoot.evaluation.step_scores import System
-from surefoot.evaluation.verdict import Counts, Verdict, detected, measured
+from surefoot.evaluation.verdict import Conclusion, Counts, detected, measured
 from surefoot.extras import installed
 from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
@@ -290,7 +290,7 @@ def calibration_section(audit: Measured) -> Section:
     )
 
 
-def _ranks(scorer: Measured, problems: int) -> Verdict:
+def _ranks(scorer: Measured, problems: int) -> Conclusion:
     """Good only if the reading gate says so: an AUC above 0.5 shows no reading."""
     if scorer.reading is None:
         rival = "rivals that do not read, which need texts and scikit-learn (the extra `evaluation`)"

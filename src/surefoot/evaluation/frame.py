@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from surefoot.evaluation.verdict import WORDS, Verdict
+from surefoot.evaluation.verdict import WORDS, Conclusion
 from surefoot.records import Trace
 from surefoot.stats.intervals import Interval
 
@@ -163,7 +163,7 @@ class FirstScreen:
     """What a reader sees first."""
 
     sentence: str
-    verdicts: Sequence[Verdict] = ()
+    verdicts: Sequence[Conclusion] = ()
     """On the scorer that the sentence is about."""
     ranking: Mapping[str, str] = field(default_factory=dict)
     """The sentence on every scorer, best first; shown if there are several."""
@@ -177,7 +177,7 @@ class FirstScreen:
     origin: Origin = Origin()
 
     @property
-    def ordered(self) -> list[Verdict]:
+    def ordered(self) -> list[Conclusion]:
         """The verdicts: what works, what is open, what is weak."""
         return sorted(self.verdicts, key=lambda one: list(WORDS).index(one.tone))
 
@@ -202,7 +202,7 @@ _OTHERS = 6
 """Scorers in a terminal; the page has all."""
 
 
-def value_order(verdicts: Sequence[Verdict]) -> tuple[int, float]:
+def value_order(verdicts: Sequence[Conclusion]) -> tuple[int, float]:
     """The better scorer first, by its first verdict: what it is, then how far above its rival."""
     if not verdicts:
         return 3, 0.0

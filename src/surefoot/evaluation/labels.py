@@ -31,7 +31,7 @@ from surefoot.evaluation.step_layout import (
     StepRows,
     as_numbers,
 )
-from surefoot.evaluation.verdict import Counts, Verdict, detected
+from surefoot.evaluation.verdict import Conclusion, Counts, detected
 from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
 from surefoot.records import StepLabel, Trace
@@ -560,7 +560,7 @@ def _agreement(audit: Measured) -> str:
     return f"{text}; the {len(audit.sources)} sources agree with an alpha of {audit.overall.alpha:.2f}."
 
 
-def _verdicts(audit: Measured, source: Measured) -> list[Verdict]:
+def _verdicts(audit: Measured, source: Measured) -> list[Conclusion]:
     """What it finds of the wrong steps, against chance."""
     truth = source.against_truth
     kappa = next((p.kappa for p in audit.pairs if (p.first, p.second) == (source.name, TRUTH)), UNKNOWN)

@@ -23,7 +23,7 @@ from surefoot.evaluation.audits.interventions import FaithfulnessRow
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_layout import FloatArray
-from surefoot.evaluation.verdict import Verdict, measured
+from surefoot.evaluation.verdict import Conclusion, measured
 from surefoot.extras import need
 from surefoot.protocols import (
     Policy,
@@ -393,7 +393,7 @@ def monitors_section(runs: Sequence[WatchedRun], results: Sequence[Measured]) ->
         )
         for view in dict.fromkeys(result.view for result in results)
     }
-    verdicts: dict[str, list[Verdict]] = {}
+    verdicts: dict[str, list[Conclusion]] = {}
     for result in results:
         if result.kind == "monitor":
             best = baseline[result.view]

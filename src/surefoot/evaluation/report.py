@@ -34,7 +34,7 @@ from surefoot.evaluation.frame import (
     value_order,
 )
 from surefoot.evaluation.measures import Measured
-from surefoot.evaluation.verdict import WORDS, Verdict, headline
+from surefoot.evaluation.verdict import WORDS, Conclusion, headline
 from surefoot.extras import installed
 from surefoot.extras import sentence as extra_sentence
 from surefoot.io.atomic import atomic_file
@@ -103,7 +103,7 @@ class Section:
     findings: Sequence[str] = ()
     """One plain sentence each, whether the result is good or bad."""
     plots: Sequence[Plot] = ()
-    verdicts: Mapping[str, Sequence[Verdict]] = field(default_factory=dict)
+    verdicts: Mapping[str, Sequence[Conclusion]] = field(default_factory=dict)
     """On each scorer; the first decides its rank."""
     rivals: Sequence[Rival] = ()
     """Rows of the main plot; by default the estimates of the scorers' first verdicts."""

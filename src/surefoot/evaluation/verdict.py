@@ -33,7 +33,7 @@ class Coverage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class Opinion:
     """What one source, or one rater of it, says about the steps of a run. Steps count from 0."""
 
     source: str
@@ -49,8 +49,8 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """A claim with its evidence and coverage; the functions of this module make it."""
+class Conclusion:
+    """A verdict: a claim with its evidence and coverage; the functions of this module make it."""
 
     sentence: str
     tone: Tone
@@ -97,8 +97,8 @@ WORDS: Mapping[Tone, str] = {"good": "Works", "open": "Open", "wrong": "Weak"}
 
 
 def run_verdict(
-    steps: int, outcome: bool | None, evidence: Iterable[Evidence], *, missing_calls: int = 0
-) -> Verdict:
+    steps: int, outcome: bool | None, evidence: Iterable[Opinion], *, missing_calls: int = 0
+) -> Conclusion:
     """The verdict on one run or solution.
 
     ``missing_calls`` are calls that the task needs and the run does not make. A step counts as wrong if a
@@ -127,7 +127,7 @@ def run_verdict(
     unopposed = outcome is True or (outcome is None and coverage.full and not objections)
     good = unopposed and not named and not missing_calls
     sentence = "; ".join(said)
-    return Verdict(
+    return Conclusion(
         sentence=f"{sentence[0].upper()}{sentence[1:]}.",
         tone="good" if good else "wrong" if failed else "open",
         decided=good or outcome is False or named in ("agreed", "decided"),
@@ -147,7 +147,7 @@ _JOINTS = {(True, True): ", but ", (True, False): "; ", (False, True): ": ", (Fa
 _Named = Literal["", "contested", "one", "agreed", "decided"]
 
 
-def _named(labels: Sequence[Evidence], decisions: Sequence[Evidence]) -> tuple[int | None, str, _Named]:
+def _named(labels: Sequence[Opinion], decisions: Sequence[Opinion]) -> tuple[int | None, str, _Named]:
     """The first wrong step, who says so, and how sure that is."""
     decided = min((one.error for one in decisions if one.error is not None), default=None)
     if decided is not None:
@@ -184,7 +184,7 @@ def _silence(coverage: Coverage, outcome: bool | None) -> str:
     return "every step was checked, and none is called wrong"
 
 
-def _objection(one: Evidence) -> str:
+def _objection(one: Opinion) -> str:
     step = (one.error or 0) + 1
     return f"{one.source} " + (
         f"objects to step {step}" if one.score is None else f"scores step {step} at {one.score:.2f}"
@@ -212,12 +212,12 @@ def _needs(step: int | None, coverage: Coverage, outcome: bool | None) -> str:
 
 
 def _lines(
-    labels: Sequence[Evidence], decisions: Sequence[Evidence], objections: Sequence[Evidence]
+    labels: Sequence[Opinion], decisions: Sequence[Opinion], objections: Sequence[Opinion]
 ) -> Iterable[str]:
     """One line for each decision, for each answer of the raters of a source, and for each objection."""
     for one in decisions:
         yield "decision: " + ("right" if one.error is None else f"step {one.error + 1} is wrong")
-    by_source: dict[str, list[Evidence]] = {}
+    by_source: dict[str, list[Opinion]] = {}
     for one in labels:
         by_source.setdefault(one.source, []).append(one)
     for source, raters in by_source.items():
@@ -229,12 +229,12 @@ def _lines(
     yield from map(_objection, objections)
 
 
-def bound_verdict(share: Interval, bound: float, *, above: bool, alarm: bool) -> Verdict:
+def bound_verdict(share: Interval, bound: float, *, above: bool, alarm: bool) -> Conclusion:
     """Whether a share keeps its bound; ``above`` says on which side of it an alarm is raised."""
     within = share.high <= bound if above else share.low >= bound
     side = f"{'above' if above else 'below'} {bound:.0%}"
     short = f"alarm: {side}" if alarm else f"not {side}" if within else "not decided"
-    return Verdict(
+    return Conclusion(
         sentence=f"{share:.1%}: {short}" + ("." if alarm or within else f" whether it is {side}."),
         tone="wrong" if alarm else "good" if within else "open",
         decided=alarm or within,
@@ -295,7 +295,7 @@ def measured(
     spec: str = ".2f",
     harm: bool = False,
     **names: object,
-) -> Verdict:
+) -> Conclusion:
     """The verdict of an interval on one of :data:`CLAIMS`; ``names`` fill its braces.
 
     ``units`` is the number of resampled ``unit``. With ``harm`` the estimate is a defect: the claim holds if
@@ -308,7 +308,7 @@ def measured(
     needed = units_needed(estimate, units, smallest=smallest)
     needs = "" if decided else f"about {needed:,} {unit}" if needed and needed > units else f"more {unit}"
     claim = no if decided and not good else yes
-    return Verdict(
+    return Conclusion(
         sentence=f"It {claim}." if decided else f"Whether it {claim} is not decided; needs {needs}.",
         claim=claim,
         tone="good" if good else "wrong" if decided else "open",
@@ -351,7 +351,7 @@ def detected(
     smallest: float = SMALLEST_EFFECT,
     spec: str = ".2f",
     silence_counts: bool = False,
-) -> Verdict:
+) -> Conclusion:
     """The verdict on a source that calls steps wrong, against the best ``rival`` that does not read.
 
     It is good if it beats the rival, finds half of the errors, and is mostly right. With ``silence_counts``
@@ -362,7 +362,7 @@ def detected(
     unit = f"{counts.unit}s"
     if not counts.judged:
         claim = f"gives no verdict on any of the {counts.of:,} {unit}: nothing can be said about it"
-        return Verdict(
+        return Conclusion(
             sentence=f"It {claim}.",
             claim=claim,
             tone="open",
@@ -389,7 +389,7 @@ def detected(
     }
     strong = 2 * counts.found >= counts.wrong and counts.alarms <= counts.found
     claim += f"{';' if decision == 'not decided' else ':'} {joined[decision]}"
-    return Verdict(
+    return Conclusion(
         sentence=f"It {claim}.",
         claim=claim,
         tone="open" if decision == "not decided" else "good" if decision == "yes" and strong else "wrong",
@@ -416,7 +416,7 @@ def chosen(
     difference: Interval,
     detail: str,
     units: int,
-) -> Verdict:
+) -> Conclusion:
     """The verdict on a choice among samples: its accuracy next to one sample and to the best ``free`` choice.
 
     ``free`` are the accuracies of choices that cost nothing, the first of them one sample's; ``difference``
@@ -437,7 +437,7 @@ def chosen(
     }[decision]
     claim = f"{moved}{';' if decision == 'not decided' else ':'} {joined}"
     needed = units_needed(difference, units, smallest=SMALLEST_GAIN) or units
-    return Verdict(
+    return Conclusion(
         sentence=f"It {claim}.",
         claim=claim,
         tone={"yes": "good", "no": "wrong"}.get(decision, "open"),  # type: ignore[arg-type]
@@ -451,7 +451,7 @@ def chosen(
     )
 
 
-def headline(subject: str, verdicts: Sequence[Verdict]) -> str:
+def headline(subject: str, verdicts: Sequence[Conclusion]) -> str:
     """What is decided about ``subject``, then what is open and what would decide it, each in short."""
     decided = [one for one in verdicts if one.decided and one.claim]
     more = sorted(decided[1:], key=lambda one: one.tone != "wrong")[: _SAID - 1]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefoot.evaluation.frame import FirstScreen, Origin
 from surefoot.evaluation.report import GREY, SERIES, Report, legend, new_figure, shade
-from surefoot.evaluation.verdict import SMALLEST_GAIN, Verdict, headline, measured
+from surefoot.evaluation.verdict import SMALLEST_GAIN, Conclusion, headline, measured
 from surefoot.io import read_records
 from surefoot.rl.log import EvaluationRow, RLLog, SampleRow, UpdateRow
 from surefoot.stats.intervals import Interval
@@ -88,7 +88,7 @@ def write_report(
 
 def first_screen(log: RLLog, origin: Origin) -> FirstScreen:
     """Whether the policy answers more problems at the end, and how far it fell from its best."""
-    verdicts: list[Verdict] = []
+    verdicts: list[Conclusion] = []
     problems = log.evaluations[-1].problems if log.evaluations else 0
     if len(log.evaluations) > 1 and log.best:
         start, end, best = log.evaluations[0].accuracy, log.evaluations[-1].accuracy, log.best

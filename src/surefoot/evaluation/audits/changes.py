@@ -56,7 +56,7 @@ from surefoot.evaluation.audits.settings import OPINION, OpinionSettings
 from surefoot.evaluation.measures import Measured, Ratios
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_layout import FloatArray
-from surefoot.evaluation.verdict import Verdict, measured
+from surefoot.evaluation.verdict import Conclusion, measured
 from surefoot.lab.probe import ProbeResult
 from surefoot.lab.world import parse_problem, worked_solution
 from surefoot.maths import print_number
@@ -93,7 +93,7 @@ def gaming_section(audits: Sequence[Measured], probes: Mapping[str, ProbeResult]
     return replace(section, results=results, tested="edits that raise a score")
 
 
-def _reading(audit: Measured, probe: ProbeResult | None) -> Iterator[Verdict]:
+def _reading(audit: Measured, probe: ProbeResult | None) -> Iterator[Conclusion]:
     """The content probe, or else the swapped number."""
     if probe:
         problems = len(probe.by_problem)
@@ -417,7 +417,7 @@ def agent_section(audits: Sequence[Measured], preferences: Sequence[Measured] = 
     return replace(section, results=results, verdicts=verdicts, tested="reworded agent runs")
 
 
-def _impartial(preference: Measured) -> Verdict:
+def _impartial(preference: Measured) -> Conclusion:
     text = f"is how much more than the other scorers it overrates runs of {preference.policy}."
     runs = min(preference.own_runs, preference.other_runs)
     units, policy = "runs of each", preference.policy

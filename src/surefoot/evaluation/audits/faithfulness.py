@@ -39,7 +39,7 @@ from surefoot.evaluation.audits.interventions import (
 from surefoot.evaluation.frame import ExampleStep, WorkedExample
 from surefoot.evaluation.measures import Measured, means
 from surefoot.evaluation.report import Plot, Section
-from surefoot.evaluation.verdict import Verdict, measured
+from surefoot.evaluation.verdict import Conclusion, measured
 from surefoot.records import Usage
 from surefoot.stats.bootstrap import Bootstrap, Resample, group_folds
 from surefoot.stats.intervals import UNKNOWN
@@ -397,7 +397,7 @@ _GUESSES = (
 )
 
 
-def _verdicts(audit: Measured) -> Iterator[Verdict]:
+def _verdicts(audit: Measured) -> Iterator[Conclusion]:
     text, hint = audit.text[-1], audit.hint
     where = "" if text.prompt == "plain" else " with the hint in the prompt"
     if not audit.only_guesses and not math.isnan(text.followed.value):

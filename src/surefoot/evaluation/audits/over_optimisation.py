@@ -30,7 +30,7 @@ from surefoot.evaluation.measures import Measured, means
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_layout import FloatArray
-from surefoot.evaluation.verdict import SMALLEST_GAIN, Verdict, chosen, measured
+from surefoot.evaluation.verdict import SMALLEST_GAIN, Conclusion, chosen, measured
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace, Usage
 from surefoot.search.estimators import Method, Pool, RandomOrders, best_of_n, pass_at_k, pool_curve
@@ -220,7 +220,7 @@ def over_optimisation_section(audits: Sequence[Measured]) -> Section:
     )
 
 
-def _verdicts(audit: Measured) -> list[Verdict]:
+def _verdicts(audit: Measured) -> list[Conclusion]:
     last = audit.points[-1].n
     options: Any = {"smallest": SMALLEST_GAIN, "spec": "+.1p", "peak": audit.peak, "last": last}
     falls = f"of accuracy are lost between the best N, {audit.peak}, and N = {last}."
@@ -428,7 +428,7 @@ def attack_section(audits: Sequence[Measured], left_out: Mapping[str, str] = Map
     )
 
 
-def _attack_verdict(audit: Measured) -> Verdict:
+def _attack_verdict(audit: Measured) -> Conclusion:
     last = max(audit.climb)
     text = (
         f"of {audit.traces} wrong solutions score at or above the median correct one after {last} rounds of "

@@ -29,7 +29,7 @@ from surefoot.evaluation.audits.cases import AuditedScorer, AuditScores, CachedS
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_layout import FloatArray
-from surefoot.evaluation.verdict import Verdict, measured
+from surefoot.evaluation.verdict import Conclusion, measured
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Step, Trace, content_id
 from surefoot.stats.bootstrap import Bootstrap
@@ -519,7 +519,7 @@ TESTS: Mapping[str, tuple[str, str, str]] = {
 def effects_section(
     test: str,
     audits: Sequence[Measured],
-    verdicts: Mapping[str, Sequence[Verdict]] = MappingProxyType({}),
+    verdicts: Mapping[str, Sequence[Conclusion]] = MappingProxyType({}),
 ) -> Section:
     """Effects of the changes of one of :data:`TESTS`.
 
@@ -543,7 +543,7 @@ def effects_section(
     )
 
 
-def _falls(audit: Measured) -> list[Verdict]:
+def _falls(audit: Measured) -> list[Conclusion]:
     """The smallest share of scores that fall."""
     falls = [effect for effect in audit.effects if effect.must == "fall" and effect.traces]
     if not falls:
@@ -553,7 +553,7 @@ def _falls(audit: Measured) -> list[Verdict]:
     return [measured("falls", worst.fell, text, worst.traces, "traces", null=0.5, change=worst.change)]
 
 
-def _moves(audit: Measured, cause: str) -> list[Verdict]:
+def _moves(audit: Measured, cause: str) -> list[Conclusion]:
     """The largest move of scores that must not move; of those that must not rise, the rise."""
     moves = []
     for effect in audit.effects:

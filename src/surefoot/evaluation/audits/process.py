@@ -40,7 +40,7 @@ from surefoot.evaluation.audits.perturbations import Piece, cores, edit_stream, 
 from surefoot.evaluation.measures import Measured, means
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.step_layout import FloatArray
-from surefoot.evaluation.verdict import Verdict, measured
+from surefoot.evaluation.verdict import Conclusion, measured
 from surefoot.lab.world import ArithmeticChain, other_digit, parse_problem
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Step, Trace, Usage, content_id
@@ -217,7 +217,7 @@ def outcome_section(audits: Sequence[Measured]) -> Section:
     )
 
 
-def _drops(audit: Measured) -> list[Verdict]:
+def _drops(audit: Measured) -> list[Conclusion]:
     """The drop at the first error: with a correct answer, if there are enough, which no outcome explains."""
     lucky, wrong = (audit.around_error[name] for name in ("right answer", "wrong answer"))
     around, answer = (lucky, "correct") if lucky.with_drop >= FEWEST_UNITS else (wrong, "wrong")
@@ -352,7 +352,7 @@ def clean_section(audits: Sequence[Measured]) -> Section:
     )
 
 
-def _hidden_error(audit: Measured) -> Verdict:
+def _hidden_error(audit: Measured) -> Conclusion:
     text = (
         "of pairs: a correct solution scores higher than one with a hidden wrong step and the same correct "
         "answer. Chance is 0.5."
@@ -461,7 +461,7 @@ def granularity_section(audits: Sequence[Measured]) -> Section:
     )
 
 
-def _finest(audit: Measured) -> Verdict:
+def _finest(audit: Measured) -> Conclusion:
     finest, *coarser = audit.cuts
     coarse = ", ".join(
         f"{cut.detected.value:.2f} " + (f"in groups of {cut.steps}" if cut.steps else "as bad traces")

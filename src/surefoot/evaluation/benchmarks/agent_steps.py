@@ -37,7 +37,7 @@ from surefoot.evaluation.report import Section
 from surefoot.evaluation.splits import AS_LABELLED, CHOSEN_HERE, HALVES, SPLIT, half_of, ranked
 from surefoot.evaluation.step_layout import BAD, GOOD, UNREAD, BoolArray, FloatArray, StepLayout, optional
 from surefoot.evaluation.step_scores import System
-from surefoot.evaluation.verdict import Counts, Verdict, detected, measured
+from surefoot.evaluation.verdict import Conclusion, Counts, detected, measured
 from surefoot.formats.agent_processbench import JudgedRun
 from surefoot.io.tables import Facts
 from surefoot.protocols import LabelledTrace
@@ -497,7 +497,7 @@ def _mean_first_error(score: Measured) -> float:
     return math.fsum(values) / len(values) if values else -1.0
 
 
-def _verdicts(score: Measured, result: Measured) -> list[Verdict]:
+def _verdicts(score: Measured, result: Measured) -> list[Conclusion]:
     """First errors and single steps less the best baseline's, over all subsets or the one that it has."""
     if not score.subsets:
         return []

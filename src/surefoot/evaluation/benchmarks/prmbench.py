@@ -37,7 +37,7 @@ from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import POSITIONS, SPLIT, position_of, ranked, readings, threshold_above
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import System, recorded_by_all
-from surefoot.evaluation.verdict import Counts, Verdict, detected, measured
+from surefoot.evaluation.verdict import Conclusion, Counts, detected, measured
 from surefoot.labels import LabelRule, binary_labels
 from surefoot.protocols import LabelledTrace
 from surefoot.stats.bootstrap import Bootstrap
@@ -306,7 +306,7 @@ def blind_prm_score(flags: Measured) -> float:
     return float(np.nanmax(prm_score(counts)))
 
 
-def _verdicts(score: Measured, traces: int) -> Iterator[Verdict]:
+def _verdicts(score: Measured, traces: int) -> Iterator[Conclusion]:
     """PRMScore overall, and in the weakest group."""
     flags, total = score.flags, score.flags.total
     blind = blind_prm_score(total)

@@ -36,7 +36,7 @@ from surefoot.evaluation.splits import (
 )
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import System, recorded_by_all
-from surefoot.evaluation.verdict import Counts, Verdict, detected, measured
+from surefoot.evaluation.verdict import Conclusion, Counts, detected, measured
 from surefoot.labels import LabelRule, binary_labels, first_error
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Trace
@@ -338,7 +338,7 @@ def _counted(parts: Iterable[Measured]) -> Counts:
 def processbench_section(result: Measured) -> Section:
     """F1 by subset and rule, and accuracy by generator, position and answer."""
     position = math.fsum(result.position_f1.values()) / len(result.position_f1)
-    verdicts: dict[str, list[Verdict]] = {}
+    verdicts: dict[str, list[Conclusion]] = {}
     for score in ranked(result.scores, lambda score: score.average_f1.value):
         verdicts[score.system] = [
             detected(

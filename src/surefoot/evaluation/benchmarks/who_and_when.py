@@ -26,7 +26,7 @@ from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import HALVES, half_of
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import System
-from surefoot.evaluation.verdict import Counts, Verdict, detected
+from surefoot.evaluation.verdict import Conclusion, Counts, detected
 from surefoot.formats.who_and_when import agent_name
 from surefoot.protocols import LabelledTrace
 from surefoot.stats.bootstrap import Bootstrap
@@ -210,7 +210,7 @@ def judged_blames(
             )
 
 
-def _verdict(score: Measured, result: Measured) -> Verdict:
+def _verdict(score: Measured, result: Measured) -> Conclusion:
     """The step accuracy in the largest subset, against its best baseline."""
     subset = max(result.runs, key=lambda name: result.runs[name])
     floors = [other for other in result.scores if other.kind == "floor"]

@@ -20,7 +20,7 @@ from pydantic_core import from_json
 from starlette.responses import Response
 
 from surefoot.errors import LabelError, StoreError
-from surefoot.evaluation.verdict import Evidence, Verdict, run_verdict
+from surefoot.evaluation.verdict import Conclusion, Opinion, run_verdict
 from surefoot.failures import result_failed
 from surefoot.labelling.verifiers.gold_calls import compare_gold_calls
 from surefoot.labelling.verifiers.state_replay import gold_calls
@@ -250,11 +250,11 @@ def result_summary(text: str) -> str:
 
 def evidence_of(
     labels: Sequence[StoredLabel], decisions: Decisions, scores: Iterable[StepScores] = ()
-) -> Iterator[Evidence]:
+) -> Iterator[Opinion]:
     """What decisions, labels and scores say. Values, and scores below :data:`THRESHOLD`, are objections."""
     for step, decision in decisions.items():
         error = step if decision.value == -1 else None
-        yield Evidence(source="decision", kind="decision", checked=(step,), error=error)
+        yield Opinion(source="decision", kind="decision", checked=(step,), error=error)
     by_rater: dict[tuple[str, str], list[StepLabel]] = defaultdict(list)
     for record in sorted((label.record for label in labels), key=lambda record: (record.source, record.step)):
         by_rater[record.source, record.evidence.rater or ""].append(record)
@@ -265,14 +265,14 @@ def evidence_of(
         error, reason = (None, None) if wrong is None else (wrong.step, wrong.evidence.message)
         if judged:
             checked = tuple(record.step for record in judged)
-            yield Evidence(source=source, checked=checked, error=error, reason=reason or "")
+            yield Opinion(source=source, checked=checked, error=error, reason=reason or "")
         elif error is not None:
-            yield Evidence(source=source, kind="objection", error=error)
+            yield Opinion(source=source, kind="objection", error=error)
     for scored in scores:
         low = [step for step, score in enumerate(scored.scores) if score is not None and score < THRESHOLD]
         if low and all(score is None or 0 <= score <= 1 for score in scored.scores):
             score = scored.scores[low[0]]
-            yield Evidence(source=scored.scorer, kind="objection", error=low[0], score=score)
+            yield Opinion(source=scored.scorer, kind="objection", error=low[0], score=score)
 
 
 def decisions_of(page: Page, ids: Collection[str]) -> dict[str, dict[int, Adjudication]]:
@@ -286,7 +286,7 @@ def decisions_of(page: Page, ids: Collection[str]) -> dict[str, dict[int, Adjudi
 
 def verdicts_of(
     page: Page, runs: Sequence[Trace] | Sequence[TraceRow], scores: Mapping[str, Sequence[StepScores]]
-) -> dict[str, Verdict]:
+) -> dict[str, Conclusion]:
     """The verdicts on some runs, without the calls that their tasks need."""
     ids = [run.id for run in runs]
     labels, decided = page.db.labels.of_traces(page.id, ids), decisions_of(page, ids)
