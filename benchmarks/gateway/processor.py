@@ -104,46 +104,36 @@ def _durable(upstream: int, folder: str) -> None:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    store = sqlite3.connect(f"{folder}/store.db", check_same_thread=False, isolation_level=None)
-    for line in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL"):
-        store.execute(line)
+    store = sqlite3.connect(f"{folder}/store.db", check_same_thread=False)
+    store.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL")
     store.execute("CREATE TABLE requests (id INTEGER PRIMARY KEY, sent BLOB, received BLOB)")
     thread = ThreadPoolExecutor(1)
     waiting: list[tuple[bytes, bytes, asyncio.Future[None]]] = []
 
     def commit(rows: list[tuple[bytes, bytes]]) -> None:
-        store.execute("BEGIN")
-        store.executemany("INSERT INTO requests (sent, received) VALUES (?, ?)", rows)
-        store.execute("COMMIT")
+        with store:
+            store.executemany("INSERT INTO requests (sent, received) VALUES (?, ?)", rows)
 
     async def write() -> None:
-        while waiting:
-            batch = waiting[:]
+        while batch := waiting[:]:
             waiting.clear()
-            rows = [(sent, received) for sent, received, _ in batch]
-            await asyncio.get_running_loop().run_in_executor(thread, commit, rows)
+            await asyncio.get_running_loop().run_in_executor(thread, commit, [row[:2] for row in batch])
             for _, _, done in batch:
                 done.set_result(None)
 
-    sessions: list[aiohttp.ClientSession] = []
     writing: list[asyncio.Task[None]] = []
 
     async def chat(request: Request) -> Response:
-        if not sessions:
-            sessions.append(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         sent = await request.body()
         body = json.loads(sent)
-        count = body.get("n", 1)
         url = f"http://127.0.0.1:{upstream}/v1/chat/completions"
-        headers = {"Content-Type": "application/json"}
-        async with sessions[0].post(url, data=json.dumps(body), headers=headers) as response:
+        async with request.app.state.session.post(url, json=body) as response:
             received = await response.read()
         answer = json.loads(received)
-        if count > 1:
+        if body.get("n", 1) > 1:
             texts = [choice["message"]["content"] for choice in answer["choices"]]
             votes = [(re.findall(r"The answer is (\S+)\.", text) or [""])[-1] for text in texts]
-            winner = Counter(votes).most_common(1)[0][0]
-            answer["choices"] = [answer["choices"][votes.index(winner)]]
+            answer["choices"] = [answer["choices"][votes.index(Counter(votes).most_common(1)[0][0])]]
             received = json.dumps(answer).encode()
         done = asyncio.get_running_loop().create_future()
         waiting.append((sent, received, done))
@@ -153,14 +143,12 @@ def _durable(upstream: int, folder: str) -> None:
         return Response(received, media_type="application/json")
 
     @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        for session in sessions:
-            await session.close()
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as app.state.session:
+            yield
 
     app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])], lifespan=lifespan)
-    config = uvicorn.Config(app, port=0, log_level="warning", access_log=False)
-    serve(uvicorn.Server(config), str)
+    serve(uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", access_log=False)), str)
 
 
 def _gateway(upstream: int, folder: str) -> None:

@@ -135,16 +135,9 @@ def measure_trees(
         path, examples = TRUNK, lab_alternatives(TRUNK, 8 if options.quick else 24)
     examples = sorted(examples, key=lambda one: len(one.ids))[: len(examples) // TRL_ROWS * TRL_ROWS]
     steps, count = len(examples) // TRL_ROWS, len(examples)
-    common = {
-        "epochs": 2,
-        "learning_rate": 1e-5,
-        "weight_decay": 0.0,
-        "warmup": 0.0,
-        "head_epochs": 0,
-        "layout": "padded",
-    }
-    rows = TrainingConfig(**common, batch_size=count, gradient_accumulation_steps=steps)
-    tree = TrainingConfig(**{**common, "layout": "tree"}, batch_size=count)
+    common = {"epochs": 2, "learning_rate": 1e-5, "weight_decay": 0.0, "warmup": 0.0, "head_epochs": 0}
+    rows = TrainingConfig(**common, layout="padded", batch_size=count, gradient_accumulation_steps=steps)
+    tree = TrainingConfig(**common, layout="tree", batch_size=count)
     runs: dict[str, Callable[[], Timing]] = {
         "tree": lambda: run_ours(path, examples, tree, CLOCKS[options.clock]),
         "rows": lambda: run_ours(path, examples, rows, CLOCKS[options.clock]),
