@@ -25,6 +25,7 @@ from surefoot.guard.replay import replay_policy
 from surefoot.guard.view import call_steps, viewed_trace
 from surefoot.io import write_json
 from surefoot.labelling import ToolCallVerifier, ToolPolicy, read_tool_policy
+from surefoot.labelling.verifiers.tool_policy import packaged_policy
 from surefoot.labels import LabelRule, binary_labels
 from surefoot.policies.devices import Loading
 from surefoot.protocols import ProblemTrace, StepScorer, StepVerifier
@@ -249,7 +250,7 @@ class CheckPolicy(Command):
     def run(self) -> None:
         policy, runs = read_tool_policy(self.policy), read_table(self.runs, Trace)
         tools = {tool.name: tool for run in runs for tool in run.tools}
-        if tools and Path(self.policy).exists():  # a packaged one is for all tools of Claude Code
+        if tools and packaged_policy(self.policy) is None:  # a packaged one is for all tools of Claude Code
             try:
                 policy.check_tools(list(tools.values()))
             except ValueError as error:

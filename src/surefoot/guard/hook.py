@@ -68,8 +68,8 @@ class HookAnswer:
 
 
 def read_policy(name: str) -> ToolPolicy:
-    """The policy in a file, or the packaged ones that ``name`` lists; raises ``LabelError``."""
-    if Path(name).exists() or (policy := packaged_policy(name)) is None:
+    """The packaged policies that ``name`` lists, or the policy in a file; raises ``LabelError``."""
+    if (policy := packaged_policy(name)) is None:  # first: the agent may write a file of this name
         from surefoot.labelling.specification import read_tool_policy
 
         return read_tool_policy(name)
@@ -125,11 +125,15 @@ def _session(path: Any) -> Sequence[Message]:
     from surefoot.formats.imports import ImportContext, ImportSettings
     from surefoot.io.files import ReadReport
 
+    messages: Sequence[Message] = ()
     context = ImportContext(settings=ImportSettings(), report=ReadReport())
     for imported in read_claude_code(Path(path).expanduser(), context):
         if imported.trace is not None and "subagent" not in imported.trace.meta.get("import", {}):
-            return imported.trace.messages
-    return ()  # the first call of a session may come before its first message is written
+            messages = imported.trace.messages
+    lost = [reason for _, reason in context.report.bad if "without a message" not in reason]
+    if lost:
+        raise GuardError(f"a rule reads the run before the call, and its transcript is damaged: {lost[0]}")
+    return messages  # the first call of a session may come before its first message is written
 
 
 def _before(call: ToolCall, messages: Sequence[Message]) -> Sequence[Message]:
@@ -146,8 +150,9 @@ def _before(call: ToolCall, messages: Sequence[Message]) -> Sequence[Message]:
 
 def settings_text(policy: str) -> str:
     """The block of Claude Code's settings that sets the hook up."""
-    name = str(Path(policy).resolve()) if Path(policy).exists() else policy
-    command = shlex.join([sys.executable, "-m", "surefoot", "guard", "hook", name])
+    name = policy if packaged_policy(policy) is not None else str(Path(policy).resolve())
+    # -P: the folder that the agent works in, where it may write surefoot.py, is not searched for modules
+    command = shlex.join([sys.executable, "-P", "-m", "surefoot", "guard", "hook", name])
     hook = {"type": "command", "command": command, "timeout": SECONDS + 2, "onFailure": "block"}
     return json.dumps({"hooks": {"PreToolUse": [{"matcher": "*", "hooks": [hook]}]}}, indent=2)
 

@@ -130,11 +130,11 @@ class Specification(FrozenModel):
 def read_tool_policy(path: str | Path) -> ToolPolicy:
     """The tool policy in a JSON file, or the rules for tools of the specification in it.
 
-    Names of :func:`surefoot.labelling.verifiers.tool_policy.packaged_policies`, joined by ``+``, are read
-    unless a file has this name. Raises ``LabelError`` if it cannot be read, is invalid, or is a specification
+    Names of :func:`surefoot.labelling.verifiers.tool_policy.packaged_policies`, joined by ``+``, come
+    before files. Raises ``LabelError`` if it cannot be read, is invalid, or is a specification
     without rules for tools.
     """
-    if not Path(path).exists() and (policy := packaged_policy(str(path))) is not None:
+    if (policy := packaged_policy(str(path))) is not None:
         return policy
     try:
         value = json.loads(Path(path).read_bytes())
