@@ -61,6 +61,18 @@ def test_a_score_is_the_mean_over_the_letters_alone() -> None:
         assert letter_score(Completion(text=text, finish_reason="stop", tokens=1), "x") is None
 
 
+def test_what_is_no_letter_gets_no_score() -> None:
+    unclear = reply(("<x>", {}), (" unclear", {" unclear": -0.01, " A": -7.0}), (" </x>", {}))
+    assert letter_score(unclear, "x") is None  # and not that of the improbable letter, 1
+    assert letter_score(reply(("<x>", {}), (" N", {" N": 0.0}), ("/A", {}), (" </x>", {})), "x") is None
+    quoted = "The log says <x> A </x>, which"
+    assert letter_score(Completion(text=quoted, finish_reason="length", tokens=9), "x") is None
+    assert (
+        letter_score(Completion(text=f"{quoted} <x> unclear </x>", finish_reason="stop", tokens=9), "x")
+        is None
+    )
+
+
 class Recorded(RunJudge):
     """A judge whose comparisons were recorded."""
 

@@ -122,11 +122,15 @@ class Rubric(FrozenModel):
 
 
 def letter_score(completion: Completion, tag: str) -> float | None:
-    """The expected value, in [0, 1], of the letter after the last ``<tag>``; ``None`` without a letter.
+    """The expected value, in [0, 1], of the one letter in the last ``<tag>``; ``None`` if there is no letter,
+    or the reply was cut off, perhaps while it quoted a run.
 
     Only the probabilities of letters count, of a letter's forms (``A``, `` a``, ``>A``) the most probable.
     """
     opening, text = f"<{tag}>", "".join(position.token for position in completion.positions)
+    written = re.match(rf"\s*([A-Ta-t])\s*</{tag}>", completion.text.rpartition(opening)[2])
+    if written is None or opening not in completion.text or completion.cut_off:
+        return None
     begin, end = text.rfind(opening), 0
     for position in completion.positions if begin >= 0 else ():
         end += len(position.token)
@@ -141,8 +145,7 @@ def letter_score(completion: Completion, tag: str) -> float | None:
         if total := math.fsum(chances.values()):
             return math.fsum(value * chance for value, chance in chances.items()) / total
         break
-    written = re.findall(rf"<{tag}>\s*([A-Ta-t])\s*</{tag}>", completion.text)
-    return _value(written[-1].upper()) if written else None
+    return _value(written[1].upper())
 
 
 def _value(letter: str) -> float:
