@@ -124,7 +124,7 @@ def test_wrong_links_are_few(tmp_path: Path) -> None:
     for guess in ("wrong", "/sign-in#wrong", "#"):
         answer = stranger.sign_in("ann", guess)
         assert answer.status_code == 401
-        assert "This link is wrong or has ended" in answer.text
+        assert "This link is invalid or has expired" in answer.text
     refused = stranger.sign_in("ann")
     assert refused.status_code == 429
     assert int(refused.headers["retry-after"]) > 0

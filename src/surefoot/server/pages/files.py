@@ -98,7 +98,7 @@ def export(page: Page, name: str) -> Response:
 
 
 def _lines(records: Iterable[Record]) -> Iterator[str]:
-    # many in a piece: each piece is a turn of the server's loop
+    # large chunks: each chunk costs a turn of the event loop
     remaining = iter(records)
     while part := list(islice(remaining, _LINES)):
         yield "".join(record.model_dump_json() + "\n" for record in part)

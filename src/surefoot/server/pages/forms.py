@@ -1,4 +1,4 @@
-"""What a request may hold: forms with limits, and typed fields of forms and queries."""
+"""Forms with size limits, and typed fields of forms and queries."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Form:
         return self.text(name, default="", most=most) or None
 
     def id(self, name: str) -> str | None:
-        """An id as it is, with the spaces around it; ``None`` if it is empty or absent."""
+        """An id, unchanged, with any surrounding spaces; ``None`` if it is empty or absent."""
         value = self.data.get(name, "")
         if not isinstance(value, str) or len(value) > 500 or "\0" in value:
             raise StoreError(f"'{name}' is longer than 500 characters or contains NUL")
@@ -75,10 +75,10 @@ class Form:
         return values
 
     def required_id(self, name: str) -> str:
-        """An id that must be there. Raises ``NotFoundError``."""
+        """A required id. Raises ``NotFoundError`` if it is empty or absent."""
         value = self.id(name)
         if value is None:
-            raise NotFoundError(f"the address needs '{name}'")
+            raise NotFoundError(f"the address lacks '{name}'")
         return value
 
     def whole(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""The table of runs, requests and reports: one filter box, and no columns that are empty.
+"""The table of runs, requests and reports: one filter box, and only columns with data.
 
 A filter is words and terms, such as ``outcome:wrong error:3.. prm<0.2 tool:refund "in quotes"``.
 """
@@ -17,7 +17,7 @@ from surefoot.errors import StoreError, unknown
 from surefoot.server.pages.page import Page
 
 Terms = Mapping[str, Collection[str]]
-"""Names of terms, and the values that each takes; empty = any text."""
+"""Names of terms, and the values that each accepts; empty = any text."""
 _TERM: Final = re.compile(r'(?:("[^"]*"|[^\s:<>="]+)(:|[<>]=?))?("[^"]*"|[^\s"]+)')
 _RANGE: Final = re.compile(r"(\d{1,6})?(\.\.)?(\d{1,6})?")
 _ADDRESS: Final = {
@@ -33,7 +33,7 @@ COLUMNS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """What a filter box says."""
+    """The parsed text of a filter box."""
 
     text: str = ""
     terms: Mapping[str, str] = field(default_factory=dict)
@@ -48,14 +48,14 @@ class Filter:
         """The filter of an address or form, its ``text``. Raises ``StoreError`` with the valid choices."""
         text = page.form.optional("text", most=1000) or ""
         for name in page.request.query_params.keys() - _ADDRESS:
-            raise StoreError(f"this address does not know {name!r}; a filter is one text={name}:…")
+            raise StoreError(f"unknown parameter {name!r}; write the filter as text={name}:…")
         if text.count('"') % 2:
-            raise StoreError(f"a quotation mark is open in {text}")
+            raise StoreError(f"the closing quotation mark is missing in {text}")
         read, words, bounds = dict[str, str](), list[str](), dict[str, Any]()
         for raw, sign, quoted in _TERM.findall(text):
             name, value = raw.strip('"'), quoted.strip('"')
             if not sign and quoted[0] in "<>:":
-                raise StoreError(f"write what {quoted!r} joins without spaces, as in prm<0.2")
+                raise StoreError(f"remove the spaces around {quoted!r}, as in prm<0.2")
             if not sign:
                 words.append(value)
             elif sign != ":":
@@ -77,7 +77,7 @@ class Filter:
             return None if text == "none" else (0, None)
         match = _RANGE.fullmatch(text)
         if match is None or not text.strip("."):
-            raise StoreError(f"'{name}' is a step, as 3, 3.., 3..5, any or none, not {text!r}")
+            raise StoreError(f"'{name}' must be a step, such as 3, 3.., 3..5, any or none, not {text!r}")
         low, dots, high = match.groups()
         return max(0, int(low or 1) - 1), (int(high) - 1 if high else None) if dots else int(low) - 1
 
@@ -94,7 +94,7 @@ def _number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise StoreError(f"a score is compared with a number, not {text!r}")
+        raise StoreError(f"compare a score with a number, not {text!r}")
     return value
 
 

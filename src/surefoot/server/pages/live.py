@@ -25,14 +25,14 @@ from surefoot.server.store.traces import first_line, title_of
 _MOST: Final = 500
 """Requests imported at once."""
 _NODES: Final = 1_000
-"""Nodes per page; of a larger tree only the first are shown, and the page says so."""
+"""Nodes per page; the page says if a larger tree is cut."""
 HELD_STATES: Final[tuple[HeldState, ...]] = get_args(HeldState)
 _FLAGS: Final = ("failed", "trees")
 TERMS: Final = {
     **dict.fromkeys(("model", "strategy", "policy", "scorer", "session"), ()),
     **dict.fromkeys(_FLAGS, ("yes", "no")),
 }
-"""What a filter of requests may name."""
+"""Terms of the filter of requests."""
 _SHARES: Final[dict[Share, str]] = {
     "accepted": "Steps accepted",
     "abstained": "Answers withheld or missing",
@@ -56,7 +56,7 @@ def request_list(page: Page) -> Response:
 def _conditions(box: Filter) -> dict[str, Any]:
     """Arguments of ``find``. Raises ``StoreError`` for words."""
     if box.words:
-        raise StoreError(f"requests are found by {', '.join(TERMS)}, as in model:NAME, and not by words")
+        raise StoreError(f"filter requests by {', '.join(TERMS)}, as in model:NAME; words are not searched")
     return {name: value == "yes" if name in _FLAGS else value for name, value in box.terms.items()}
 
 
@@ -202,7 +202,7 @@ def held_page(page: Page, number: int) -> Response:
     """A held call as a run: the conversation before it, the call, why it is held, and the decision."""
     call, row = page.db.held_calls.get(number)
     content = _held_row(row, call)
-    with suppress(NotFoundError):  # a request is recorded when it is answered
+    with suppress(NotFoundError):  # a request is recorded only after its answer
         page.db.gateway.get(call.request_id)
         content["request"] = f"/request?{urlencode({'id': call.request_id})}"
     about = {"title": content["title"], "guard": [call.decision]}

@@ -32,7 +32,7 @@ _MAX_DEPTH: Final = 40
 
 @dataclass
 class _Budget:
-    """What is left of the work for one page; what comes after it is shown as its source."""
+    """The work left for one page; once it is used up, formulas are shown as their source."""
 
     text: int = 2_000_000
     """Characters that are searched for formulas."""
@@ -130,7 +130,7 @@ def formula(latex: str, *, display: bool = False) -> Markup | None:
     try:
         tree = convert_to_element(latex, display="block" if display else "inline")
         return Markup(_written(tree))  # noqa: S704 - _written escapes every text and attribute
-    except (Exception, RecursionError):  # the reader raises many kinds, and a page must come whatever it is
+    except (Exception, RecursionError):  # the reader raises many kinds, and the page must not fail
         return None
 
 

@@ -52,7 +52,7 @@ _TOKEN: Final = Markup('<input type="hidden" name="csrf" value="{}">')
 """The field of every form that carries the session's secret."""
 _YEAR_SECONDS: Final = 365 * 24 * 3600.0
 _OPEN_FORM_BYTES: Final = 20_000
-"""Body of a form that everybody may send: it is read before anybody is known."""
+"""Largest body of a form without sign-in: it is read before the user is known."""
 _LONGEST_QUERY: Final = 1000
 """Characters of a query that survive signing in."""
 _LOG = logging.getLogger("surefoot.server")
@@ -93,7 +93,7 @@ class Pages:
 
 
 class SignInNeeded(Exception):  # noqa: N818 - not an error: the response is the sign-in page
-    """Nobody is signed in; pages redirect to the sign-in form, programs get 401."""
+    """Signing in is required: pages redirect to the sign-in form, programs get 401."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ class Page:
 
     @property
     def root(self) -> str:
-        """What every path begins with, where the pages are mounted below the root."""
+        """Prefix of every path if the pages are mounted below the root."""
         return str(self.request.scope.get("root_path", ""))
 
     @property
@@ -162,7 +162,7 @@ class Page:
     def user_id(self) -> int:
         """The user who acts. Raises ``ForbiddenError`` for a key without an account."""
         if self.actor.user_id is None:
-            raise ForbiddenError("this key belongs to no account, and labelling needs one")
+            raise ForbiddenError("labelling needs an account; this key belongs to none")
         return self.actor.user_id
 
     def enter(self, project_id: int, action: Action = "enter") -> Page:
@@ -234,10 +234,10 @@ class Page:
 
 
 def page_endpoint(route: Route, pages: Pages) -> Callable[[Request], Awaitable[Response]]:
-    """What answers a route: the visitor and their permissions come first, then the form, then the page."""
+    """The handler of a route: it checks the visitor's permissions, reads the form, then builds the page."""
 
     def opened(request: Request) -> Page:
-        proxied_user(request, pages.settings)  # it refuses a forged header
+        proxied_user(request, pages.settings)  # refuses a forged header
         page = Page(request=request, pages=pages, form=Form(data=request.query_params))
         if route.action is None:
             return page
@@ -394,7 +394,7 @@ def _refused(request: Request, error: Exception) -> Response:
         headers["Retry-After"] = "5"
     try:
         visitor = visitor_of(request)
-    except Exception:  # whatever failed, such as the database, may fail here again
+    except Exception:  # the database, for example, may fail here again
         visitor = None
     page = Page(
         request=request, pages=request.app.state.pages, visitor=visitor, form=Form(data=request.query_params)

@@ -65,7 +65,7 @@ def create(page: Page) -> Response:
 
 
 def home(page: Page) -> Response:
-    """What waits for the visitor in a project; annotators go on to their work."""
+    """The visitor's open tasks in a project; annotators are redirected to their work."""
     if page.role == "annotator":
         return page.done(f"/projects/{page.id}/label")
     progress = page.db.assignments.progress(page.id)

@@ -45,7 +45,7 @@ NAMES = {-1: "wrong", 0: "neutral", 1: "good"}
 
 
 def sign(value: float | None) -> str:
-    """A label's value as people write it; an em dash for ``None``."""
+    """A label's value for people; an em dash for ``None``."""
     return "—" if value is None else SIGNS.get(int(value), f"{value:g}")
 
 
@@ -100,7 +100,7 @@ def figure(value: float | None, digits: int = 2) -> str:
 
 
 def bounded(text: str | None, most: int = 20_000) -> str:
-    """``text`` cut between words after ``most`` characters, saying so."""
+    """``text`` cut between words after ``most`` characters, with a note of the cut."""
     if text is None or len(text) <= most:
         return text or ""
     start = text[: most + 1]
@@ -126,7 +126,7 @@ def outcome_word(word: object) -> str:
 
 
 def pretty(text: str) -> str:
-    """JSON with indents; anything else as it is. Both are bounded."""
+    """JSON with indents; any other text unchanged. Both are bounded."""
     try:
         value = from_json(text) if len(text) <= _JSON_CHARACTERS else None
     except ValueError:

@@ -18,12 +18,12 @@ from surefoot.server.pages.page import Page
 from surefoot.server.pages.render import HEADERS
 
 _MOST: Final = 500
-"""Newest reports among which words are searched."""
+"""Newest reports that a search reads."""
 _HEAD: Final = 200_000
-"""Characters in which the heading of a page without JSON is."""
+"""First characters of a page without JSON in which its heading is searched."""
 _LARGEST: Final = 50_000_000
-"""Bytes of a JSON file that is read."""
-# a report brings its own styles and drawings, and may do nothing else
+"""Largest JSON file that is read, in bytes."""
+# a report may use only its own styles and drawings
 _POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; frame-ancestors 'self'"
 )

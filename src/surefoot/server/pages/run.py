@@ -37,21 +37,21 @@ from surefoot.server.store.labelling import Adjudication, Comment, StoredLabel
 from surefoot.server.store.traces import Facet, RunFilter, RunOrder, TraceRow, title_of
 
 BUCKETS: Final = 10
-"""Colours of scores: they also differ in brightness, and the number is always there."""
+"""Colours of scores: they also differ in brightness, and the number is always shown."""
 THRESHOLD: Final = 0.5
 """A probability below it counts as a scorer's objection."""
 WINDOW: Final = 60
-"""Steps of a longer run that are shown at once."""
+"""Most steps shown at once."""
 ORDERS: tuple[RunOrder, ...] = get_args(RunOrder)
 _FACETS: tuple[Facet, ...] = get_args(Facet)
 TERMS: Final[Terms] = {
     "outcome": ("correct", "wrong", "ungraded"), "error": (), "tool": (), "model": (), "sort": ORDERS,
     "kind": ("solution", "agent", "program"),
 }  # fmt: skip
-"""What a filter of runs may name."""
+"""Terms of the filter of runs, and their values."""
 Decisions = Mapping[int, Adjudication]
 _MOST_PAIRS: Final = 250_000
-"""Pairs of steps up to which runs are aligned by content; longer ones by place."""
+"""Most pairs of steps to align by content; longer runs are aligned by position."""
 
 
 def run_page(page: Page) -> Response:
@@ -113,7 +113,7 @@ def show_run(
     title: str = "",
     **extra: Any,
 ) -> Response:
-    """The page of a run, request or held call: of a long one the part with the step that matters."""
+    """The page of a run, request or held call; a long run shows only the part with the relevant step."""
     decisions, error, count = decisions or {}, data.get("first_error"), len(trace.steps)
     focus = page.query.natural("step") or 1 + next((at for at in (disputed, error) if at is not None), 0)
     start = 0 if count <= WINDOW else (min(focus, count) - 1) // WINDOW * WINDOW
@@ -160,7 +160,7 @@ def decide_here(page: Page) -> Response:
         return page.done(f"/projects/{page.id}/run{page.link('decision_id')}")
     step, value, values = page.form.whole("step"), page.form.value("value"), page.project.protocol.values
     if value not in values:
-        raise StoreError(f"'value': this project's labels are {list(values)}")
+        raise StoreError(f"'value' must be one of this project's labels {list(values)}")
     note, seen = page.form.text("note", default="", most=5000), page.form.whole("seen")
     if not 0 <= step < len(trace.steps):
         raise StoreError(f"'step' {step}: the run has {len(trace.steps)} steps")
@@ -173,7 +173,7 @@ def decide_here(page: Page) -> Response:
 
 
 def with_names(page: Page, comments: Iterable[Comment]) -> list[dict[str, Any]]:
-    """Comments and flags with the pseudonyms of who made them."""
+    """Comments and flags with their authors' pseudonyms."""
     names = {member.user_id: member.pseudonym for member in page.db.projects.members(page.id)}
     return [{**vars(comment), "by": names.get(comment.user_id, "?")} for comment in comments]
 
@@ -251,7 +251,7 @@ def result_summary(text: str) -> str:
 def evidence_of(
     labels: Sequence[StoredLabel], decisions: Decisions, scores: Iterable[StepScores] = ()
 ) -> Iterator[Opinion]:
-    """What decisions, labels and scores say. Values, and scores below :data:`THRESHOLD`, are objections."""
+    """Opinions from decisions, labels and scores; values, and scores below :data:`THRESHOLD`, object."""
     for step, decision in decisions.items():
         error = step if decision.value == -1 else None
         yield Opinion(source="decision", kind="decision", checked=(step,), error=error)
@@ -306,7 +306,7 @@ def gold_view(problem: Problem, trace: Trace) -> list[dict[str, Any]]:
     try:
         needed, compared = gold_calls(item), compare_gold_calls(item)
     except LabelError:
-        return []  # the task states them in another form
+        return []  # the task states its gold calls in another form
     if needed is None or compared is None:
         return []
     indices = [index for index, verdict in compared.verdicts.items() if verdict.value == 1]
@@ -349,7 +349,7 @@ def strip(
 
 
 def program_view(problem: Problem, labels: Sequence[StoredLabel]) -> dict[str, Any] | None:
-    """Why the program fails, by the latest label with its execution. ``None`` if the task is none of code."""
+    """Why the program fails, by the latest label with its execution. ``None`` if the task is not code."""
     try:
         if CodeTask.of(problem) is None:
             return None
@@ -393,7 +393,7 @@ def run_list(page: Page) -> Response:
 
 
 def compare(page: Page) -> Response:
-    """Two runs (``?id=`` twice) side by side: equal steps face each other, stretches of them are folded."""
+    """Two runs (``?id=`` twice) side by side: equal steps are aligned, long stretches folded."""
     ids = page.query.ids("id", exactly=2)
     traces = [page.db.traces.trace(page.id, trace_id) for trace_id in ids]
     texts = [[trace.step_text(step).strip() for step in range(len(trace.steps))] for trace in traces]
@@ -413,7 +413,7 @@ def compare(page: Page) -> Response:
 
 
 def aligned(left: Sequence[str], right: Sequence[str]) -> list[tuple[int | None, int | None]]:
-    """Pairs of indices in order; equal texts are paired, and ``None`` stands where one side lacks a step."""
+    """Pairs of indices in order; equal texts are paired; ``None`` marks a step that one side lacks."""
     if len(left) * len(right) > _MOST_PAIRS:
         return list(zip_longest(range(len(left)), range(len(right))))
     changes = SequenceMatcher(None, left, right, autojunk=False).get_opcodes()
@@ -421,14 +421,14 @@ def aligned(left: Sequence[str], right: Sequence[str]) -> list[tuple[int | None,
 
 
 def label_selection(page: Page) -> Response:
-    """An item for each selected run that has none, so that annotators get it."""
+    """Create an item for each selected run without one, so that annotators get it."""
     items = page.db.items.add_solutions(page.id, page.form.ids("id"))
     page.audit("runs to label", items=len(items))
     return page.done(f"/projects/{page.id}/label", {"items": len(items)})
 
 
 def open_selection(page: Page) -> Response:
-    """The address that compares or exports the selection: a form with GET would put its secret there."""
+    """Redirect to the comparison or export. A form with GET would put its secret into the address."""
     to = page.form.choice("to", ("compare", "traces", "labels", "scores"))
     name = to if to == "compare" else f"export/{to}.jsonl"
     return page.done(f"/projects/{page.id}/{name}?{urlencode({'id': page.form.ids('id')}, doseq=True)}")

@@ -119,6 +119,6 @@ def _require_own_form(page: Page) -> None:
     if not secret:
         raise HTTPException(403, "the form has expired, or cookies are off; load the page again")
     ours = hmac.compare_digest(page.form.sent("csrf"), secret.encode())
-    # browsers say so themselves, on HTTPS and on this machine
+    # browsers state the origin themselves, on HTTPS and on localhost
     if not ours or page.request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
         raise HTTPException(403, "the form has expired or came from another page; load the page again")
