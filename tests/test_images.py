@@ -65,6 +65,12 @@ def animation() -> bytes:
     return stream.getvalue()
 
 
+def gif() -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 6), "red").save(stream, "GIF")
+    return stream.getvalue()
+
+
 def png() -> bytes:
     stream = io.BytesIO()
     Image.effect_noise((64, 64), 50).save(stream, "PNG")
@@ -77,10 +83,11 @@ def png() -> bytes:
         (b"", "not a PNG"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>", "not a PNG"),
         (png()[:-800], "damaged"),
+        (gif()[:-1] + b",", "damaged"),
         (animation(), "animated"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n", "not a PNG"),
     ],
-    ids=["empty", "svg", "cut", "animated", "eps"],
+    ids=["empty", "svg", "cut", "cut GIF", "animated", "eps"],
 )
 def test_what_is_not_one_still_image_is_refused_by_name(tmp_path, content, reason):
     (tmp_path / "bad.png").write_bytes(content)
@@ -95,6 +102,13 @@ def test_size_in_bytes_and_in_pixels_is_bounded_before_decoding(tmp_path, monkey
     monkeypatch.setattr(images, "MAX_BYTES", 100)
     with pytest.raises(RecordError, match="larger than"):
         images.embedded(attachment, tmp_path)
+
+
+@pytest.mark.parametrize("uri", ["a\0.png", "loop.png"])
+def test_what_is_no_path_is_refused(tmp_path, uri):
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    with pytest.raises(RecordError, match="image"):
+        images.embedded(Attachment(kind="image", uri=uri), tmp_path)
 
 
 @pytest.mark.parametrize("uri", ["../secret.png", "/etc/hostname", "link.png"])

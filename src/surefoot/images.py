@@ -66,7 +66,10 @@ def _is_local(attachment: Attachment) -> bool:
 
 
 def _bytes(folder: Path, uri: str) -> bytes:
-    path, root = (folder / uri).resolve(), folder.resolve()
+    try:
+        path, root = (folder / uri).resolve(), folder.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a null byte, a loop of links
+        raise RecordError(f"image {uri!r}: not a path ({error})") from error
     if not path.is_relative_to(root):  # a file of another person or program, named by a hostile record
         raise RecordError(f"image {uri}: the path leaves the folder {folder}")
     try:
@@ -95,6 +98,8 @@ def _checked(content: bytes, name: str) -> str:
             image.load()
     except UnidentifiedImageError as error:
         raise RecordError(f"image {name}: not a {', '.join(FORMATS)} file") from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Warning) as error:
+    except RecordError:
+        raise
+    except Exception as error:  # whatever a decoder raises on damaged bytes
         raise RecordError(f"image {name}: damaged ({error})") from error
     return FORMATS[str(image.format)]

@@ -94,6 +94,8 @@ def test_select_shows_a_choice_among_runs_beside_the_free_ones(tmp_path) -> None
     said = good(*words, "--scores", tmp_path / "scores.jsonl", "--force").err
     assert "best_of_n by s is better than random: it solves 100.0% of the tasks" in said
     assert all(name in said for name in (*FREE_RULES, "random", "oracle"))
+    said = good(*words, "--rule", "shortest", "--among", tmp_path / "scores.jsonl", "--force").err
+    assert "shortest, among the best is better than random: it solves 100.0% of the tasks" in said
 
 
 def test_labels_choose_like_scores_and_unknown_ones_never_win(tmp_path) -> None:

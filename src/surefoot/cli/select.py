@@ -99,6 +99,7 @@ class Select(Command):
         free = FREE_RULES.get(cast("FreeRule", rule))
         selector = SELECTORS["best_of_n" if free else rule]
         name = rule if free or scores is None else f"{rule} by {scores.scorer}"
+        name += ", among the best" if free and among else ""
         chosen: list[str] = []
         tasks: list[TaskRuns] = []
         solutions: list[TaskRuns] = []
@@ -127,7 +128,7 @@ class Select(Command):
                 if has_outcome and (free or any(map(is_agent_run, group))):
                     shares_ties = rule == "best_of_n" and gate is None
                     worth = values if shares_ties else [float(number == at) for number in range(len(group))]
-                    tasks.append(task_runs(group, {} if free else {name: worth}))
+                    tasks.append(task_runs(group, {} if name in FREE_RULES else {name: worth}))
                 elif has_outcome:
                     correct = np.array([trace.outcome is True for trace in group], dtype=bool)
                     gates = None if gate is None else np.array(gate, dtype=float)
