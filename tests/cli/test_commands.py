@@ -20,7 +20,7 @@ from openai_server import Reply, chat, serve
 
 import surefoot
 from surefoot.cli.commands import COMMANDS
-from surefoot.cli.sample import Sample
+from surefoot.cli.sample import SampleTraces
 from surefoot.io import read_records, write_records
 from surefoot.io.runs import Journal
 from surefoot.io.tables import open_table
@@ -249,7 +249,7 @@ def test_workers_write_what_one_process_writes(files, tmp_path):
 
 
 def test_a_job_of_sampling_does_the_same_in_another_process(files, lab_base):
-    settings = Sample.model_validate(
+    settings = SampleTraces.model_validate(
         {
             "problems": str(files / "p.jsonl"),
             "n": 2,

@@ -10,7 +10,7 @@ from drawers import Drawers, TidyAgent, tidy_tasks
 from openai_server import Reply, chat, serve
 
 from surefoot.cli.parser import SettingsCommand
-from surefoot.cli.sample import Sample
+from surefoot.cli.sample import SampleTraces
 from surefoot.errors import PolicyError
 from surefoot.io import read_records, write_records
 from surefoot.labelling import StateReplayVerifier, ToolCallVerifier, VerifierLabeller
@@ -110,7 +110,7 @@ def test_an_environment_by_name():
 def test_the_command_samples_runs(tmp_path):
     tasks = tidy_tasks(4, seed=0)
     write_records(tmp_path / "p.jsonl", tasks)
-    app = SettingsCommand("sample", Sample)
+    app = SettingsCommand("sample", SampleTraces)
     asked = [
         str(tmp_path / "p.jsonl"),
         "--environment",

@@ -74,7 +74,7 @@ def markdown_of(release: ReleaseCard) -> str:
 
 
 def page_of(release: ReleaseCard) -> str:
-    """The page: summary, what was decided, claims as a table, then the sections."""
+    """The page: summary, decisions, claims as a table, then the sections."""
     tones: Mapping[str, Tone] = {"yes": "good", "no": "wrong"}
     first = FirstScreen(
         sentence=f"{release.about.name}: {release.summary}.",

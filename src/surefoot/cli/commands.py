@@ -16,7 +16,7 @@ quickstart | quickstart:Quickstart | Run the whole pipeline on the small built-i
 import | import_export:Import | Read data in any supported format as problems, traces and labels.
 inspect | inspect:Inspect | Show what a file contains and which steps look wrong, without a model.
 segment | import_export:SegmentTraces | Cut traces into steps again.
-sample | sample:Sample | Sample solutions from a policy and grade their answers.
+sample | sample:SampleTraces | Sample solutions from a policy and grade their answers.
 label | label.command:Label | Label the steps of traces: mc, judge, verify …
 train |  | Train reward models.
 train prm | train:TrainPRM | A process reward model: one score per step.

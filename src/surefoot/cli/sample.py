@@ -26,7 +26,7 @@ from surefoot.work.cost import Rates
 from surefoot.work.jobs import Job, Opened
 
 
-class Sample(Command):
+class SampleTraces(Command):
     """Sample solutions of problems from a policy, cut them into steps and grade their answers.
 
     The output holds one trace per sample. A request that failed leaves a trace with an empty text and an

@@ -270,7 +270,7 @@ class BestOfNCurves(Measured):
     the accuracies ``free``; mean ``tokens`` per problem, policy and verifier, where the prompt counts once,
     completions and scores N times their mean in the pool. ``unknown`` says why tokens are not. ``scorers``
     counts candidates without a score for every step (``unscored``; chosen last, and without a weighted vote)
-    and records of other traces (``foreign``), and has the reasons for what is ``left_out``.
+    and records of other traces (``foreign``), and says why traces are ``left_out``.
     """
 
     def curve(self, name: str) -> Measured:

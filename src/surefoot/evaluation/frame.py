@@ -178,22 +178,22 @@ class FirstScreen:
 
     @property
     def ordered(self) -> list[Conclusion]:
-        """The verdicts: what works, what is open, what is weak."""
+        """The verdicts: the good first, then the open, then the weak."""
         return sorted(self.verdicts, key=lambda one: list(WORDS).index(one.tone))
 
     @property
     def terms(self) -> dict[str, str]:
-        """Those of :data:`TERMS` that the sentence and the verdicts use."""
-        text = " ".join([self.sentence, *(one.detail for one in self.verdicts)])
+        """The entries of :data:`TERMS` that the sentence and the verdicts use."""
+        text = " ".join([self.sentence, *(verdict.detail for verdict in self.verdicts)])
         return {term: meaning for term, meaning in TERMS.items() if re.search(rf"\b{term}\b", text)}
 
     def lines(self) -> list[str]:
         """The first screen in a terminal."""
-        others = list(self.ranking.values())[1:_OTHERS]
+        rivals = list(self.ranking.values())[1:_OTHERS]
         return [
             self.sentence,
-            *(f"- {one.line}" for one in self.ordered),
-            *(f"{number}. {text}" for number, text in enumerate(others, 2)),
+            *(f"- {verdict.line}" for verdict in self.ordered),
+            *(f"{number}. {text}" for number, text in enumerate(rivals, 2)),
             *(f"Next: {text}" for text in self.advice),
         ]
 
@@ -203,7 +203,7 @@ _OTHERS = 6
 
 
 def value_order(verdicts: Sequence[Conclusion]) -> tuple[int, float]:
-    """The better scorer first, by its first verdict: what it is, then how far above its rival."""
+    """The better scorer first, by its first verdict: its tone, then how far above its rival."""
     if not verdicts:
         return 3, 0.0
     first = verdicts[0]

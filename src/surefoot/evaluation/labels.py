@@ -582,7 +582,7 @@ def _verdicts(audit: Measured, source: Measured) -> list[Conclusion]:
 
 def _advice(audit: Measured) -> Iterator[str]:
     """What the best source lacks."""
-    compared = [(one, one.against_truth) for one in audit.sources if one.against_truth]
+    compared = [(source, source.against_truth) for source in audit.sources if source.against_truth]
     if not compared:
         return
     best, truth = max(compared, key=lambda pair: (pair[1].f1.value == pair[1].f1.value, pair[1].f1.value))

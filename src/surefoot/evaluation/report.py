@@ -135,7 +135,7 @@ def first_screen_of(
     folders = {name.rpartition("/")[0] for name in names}
     short = len(names) > 1 and len(folders) == 1  # scorers of one file are called file/scorer
     verdicts = {
-        name: [one for section in sections for one in section.verdicts.get(name, ())] for name in names
+        name: [claim for section in sections for claim in section.verdicts.get(name, ())] for name in names
     }
     order = sorted(names, key=lambda name: value_order(verdicts[name]))
     title = {name: name.rpartition("/")[2] if short else name for name in order}
@@ -149,8 +149,8 @@ def first_screen_of(
         verdicts=lead,
         ranking=ranking,
         rivals=first.rivals
-        or [Rival(name=name, value=one.estimate, kind="ours") for name, one in firsts if one.measured],
-        measure=first.measure or next((one.detail for _, one in firsts), ""),
+        or [Rival(name=name, value=claim.estimate, kind="ours") for name, claim in firsts if claim.measured],
+        measure=first.measure or next((claim.detail for _, claim in firsts), ""),
         advice=list(dict.fromkeys(text for section in sections for text in section.advice))[:_ADVICE],
         examples=examples,
         limits=list(dict.fromkeys(limit for section in sections for limit in section.limits)),
@@ -370,9 +370,9 @@ def first_screen(screen: FirstScreen) -> list[str]:
     subject = f"Test of {origin.model} on {origin.data}" if origin.data and origin.model else origin.model
     parts = [f'<p class="soft">{escape(subject or origin.data)}</p>', f"<h1>{escape(screen.sentence)}</h1>"]
     rows = "".join(
-        f'<tr><td><span class="chip {one.tone}">{WORDS[one.tone]}</span></td>'
-        f"<td>{escape(one.line.partition(': ')[2])}</td></tr>"
-        for one in screen.ordered
+        f'<tr><td><span class="chip {verdict.tone}">{WORDS[verdict.tone]}</span></td>'
+        f"<td>{escape(verdict.line.partition(': ')[2])}</td></tr>"
+        for verdict in screen.ordered
     )
     if rows:
         parts.append(f'<div class="two">{_rivals(screen)}<table>{rows}</table></div>')
@@ -393,14 +393,14 @@ def first_screen(screen: FirstScreen) -> list[str]:
 
 def _rivals(screen: FirstScreen) -> str:
     """A dot with its interval for each rival, named at its side; a broken line marks what ours must beat."""
-    rows = [one for one in screen.rivals if not math.isnan(one.value.value)][:_ROWS]
+    rows = [row for row in screen.rivals if not math.isnan(row.value.value)][:_ROWS]
     if not rows:
         return ""
-    first = next((one for one in screen.verdicts if one.measured), None)
-    shares = any(one.kind == "rival" for one in rows)
+    first = next((verdict for verdict in screen.verdicts if verdict.measured), None)
+    shares = any(row.kind == "rival" for row in rows)
     spec = ".0%" if shares else first.spec if first else ".2f"
     null = first.null if first and not shares else None
-    ends = [end for one in rows for end in (one.value.low, one.value.high)]
+    ends = [end for row in rows for end in (row.value.low, row.value.high)]
     ends += [] if null is None else [null]
     start, end = min(ends), max(ends)
     if start >= 0 and end <= 1 and end - start > 0.3:
@@ -413,15 +413,15 @@ def _rivals(screen: FirstScreen) -> str:
     marks = ""
     if null is not None:
         marks = f'<line class="null" x1="{at(null)}" x2="{at(null)}" y1="2" y2="{height}"/>'
-    for number, one in enumerate(rows):
-        y, value = 18 + 27 * number, format(one.value, spec.lstrip("+")).partition(" [")[0]
+    for number, row in enumerate(rows):
+        y, value = 18 + 27 * number, format(row.value, spec.lstrip("+")).partition(" [")[0]
         marks += (
-            f'<g class="{one.kind}"><text class="name" x="180" y="{y + 5}">{escape(one.name[:26])}</text>'
-            f'<line x1="{at(one.value.low)}" x2="{at(one.value.high)}" y1="{y}" y2="{y}"/>'
-            f'<circle cx="{at(one.value.value)}" cy="{y}" r="5"/>'
-            f'<text x="{float(at(one.value.high)) + 9}" y="{y + 5}">{escape(value)}</text></g>'
+            f'<g class="{row.kind}"><text class="name" x="180" y="{y + 5}">{escape(row.name[:26])}</text>'
+            f'<line x1="{at(row.value.low)}" x2="{at(row.value.high)}" y1="{y}" y2="{y}"/>'
+            f'<circle cx="{at(row.value.value)}" cy="{y}" r="5"/>'
+            f'<text x="{float(at(row.value.high)) + 9}" y="{y + 5}">{escape(value)}</text></g>'
         )
-    names = ", ".join(f"{one.name} {format(one.value, spec)}" for one in rows)
+    names = ", ".join(f"{row.name} {format(row.value, spec)}" for row in rows)
     caption = f"{screen.measure[:1].upper()}{screen.measure[1:]} Line: 95 % interval."
     return (
         f'<figure><svg class="rivals" viewBox="0 0 560 {height}" role="img" aria-label="{escape(names)}">'

@@ -1,6 +1,6 @@
 """What is known about a run, a scorer or a report, in words: the one module that writes such sentences.
 
-A verdict says what is decided first, then what is open and what would decide it. It never claims more than
+A verdict gives the decided claim first, then the open one and its needs. It never claims more than
 its sources checked: a source that is silent on a step leaves this step unchecked. It is good only if every
 step was checked or the outcome is right. The terminal, reports, pages, notebooks, cards and JSON files print
 these sentences unchanged.
@@ -57,11 +57,11 @@ class Conclusion:
     decided: bool
     """Whether the claim that the sentence begins with is decided."""
     needs: str = ""
-    """What would decide what is open; empty if nothing is."""
+    """What would decide the open claim; empty if there is none."""
     short: str = ""
     """The claim in a few words, for a row of a list."""
     claim: str = ""
-    """Of a measured verdict: the claim as the rest of a sentence on the scorer; if open, what is asked."""
+    """Of a measured verdict: the claim as the rest of a sentence on the scorer; if open, the question."""
     estimate: Interval = UNKNOWN
     null: float = 0.0
     """What the estimate is compared with."""
@@ -88,12 +88,12 @@ class Conclusion:
     def line(self) -> str:
         """A measured verdict in one line."""
         number = f" {format(self.estimate, self.spec)} {self.detail}" if self.measured else ""
-        said = f"{self.short[:1].upper()}{self.short[1:]}." if self.coverage.of else self.sentence
-        return f"{WORDS[self.tone]}: {said}{number}"
+        claim = f"{self.short[:1].upper()}{self.short[1:]}." if self.coverage.of else self.sentence
+        return f"{WORDS[self.tone]}: {claim}{number}"
 
 
 WORDS: Mapping[Tone, str] = {"good": "Works", "open": "Open", "wrong": "Weak"}
-"""How reports call what is shown to be good, what is not decided, and what is shown to be bad."""
+"""How reports call a good claim, an undecided one and a bad one."""
 
 
 def run_verdict(
@@ -104,29 +104,29 @@ def run_verdict(
     ``missing_calls`` are calls that the task needs and the run does not make. A step counts as wrong if a
     decision says so, or more than half of the sources that judge it.
     """
-    sources = [one for one in evidence if one.checked or one.error is not None]
+    sources = [item for item in evidence if item.checked or item.error is not None]
     labels, decisions, objections = (
-        [one for one in sources if one.kind == kind] for kind in ("label", "decision", "objection")
+        [item for item in sources if item.kind == kind] for kind in ("label", "decision", "objection")
     )
-    checked = {step for one in [*labels, *decisions] for step in one.checked if step < steps}
+    checked = {step for item in [*labels, *decisions] for step in item.checked if step < steps}
     coverage = Coverage(checked=len(checked), of=steps)
     step, who, named = _named(labels, decisions)
-    said = [who or _silence(coverage, outcome)]
+    clauses = [who or _silence(coverage, outcome)]
     if outcome is None and named != "decided":
-        said.append("the outcome is unknown")
+        clauses.append("the outcome is unknown")
     elif outcome is not None:
-        said = [f"{_OUTCOMES[outcome]}{_JOINTS[outcome, bool(who)]}{said[0]}"]
+        clauses = [f"{_OUTCOMES[outcome]}{_JOINTS[outcome, bool(who)]}{clauses[0]}"]
     if objections and not who:
-        first = min(objections, key=lambda one: one.error or 0)
-        said.append(_objection(first))
+        first = min(objections, key=lambda item: item.error or 0)
+        clauses.append(_objection(first))
         step = first.error
     if missing_calls:
-        said.append(f"{counted(missing_calls, 'call')} that the task needs {_is(missing_calls)} missing")
+        clauses.append(f"{counted(missing_calls, 'call')} that the task needs {_is(missing_calls)} missing")
     accused = named in ("one", "agreed", "decided") or missing_calls > 0
     failed = outcome is False or (accused and outcome is None)
     unopposed = outcome is True or (outcome is None and coverage.full and not objections)
     good = unopposed and not named and not missing_calls
-    sentence = "; ".join(said)
+    sentence = "; ".join(clauses)
     return Conclusion(
         sentence=f"{sentence[0].upper()}{sentence[1:]}.",
         tone="good" if good else "wrong" if failed else "open",
@@ -137,7 +137,7 @@ def run_verdict(
         step=step,
         error=step if named in ("one", "agreed", "decided") else None,
         sources=tuple(_lines(labels, decisions, objections)),
-        reason=next((one.reason for one in labels if one.error == step and one.reason), ""),
+        reason=next((item.reason for item in labels if item.error == step and item.reason), ""),
     )
 
 
@@ -149,45 +149,45 @@ _Named = Literal["", "contested", "one", "agreed", "decided"]
 
 def _named(labels: Sequence[Opinion], decisions: Sequence[Opinion]) -> tuple[int | None, str, _Named]:
     """The first wrong step, who says so, and how sure that is."""
-    decided = min((one.error for one in decisions if one.error is not None), default=None)
+    decided = min((item.error for item in decisions if item.error is not None), default=None)
     if decided is not None:
         return decided, f"step {decided + 1} is wrong, as was decided", "decided"
-    right = {step for one in decisions for step in one.checked}
-    votes = Counter(one.error for one in labels if one.error is not None and one.error not in right)
+    right = {step for decision in decisions for step in decision.checked}
+    votes = Counter(label.error for label in labels if label.error is not None and label.error not in right)
     if not votes:
         return None, "", ""
     step, count = min(votes.items(), key=lambda vote: (-vote[1], vote[0]))
-    judges = [one for one in labels if step in one.checked or (one.error is not None and one.error <= step)]
-    kind = "sources" if len({one.source for one in judges}) > 1 else "raters"
-    said = f"step {step + 1} is called wrong by"
+    judges = [row for row in labels if step in row.checked or (row.error is not None and row.error <= step)]
+    kind = "sources" if len({label.source for label in judges}) > 1 else "raters"
+    accusation = f"step {step + 1} is called wrong by"
     if len(judges) == 1:
-        return step, f"{said} {judges[0].source}", "one"
+        return step, f"{accusation} {judges[0].source}", "one"
     if count == len(judges):
-        return step, f"{said} {'both' if count == 2 else f'all {count}'} {kind}", "agreed"
+        return step, f"{accusation} {'both' if count == 2 else f'all {count}'} {kind}", "agreed"
     if 2 * count > len(judges):
-        return step, f"{said} {count} of {len(judges)} {kind}", "one"
+        return step, f"{accusation} {count} of {len(judges)} {kind}", "one"
     if len(votes) > 1:
         steps = " and ".join(str(other + 1) for other in sorted(votes)[:2])
         return step, f"the {kind} name different first errors, such as steps {steps}", "contested"
-    return step, f"{said} only {count} of {len(judges)} {kind}", "contested"
+    return step, f"{accusation} only {count} of {len(judges)} {kind}", "contested"
 
 
 def _silence(coverage: Coverage, outcome: bool | None) -> str:
     """What is known where no source names an error."""
-    rest = coverage.of - coverage.checked
+    unchecked = coverage.of - coverage.checked
     if not coverage.checked:
         return "no step was checked"
-    if rest:
+    if unchecked:
         return f"{coverage.checked} of {counted(coverage.of, 'step')} checked, none called wrong"
     if outcome is False:
         return "every step was checked, and the error was not found"
     return "every step was checked, and none is called wrong"
 
 
-def _objection(one: Opinion) -> str:
-    step = (one.error or 0) + 1
-    return f"{one.source} " + (
-        f"objects to step {step}" if one.score is None else f"scores step {step} at {one.score:.2f}"
+def _objection(opinion: Opinion) -> str:
+    step = (opinion.error or 0) + 1
+    return f"{opinion.source} " + (
+        f"objects to step {step}" if opinion.score is None else f"scores step {step} at {opinion.score:.2f}"
     )
 
 
@@ -207,23 +207,23 @@ def _needs(step: int | None, coverage: Coverage, outcome: bool | None) -> str:
     if step is not None:
         return f"a decision on step {step + 1}"
     outcome_too = ", or the outcome" if outcome is None else ""
-    rest = coverage.of - coverage.checked
-    return f"labels of {counted(rest, 'step')}{outcome_too}" if rest else "a source that finds the error"
+    gap = coverage.of - coverage.checked
+    return f"labels of {counted(gap, 'step')}{outcome_too}" if gap else "a source that finds the error"
 
 
 def _lines(
     labels: Sequence[Opinion], decisions: Sequence[Opinion], objections: Sequence[Opinion]
 ) -> Iterable[str]:
     """One line for each decision, for each answer of the raters of a source, and for each objection."""
-    for one in decisions:
-        yield "decision: " + ("right" if one.error is None else f"step {one.error + 1} is wrong")
+    for item in decisions:
+        yield "decision: " + ("right" if item.error is None else f"step {item.error + 1} is wrong")
     by_source: dict[str, list[Opinion]] = {}
-    for one in labels:
-        by_source.setdefault(one.source, []).append(one)
+    for label in labels:
+        by_source.setdefault(label.source, []).append(label)
     for source, raters in by_source.items():
-        for error, count in Counter(one.error for one in raters).most_common():
+        for error, count in Counter(label.error for label in raters).most_common():
             share = f" ({count} of {len(raters)})" if len(raters) > 1 else ""
-            most = max(len(one.checked) for one in raters if one.error == error)
+            most = max(len(label.checked) for label in raters if label.error == error)
             what = f"{counted(most, 'step')} checked, none wrong" if error is None else f"step {error + 1}"
             yield f"{source}{share}: {what}"
     yield from map(_objection, objections)
@@ -324,7 +324,7 @@ def measured(
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What a source found, among what it judged. ``found`` of ``wrong`` and ``alarms`` on ``right``."""
+    """Errors found among the judged solutions or runs. ``found`` of ``wrong`` and ``alarms`` on ``right``."""
 
     found: int
     wrong: int
@@ -422,14 +422,14 @@ def chosen(
     ``free`` are the accuracies of choices that cost nothing, the first of them one sample's; ``difference``
     is that from the best of them, paired by problem.
     """
-    one, rival = next(iter(free)), max(free, key=lambda name: free[name].value)
+    single, rival = next(iter(free)), max(free, key=lambda name: free[name].value)
     decision = decide(difference, units, smallest=SMALLEST_GAIN)
-    start, end = free[one].value, accuracy.value
+    start, end = free[single].value, accuracy.value
     verb = "raises" if end > start else "lowers"
-    moved = f"{verb} accuracy from {start:.0%} ({one}) to {end:.0%}"
+    moved = f"{verb} accuracy from {start:.0%} ({single}) to {end:.0%}"
     if end == start:
-        moved = f"keeps accuracy at {end:.0%} ({one})"
-    than = f"than {rival}" + (f" ({free[rival].value:.0%})" if rival != one else "")
+        moved = f"keeps accuracy at {end:.0%} ({single})"
+    than = f"than {rival}" + (f" ({free[rival].value:.0%})" if rival != single else "")
     joined = {
         "yes": f"better {than}",
         "no": f"no better {than}",
@@ -452,18 +452,18 @@ def chosen(
 
 
 def headline(subject: str, verdicts: Sequence[Conclusion]) -> str:
-    """What is decided about ``subject``, then what is open and what would decide it, each in short."""
-    decided = [one for one in verdicts if one.decided and one.claim]
-    more = sorted(decided[1:], key=lambda one: one.tone != "wrong")[: _SAID - 1]
-    decided = [*decided[:1], *sorted(more, key=lambda one: one.tone == "wrong")]
+    """The decided claims about ``subject``, then the open one and its needs, each in short."""
+    decided = [verdict for verdict in verdicts if verdict.decided and verdict.claim]
+    more = sorted(decided[1:], key=lambda verdict: verdict.tone != "wrong")[: _SAID - 1]
+    decided = [*decided[:1], *sorted(more, key=lambda verdict: verdict.tone == "wrong")]
     text = f"{subject} " if decided else ""
-    for number, one in enumerate(decided):
-        turns = number and {one.tone, decided[number - 1].tone} == {"good", "wrong"}
-        text += f"{', but it ' if turns else ', and it ' if number else ''}{one.claim}"
+    for number, verdict in enumerate(decided):
+        turns = number and {verdict.tone, decided[number - 1].tone} == {"good", "wrong"}
+        text += f"{', but it ' if turns else ', and it ' if number else ''}{verdict.claim}"
     text += "." if decided else ""
-    for one in [one for one in verdicts if not one.decided][:1]:
+    for doubt in [verdict for verdict in verdicts if not verdict.decided][:1]:
         whose = "it" if decided else subject
-        text += f"{' ' if decided else ''}Not decided: whether {whose} {one.claim}; needs {one.needs}."
+        text += f"{' ' if decided else ''}Not decided: whether {whose} {doubt.claim}; needs {doubt.needs}."
     return text or f"{subject}: nothing was measured."
 
 
@@ -471,12 +471,12 @@ def inspection_sentence(traces: int, named: int, with_findings: int) -> str:
     """What checks say of ``traces``: how many have a wrong step by a check, and a finding of any kind."""
     if not traces:
         return "No traces to check."
-    said = f"A step is called wrong in {named:,} of {counted(traces, 'trace')}"
+    sentence = f"A step is called wrong in {named:,} of {counted(traces, 'trace')}"
     if advised := with_findings - named:
-        said += f"; {advised:,} more {'has' if advised == 1 else 'have'} advice"
-    if rest := traces - with_findings:
-        said += f"; no check speaks on {rest:,}, which may be right or wrong"
-    return f"{said}."
+        sentence += f"; {advised:,} more {'has' if advised == 1 else 'have'} advice"
+    if silent := traces - with_findings:
+        sentence += f"; no check speaks on {silent:,}, which may be right or wrong"
+    return f"{sentence}."
 
 
 def counted(number: int, unit: str) -> str:

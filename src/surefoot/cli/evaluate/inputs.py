@@ -102,7 +102,7 @@ class ReportCommand(Command):
         screen = {name: getattr(first, name) for name in _IN_JSON}
         data = {"inputs": inputs, "first_screen": to_json(screen), "findings": findings, **also}
         data |= {"tested": list(tested), "right_by_example": right}
-        data["examples"] = [{"trace_id": one.trace_id, "caught": one.caught} for one in first.examples]
+        data["examples"] = [{"trace_id": row.trace_id, "caught": row.caught} for row in first.examples]
         report = Report(f"{for_json.stem}: {', '.join(findings)}", first)
         for section in sections:
             data |= to_json(section.results)
@@ -115,10 +115,10 @@ class ReportCommand(Command):
 
 def _noted(judged: Iterable[JudgedTrace], right: dict[str, bool]) -> Iterator[JudgedTrace]:
     """The traces as they are; ``right`` gets whether the first error of each was found."""
-    for one in judged:
-        if one.predicted is not None:
-            right[one.trace.id] = one.predicted == one.error
-        yield one
+    for item in judged:
+        if item.predicted is not None:
+            right[item.trace.id] = item.predicted == item.error
+        yield item
 
 
 class Measure(MethodSettings):

@@ -359,8 +359,8 @@ def audit_self_preference(
     ``same`` maps a scorer's name to its model's policy (``Trace.policy``). The ``difference`` is of the score
     less truth, less the other scorers' mean of it, on own runs less on others', over problems: if the model's
     runs are better or harder to judge, that affects all scorers; if the scorer is lenient, that affects all
-    runs. Raises ``ScoreError`` with fewer than two scorers, and if there are no labelled runs of the policy
-    or of other policies.
+    runs. Raises ``ScoreError`` with fewer than two scorers, and without labelled runs of the policy or of
+    other policies.
     """
     if len(subjects) < 2:
         raise ScoreError("self-preference is a comparison: give the scores of two scorers at least")

@@ -65,7 +65,7 @@ def audit_over_optimisation(
 
     ``points`` have for best of ``n`` the KL in nats and ``ceiling``, pass@n. The ``peak`` is the N of the
     highest gold (the lowest of equals), with 95 % of the draws of problems in ``peak_interval``;
-    ``peak_at_end`` is the share of draws whose gold is highest at the largest N, which is no sign of a fall.
+    ``peak_at_end`` is the share of draws whose gold is highest at the largest N, so without a fall.
     ``free`` are choices that cost nothing among the largest N, ``rival`` the best of them, ``gain`` gold at
     the largest N less the rival's. ``fall`` is gold at the peak less gold at the largest N: the peak is
     located on one half of the problems and the fall measured on the other, both ways; otherwise the highest

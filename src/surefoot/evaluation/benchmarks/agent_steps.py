@@ -512,11 +512,11 @@ def _verdicts(score: Measured, result: Measured) -> list[Conclusion]:
     counts, rival = Counts(**score.first_errors, unit="run"), f'"{best["first_error"]}"'
     difference = accuracy.first_error_less_floor
     options: Any = {"spec": "+.1p", "rival": rival}
-    found = detected(counts, difference, firsts, result.problems, silence_counts=True, **options)
+    detection = detected(counts, difference, firsts, result.problems, silence_counts=True, **options)
     if counts.judged < counts.of:
-        return [found]
+        return [detection]
     options |= {"rival": f'"{best["step"]}"'}
-    return [found, measured("single steps", accuracy.step_less_floor, steps, result.problems, **options)]
+    return [detection, measured("single steps", accuracy.step_less_floor, steps, result.problems, **options)]
 
 
 def agent_section(
@@ -525,7 +525,7 @@ def agent_section(
     """Accuracy by subset with the baselines first, and the quality of alarms."""
     systems = [score for score in result.scores if score.kind != "floor"]
     order = ranked(systems, _mean_first_error)
-    verdicts = {score.system: said for score in order if (said := _verdicts(score, result))}
+    verdicts = {score.system: parts for score in order if (parts := _verdicts(score, result))}
     ceiling = max(
         (score for score in result.scores if score.kind == "floor" and not score.uses_outcome),
         key=_mean_first_error,

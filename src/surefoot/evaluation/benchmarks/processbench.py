@@ -239,7 +239,7 @@ def evaluate_processbench(
     fixed while problems are resampled, all in the same samples. Of each score: ``average_f1``, the unweighted
     mean of the subsets' F1s; ``difference``, this less the first system's (same rule, if it has it), paired
     by problem; ``seen``, the subset that the threshold was fitted on, whose results are optimistic; figures
-    by subset and ``parts``. ``position_f1`` is that of the function of this name, by subset.
+    by subset and ``parts``. ``position_f1`` is the result of the function of this name, by subset.
 
     Raises ``LabelError`` for no cases or systems, and where a threshold cannot be fitted; ``ScoreError`` if
     no trace has a record of every system.
@@ -324,15 +324,15 @@ def position_f1(labels: Sequence[int]) -> float:
 
 def _counted(parts: Iterable[Measured]) -> Counts:
     """The figures of the subsets as counts of solutions with a prediction."""
-    found = wrong = alarms = right = traces = 0
+    hits = wrong = alarms = right = traces = 0
     for part in parts:
-        hits = round(part.acc_error.value * part.errors) if part.errors else 0
+        located = round(part.acc_error.value * part.errors) if part.errors else 0
         accepted = round(part.acc_correct.value * part.corrects) if part.corrects else 0
-        judged = hits + part.early + part.late + part.missed
+        judged = located + part.early + part.late + part.missed
         silent = part.unparsed - (part.errors - judged)
-        found, wrong, right = found + hits, wrong + judged, right + part.corrects - silent
+        hits, wrong, right = hits + located, wrong + judged, right + part.corrects - silent
         alarms, traces = alarms + part.corrects - silent - accepted, traces + part.errors + part.corrects
-    return Counts(found=found, wrong=wrong, alarms=alarms, right=right, of=traces)
+    return Counts(found=hits, wrong=wrong, alarms=alarms, right=right, of=traces)
 
 
 def processbench_section(result: Measured) -> Section:
