@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import f1_score
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.agent_steps import (
@@ -95,6 +96,17 @@ def test_accuracies_by_hand(tmp_path: Path):
     assert (found.missing_steps, found.missing_runs) == (3, 1)
     assert (result.unlabelled_steps, result.outcome_unknown, result.steps) == (1, 4, {"s": 11})
     assert score.monitoring.false_alarms.value == pytest.approx(2 / 4)
+
+
+def test_macro_f1_is_that_of_scikit_learn_over_steps_that_are_not_neutral(tmp_path: Path):
+    rng = np.random.default_rng(3)
+    truth = ["".join(rng.choice(list("+0-?"), 9)) for _ in range(12)]
+    guess = ["".join(rng.choice(list("+0-?"), 9)) for _ in range(12)]
+    runs = [run(str(number), text) for number, text in enumerate(truth)]
+    (score,) = [one for one in judged(tmp_path, runs, guess).scores if one.kind == "labels"]
+    pairs = [pair for pair in zip("".join(truth), "".join(guess), strict=True) if pair[0] in "+-"]
+    expected = f1_score(*zip(*pairs, strict=True), labels=["+", "-"], average="macro")
+    assert score.subsets["s"].macro_f1.value == pytest.approx(expected)
 
 
 def test_rules_leave_good_steps_unknown(tmp_path: Path):

@@ -17,7 +17,9 @@ exploit a loophole that give an alarm.
 
 Figures of accuracy: ``step``, ``first_error``, both less the best baseline that does not know the outcome,
 paired by problem (``_less_floor``); ``lenient_first_error`` as in the benchmark's script, where a run without
-prediction counts as "no error predicted"; ``missing_steps``, and ``missing_runs`` without any prediction.
+prediction counts as "no error predicted"; ``macro_f1``, the mean F1 of wrong and right steps without the
+neutral ones, which is VisualProcessBench's score (arXiv 2503.10291); ``missing_steps``, and ``missing_runs``
+without any prediction.
 """
 
 from __future__ import annotations
@@ -219,6 +221,20 @@ class RunTruth:
         ]
         return np.stack(columns, axis=1)
 
+    def classes(self, predicted: SignArray) -> NDArray[np.int64]:
+        """[runs, 6]: hits, predictions and labels of −1, then of +1; neutral steps do not count."""
+        decided = (self.signs == -1) | (self.signs == 1)
+        columns = [
+            np.add.reduceat(members & decided, self.layout.starts[:-1], dtype=np.int64)
+            for sign in (-1, 1)
+            for members in (
+                (predicted == sign) & (self.signs == sign),
+                predicted == sign,
+                self.signs == sign,
+            )
+        ]
+        return np.stack(columns, axis=1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:
@@ -356,8 +372,10 @@ def evaluate_agent_steps(
             if covered[group].all():
                 floor = [hits[at][:, [column]] for at, column in zip(best[name], (0, 2), strict=True)]
                 counts = np.concatenate([entry_hits, *floor], axis=1)[group]
+                classes, owners = truth.classes(entry.predicted)[group], truth.layout.problem[group]
                 accuracies[name] = Measured(
-                    **_ACCURACY.row(bootstrap, counts, truth.layout.problem[group], truth.subset[group]),
+                    **_ACCURACY.row(bootstrap, counts, owners, truth.subset[group]),
+                    **_MACRO.row(bootstrap, classes, owners),
                     lenient_first_error=_accuracy(filled[group], 1, math.nan),
                     missing_steps=int(missing[group].sum()),
                     missing_runs=int((missing == truth.layout.lengths)[group].sum()),
@@ -490,6 +508,14 @@ def _rates(totals: FloatArray) -> list[FloatArray]:
 
 
 _ACCURACY = Ratios(names=("step", "first_error", "step_less_floor", "first_error_less_floor"), of=_rates)
+
+
+def _macro_f1(totals: FloatArray) -> list[FloatArray]:
+    hits, predicted, labelled = np.moveaxis(totals[:, 0].reshape(-1, 2, 3), -1, 0)
+    return [(2 * hits / (predicted + labelled)).mean(axis=1)]
+
+
+_MACRO = Ratios(names=("macro_f1",), of=_macro_f1)
 
 
 def _mean_first_error(score: Measured) -> float:
