@@ -114,7 +114,7 @@ def _kappa(first: NDArray[Any], second: NDArray[Any], agreed: float) -> float:
 
 
 def _kappa_of(first: NDArray[np.integer], second: NDArray[np.integer], size: int) -> float:
-    """Of the codes of two raters [units] below ``size``; -1 is no rating."""
+    """Of the codes of two raters [units] below ``size``; -1 means unrated."""
     rated = (first >= 0) & (second >= 0)
     margin, other = (np.bincount(codes[rated], minlength=size).astype(float) for codes in (first, second))
     return _kappa(margin, other, float((first == second)[rated].sum()))

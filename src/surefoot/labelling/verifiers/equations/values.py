@@ -95,20 +95,20 @@ class _Evaluator:
             return node.value
         if is_unknown(node):
             return self._named(str(node))
-        first, *others = [self.value(part) for part in node.parts]
+        first, *operands = [self.value(part) for part in node.parts]
         match node.kind:
             case "%":
                 return _bounded(first * self.notation.percent)
             case "±":
                 return _bounded(first * self._named("±"))
             case "call":
-                return _bounded(self._call(node.text, first, *others))
+                return _bounded(self._call(node.text, first, *operands))
             case "neg":
                 return -first
         mixed = node.text == "mixed" and not self.notation.mixed
         operator = "*" if mixed else node.kind
-        for other in others:
-            first = _bounded(_apply(operator, first, other))
+        for operand in operands:
+            first = _bounded(_apply(operator, first, operand))
         return first
 
     def _named(self, name: str) -> Number:
