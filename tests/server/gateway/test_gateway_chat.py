@@ -404,6 +404,30 @@ def test_tool_calls_pass_through_both_ways():
             client.chat.completions.create(model="beam:width=2,expand=2", tools=TOOLS, **asked())
 
 
+class EmptyFirst(ToolPolicy):
+    """Its first message is empty."""
+
+    def with_extra_body(self, extra_body):
+        made = EmptyFirst(extra_body)
+        made.asked = self.asked
+        return made
+
+    def _answer(self, request):
+        if len(self.asked) > 1:
+            return super()._answer(request)
+        return SampleResult(completions=(Completion(text="", finish_reason="stop", tokens=1),), usage=Usage())
+
+
+def test_an_empty_message_reaches_no_threshold():
+    with (
+        served(EmptyFirst(), LineScorer(), settings=GatewaySettings(chat=True)) as found,
+        OpenAI(base_url=found.url, api_key="none", max_retries=0) as client,
+    ):
+        model = "tools/resample:threshold=0.5"
+        answer = client.chat.completions.create(model=model, tools=TOOLS, **asked())
+        assert answer.choices[0].finish_reason == "tool_calls"
+
+
 class ThinkingPolicy(ToolPolicy):
     def _answer(self, request):
         drawn = Completion(

@@ -6,16 +6,19 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from annotation_site import SCRIPT, text_trace
 from inspection_site import NOON, Inspection, add_labels, open_inspection
 
-from surefoot.records import Evidence, Message, Problem, Reasoning, StepLabel, ToolCall, Trace
+from surefoot.evaluation.verdict import run_verdict
+from surefoot.records import Evidence, Message, Problem, Reasoning, StepLabel, StepScores, ToolCall, Trace
 from surefoot.segment import segment_trace
 from surefoot.server.pages.render import call_arguments
-from surefoot.server.pages.run import aligned, gold_view, result_summary, strip
+from surefoot.server.pages.run import aligned, evidence_of, gold_view, result_summary, strip
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +96,24 @@ def test_a_decision_stands_for_the_labels_of_its_step(tmp_path: Path) -> None:
     assert twin["decisions"]["1"]["value"] == 1
     assert "it holds" in shown(made, f"{made.base}/run?id={made.traces[1].id}")
     made.db.close()
+
+
+def test_a_decision_leaves_what_a_source_says_of_other_steps() -> None:
+    """A source's second error counts after a decision that its first one is none."""
+
+    def label(step: int, value: float) -> Any:
+        record = StepLabel(trace_id="t", step=step, kind="correctness", value=value, source="judge")
+        return SimpleNamespace(record=record)
+
+    labels: list[Any] = [label(0, 1), label(1, -1), label(2, 1), label(3, -1)]
+    scores = [StepScores(trace_id="t", scorer="prm", scores=(0.9, 0.1, 0.9, 0.2))]
+    right: Any = SimpleNamespace(value=1)
+    verdict = run_verdict(4, None, evidence_of(labels, {1: right}, scores))
+    assert (verdict.error, verdict.tone) == (3, "wrong")
+    assert verdict.sources == ("decision: right", "judge: step 4", "prm scores step 4 at 0.20")
+    verdict = run_verdict(4, None, evidence_of(labels, {1: right, 3: right}, scores))
+    assert (verdict.error, verdict.tone) == (None, "good")
+    assert verdict.sources[2:] == ("judge: step 2",)
 
 
 def test_a_step_is_decided_on_the_page_of_its_run(tmp_path: Path) -> None:
@@ -227,6 +248,10 @@ def test_a_list_goes_on_where_it_ended_with_its_filters(tmp_path: Path) -> None:
         assert ("‹ previous" in shown_page, "next <kbd>" in shown_page) == (page > 1, page < 3)
     assert sorted(seen) == sorted(trace.id for trace in made.traces)
     made.db.close()
+
+
+def test_a_place_that_is_no_number_is_none(found: Inspection) -> None:
+    shown(found, f"{found.base}/run?id={found.traces[0].id}&at=²")
 
 
 def test_any_id_has_a_link_that_works(tmp_path: Path) -> None:

@@ -60,9 +60,9 @@ class _Draw:
         return self.replies[self.chosen]
 
     def accepts_last(self, threshold: float, how: TraceRule) -> bool:
-        """Whether all steps of the last message reach the threshold."""
+        """Whether the last message has steps, and all reach the threshold."""
         values = [step_score(score, how) for score in self.replies[-1].new_scores]
-        return all(value is not None and value >= threshold for value in values)
+        return bool(values) and all(value is not None and value >= threshold for value in values)
 
     def release(self, message: Message) -> None:
         """Put the message that the guard released in place of the sampled one."""

@@ -184,7 +184,7 @@ def _neighbours(page: Page) -> dict[str, str]:
     links = {"list": f"/projects/{page.id}/runs?{urlencode(fields)}"}
     if report := page.query.id("report"):
         links["report"] = f"/report?{urlencode({'id': report})}"
-    if at is not None and at.isdigit():
+    if at is not None and at.isascii() and at.isdigit():
         where, order, _ = run_filter(page)
         ranks = {name: rank for name, rank in (("previous", int(at) - 1), ("next", int(at) + 1)) if rank >= 0}
         for name, rank in ranks.items():
@@ -258,10 +258,13 @@ def evidence_of(
     by_rater: dict[tuple[str, str], list[StepLabel]] = defaultdict(list)
     for record in sorted((label.record for label in labels), key=lambda record: (record.source, record.step)):
         by_rater[record.source, record.evidence.rater or ""].append(record)
-    rule = LabelRule(neutral="good")
+    rule, right = LabelRule(neutral="good"), {step for step, one in decisions.items() if one.value != -1}
     for (source, _), records in by_rater.items():
         judged = [record for record in records if record.kind == "correctness" and record.value is not None]
-        wrong = next((record for record in judged or records if rule.good(record) is False), None)
+        errors = [record for record in judged or records if rule.good(record) is False]
+        # the first that no decision replaced; a replaced verdict stays this source's only if it has no other
+        wrong = next((record for record in errors if record.step not in right), None)
+        wrong = wrong or next(iter(errors if judged else ()), None)
         error, reason = (None, None) if wrong is None else (wrong.step, wrong.evidence.message)
         if judged:
             checked = tuple(record.step for record in judged)
@@ -269,7 +272,11 @@ def evidence_of(
         elif error is not None:
             yield Opinion(source=source, kind="objection", error=error)
     for scored in scores:
-        low = [step for step, score in enumerate(scored.scores) if score is not None and score < THRESHOLD]
+        low = [
+            step
+            for step, score in enumerate(scored.scores)
+            if score is not None and score < THRESHOLD and step not in right
+        ]
         if low and all(score is None or 0 <= score <= 1 for score in scored.scores):
             score = scored.scores[low[0]]
             yield Opinion(source=scored.scorer, kind="objection", error=low[0], score=score)
