@@ -171,3 +171,11 @@ def test_nothing_to_reward_writes_nothing(tmp_path) -> None:
     assert "no turn of 1 runs got a reward" in refused(*words, "--out", tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
     assert "give --labels, --scores or both" in refused("reward", tmp_path / "runs.jsonl")
+
+
+def test_scores_of_other_steps_are_refused(tmp_path) -> None:
+    write_records(tmp_path / "runs.jsonl", [RUN])
+    scores = [StepScores(trace_id=RUN.id, scorer="s", scores=(0.9, 0.1))]
+    write_records(tmp_path / "scores.jsonl", scores)
+    said = refused("reward", tmp_path / "runs.jsonl", "--scores", tmp_path / "scores.jsonl")
+    assert "2 scores for 4 steps" in said
