@@ -73,7 +73,7 @@ MEANINGS: Final = {
     404: "Unknown model.",
     413: "The body is too large.",
     429: "Too many requests; try again after Retry-After seconds.",
-    500: "An unforeseen error, such as an answer that no record can hold.",
+    500: "An unexpected error, such as an answer that cannot be recorded.",
     502: "The policy or the model behind it failed.",
     503: "The server is stopping or not ready, or cannot record answers now.",
     504: "No answer in time.",

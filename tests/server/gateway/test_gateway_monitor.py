@@ -125,7 +125,7 @@ def test_requests_that_clients_got_wrong_are_passed_over():
     for number in range(60):
         chart.add(record_of(number, status=422, candidates=()))
     assert not chart.fitted
-    with pytest.raises(ValueError, match="a proxy lies in"):
+    with pytest.raises(ValueError, match="a proxy score must lie in"):
         chart.add_gold(1.5, True)
 
 
@@ -243,7 +243,7 @@ def test_random_answers_go_to_people_and_their_labels_to_the_chart():
 
 
 def test_a_share_for_people_needs_their_project():
-    with pytest.raises(ValueError, match="'gold_share' and 'gold_project' need each other"):
+    with pytest.raises(ValueError, match="'gold_share' and 'gold_project' must be given together"):
         MonitorSettings(gold_share=0.1)
 
 

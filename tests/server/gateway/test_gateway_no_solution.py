@@ -42,7 +42,7 @@ def test_no_candidate_is_a_refusal_with_a_reason(client, strategy):
         assert search["candidates"] == []
         assert choice.message.content is None
         assert choice.finish_reason == "content_filter"
-        assert choice.message.refusal.startswith("no solution: the policy was asked")
+        assert choice.message.refusal.startswith("no solution: the policy returned none")
         assert search["error"] == choice.message.refusal
         assert search["abstained"] is True
 

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from surefoot.server.store.people import Keys
 
 MOST_BUCKETS: Final = 100_000
-"""Owners whose rate is known."""
+"""Most owners whose rate is tracked."""
 KEY_PREFIX = "sf-"
-"""What every key begins with."""
+"""Prefix of every key."""
 READERS, WRITERS = 4, 1
 _NOTED_EVERY_S = 60.0
 _LOOKUP_TIMEOUT_S = 10.0
@@ -84,7 +84,7 @@ class KeyAuth:
             scheme, sent = "bearer", headers["x-api-key"]
         sent = sent.strip()
         key = await self._look_up(sent) if scheme.lower() == "bearer" and sent else None
-        # on loopback, a client that must send some text sends another one
+        # on loopback, a client whose library needs some key may send any other text
         if key is None and (self.required or (self.store is not None and sent.startswith(KEY_PREFIX))):
             message = "no valid API key; send it as 'Authorization: Bearer sf-…' or 'x-api-key: sf-…'"
             raise ApiError(401, message, code="invalid_api_key")
@@ -110,7 +110,7 @@ class KeyAuth:
         return key
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._writer.shutdown(wait=False, cancel_futures=True)
 
@@ -155,7 +155,7 @@ class Buckets:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._buckets: OrderedDict[str, tuple[float, float, float]] = OrderedDict()
-        """Rate, tokens left, and when that was."""
+        """Rate, tokens left, and the time of the last update."""
 
     def take(self, owner: str, rate_per_minute: float) -> float:
         """Take a token of an owner; seconds until there is one, 0 = taken."""
@@ -165,7 +165,7 @@ class Buckets:
             tokens, counted_at = full, now
         tokens = min(full, tokens + (now - counted_at) * rate_per_minute / 60)
         is_taken = tokens >= 1
-        self._buckets[owner] = rate_per_minute, tokens - is_taken, now  # the latest is the last
+        self._buckets[owner] = rate_per_minute, tokens - is_taken, now  # the most recently used is last
         if len(self._buckets) > MOST_BUCKETS:
             self._buckets.popitem(last=False)
         return 0.0 if is_taken else (1 - tokens) * 60 / rate_per_minute
@@ -204,7 +204,7 @@ PEER: Final = "surefoot.peer"
 
 
 def client_address(host: str) -> str:
-    """What counts as one address: an IPv4 address, or the /64 network that one IPv6 client can use freely."""
+    """The network of one client: an IPv4 address, or the /64 network that an IPv6 client can use freely."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -312,9 +312,9 @@ def parsed_body(
     if body.count(b"{") + body.count(b"[") > min(max_depth, limits.max_json_parts):
         depth, parts = json_shape(body, stop=max_depth)
         if depth > max_depth:
-            raise ApiError(400, f"the JSON is nested more than {max_depth} deep", code="nested_too_deeply")
+            raise ApiError(400, f"the JSON has more than {max_depth} levels", code="nested_too_deeply")
         if parts > limits.max_json_parts:
-            message = f"the JSON has {parts} objects and lists, at most {limits.max_json_parts} here"
+            message = f"the JSON has {parts} objects and lists; the limit is {limits.max_json_parts}"
             raise ApiError(400, f"{message}; send less at once", code="too_many_parts")
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     is_json = media_type == "application/json"  # a browser sends other types to any address, without asking
@@ -340,7 +340,7 @@ def parsed(body: bytes) -> Any:
         return from_json(body)
     except ValueError:
         try:
-            value = json.loads(body)  # reads other encodings and halves of pairs, too
+            value = json.loads(body)  # also accepts other encodings and halves of pairs
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
     path = _path_to_surrogate(value)
@@ -362,7 +362,7 @@ def json_shape(body: bytes, *, stop: int) -> tuple[int, int]:
 
     In a body that is not valid, everything before the first error is counted as a parser would, or higher.
     """
-    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")  # the quotes that are left begin and end strings
+    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")  # the remaining quotes begin and end strings
     marks = np.frombuffer(plain.translate(None, _UNMARKED), np.uint8)
     quotes = np.cumsum(marks == _QUOTE, dtype=np.uint8)  # may wrap round: odd stays odd
     steps = _SIGNS[marks] * (quotes % 2 == 0)

@@ -34,9 +34,9 @@ class Admission:
         self.admitted_by_key: Counter[int] = Counter()
         self.turns = FairQueue(running)
         self.shares = Shares(running + waiting)
-        """Requests that are worked on or wait, by client."""
+        """Running and waiting requests, by client."""
         self.running = 0
-        """Requests that are worked on."""
+        """Running requests."""
         self.entered: set[Slot] = set()
         """Requests within their ``async with`` block."""
         self.mean_s = 1.0
@@ -48,7 +48,7 @@ class Admission:
 
     @property
     def admitted(self) -> int:
-        """Requests that are worked on or wait."""
+        """Running and waiting requests."""
         return self.shares.total
 
     @property

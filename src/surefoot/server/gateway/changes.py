@@ -1,4 +1,4 @@
-"""Has anything changed? A chart of signals of the answers, compared with a reference by blocks.
+"""Change detection: a chart of signals of the answers, compared with a reference in blocks.
 
 Answers of one session resemble each other, so single answers are not independent. The unit is the mean of a
 block of consecutive answers. The reference is the first ``_BLOCKS`` blocks, whose means give the variance.
@@ -28,9 +28,9 @@ from surefoot.stats.prediction_powered import student_t
 _SIZES: Final = (2, 4, 8, 16)
 """Blocks of a test; a single one may be one long session."""
 _BLOCKS, _GOLD_BLOCKS = 20, 10
-"""Blocks of the reference, and of the labels that people give, which are few."""
+"""Blocks of the reference, and of the few labels from people."""
 _LEAST_BLOCKS = 8
-"""Of the reference in which a signal must be observed."""
+"""Fewest blocks of the reference in which a signal must be observed."""
 _OF_REQUESTS: Final = ("score", "answer length", "without answer")
 _GOLD: Final = "proxy minus gold"
 _TESTS: Final = len(_SIZES) * (len(_OF_REQUESTS) + 1)
@@ -169,7 +169,7 @@ class ChangeChart:
         """After each of them; see :attr:`Change.evidence`."""
 
     def add(self, record: GatewayRecord) -> None:
-        """Add an answered or failed request; requests that clients got wrong are passed over."""
+        """Add an answered or failed request; invalid requests are skipped."""
         if (seen := signals_of(record)) is None:
             return
         for name in _OF_REQUESTS:
@@ -185,7 +185,7 @@ class ChangeChart:
     def add_gold(self, proxy: float, right: bool) -> None:
         """Add an answer's score in [0, 1], and whether people found all its steps right."""
         if not 0 <= proxy <= 1:
-            raise ValueError(f"a proxy lies in [0, 1], not {proxy}")
+            raise ValueError(f"a proxy score must lie in [0, 1], not {proxy}")
         self._tests[_GOLD].add(proxy - right)
         self._look()
 

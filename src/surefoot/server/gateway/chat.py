@@ -52,7 +52,7 @@ async def held(gateway: Gateway, request: Request, number: int) -> Response:
     An approved call is in the first answer alone, and in none if the waiting request got it.
     """
     if gateway.holds is None:
-        raise ApiError(404, "this server holds no calls", code="not_found")
+        raise ApiError(404, "this server does not hold calls", code="not_found")
     key = request.state.key
     try:
         held_call, delivered = await gateway.holds.find(number, key.id if key else None)
@@ -141,7 +141,7 @@ class EventStream(Response):
                 return
             except Exception as failure:
                 _LOG.exception("a stream failed")
-                error = ApiError(500, f"unforeseen error: {type(failure).__name__}")
+                error = ApiError(500, f"unexpected error: {type(failure).__name__}")
             events.put_nowait(self._last_event(error))
             events.put_nowait(None)
             await sender

@@ -1,4 +1,4 @@
-"""An answer with the candidates that it was chosen from, and what all ways of answering share."""
+"""An answer with its candidates, and the code that all ways of answering share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from surefoot.server.records import GatewayCandidate
 SHORT_CHARACTERS = 4000
 """Texts up to this length are checked and compared in the event loop."""
 OnText = Callable[[int, str, str], None]
-"""Called with the number of a choice, and with new reasoning and new text of it that are certain."""
+"""Called with the number of a choice, and with its new reasoning and text that can no longer change."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -108,11 +108,11 @@ def below(threshold: float | None, value: float | None, what: str) -> str | None
 def no_solution(draws: int) -> str:
     """Why a search without a failed request found no solution."""
     if not draws:
-        return "no solution: the search drew no step"
-    times = "once" if draws == 1 else f"{draws} times"
+        return "no solution: the search did not sample any step"
+    samples = "one sample" if draws == 1 else f"{draws} samples"
     return (
-        f"no solution: the policy was asked {times} and wrote none; check that it can solve such problems, "
-        "and that the prompt has the form that it expects"
+        f"no solution: the policy returned none in {samples}; check that it can solve such problems, "
+        "and that the prompt has the format that it expects"
     )
 
 
@@ -204,7 +204,7 @@ class CertainText:
         """Characters at its end that are not certain."""
 
     def add(self, new: str) -> str:
-        """What ``new`` makes certain: all up to the first stop text that ends in it."""
+        """The text that ``new`` makes final: all up to the first stop text that ends in it."""
         if self._ended:
             return ""
         text, begin = self._tail + new, len(self._tail) - self._held

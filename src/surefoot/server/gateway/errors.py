@@ -93,7 +93,7 @@ def error_response(path: str, error: Exception) -> Response:
         answer = response_of(ApiError(error.status_code, str(error.detail)), path)
         answer.headers.update(error.headers or {})
         return answer
-    return response_of(ApiError(500, f"unforeseen error: {type(error).__name__}"), path)
+    return response_of(ApiError(500, f"unexpected error: {type(error).__name__}"), path)
 
 
 def response_of(error: ApiError, path: str = "") -> Response:

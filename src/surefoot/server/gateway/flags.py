@@ -44,7 +44,7 @@ _TAMPERING = re.compile(
 _TAMPERING_WORDS: Final = ("skip", "exit", "assert", "__eq__", "rm", "test_", "--no-verify", "mark")
 _HIDDEN: Final = ("withheld", "encrypted")
 _CHARACTERS = 20_000
-"""Of a step that are searched."""
+"""Most characters of a step that are searched."""
 _LOG = logging.getLogger("surefoot.server")
 
 
@@ -87,7 +87,7 @@ class AnswerFlags:
         return not (hidden or _may_match(text, _INSTRUCTION_WORDS) or _may_match(text, _TAMPERING_WORDS))
 
     def apply(self, problem: Problem, choices: Sequence[Choice]) -> None:
-        """Add flags to choices, and take away the text of those that a flag keeps back."""
+        """Add flags to choices, and remove the text of choices that a flag withholds."""
         for choice in choices:
             if not choice.abstained and choice.best is not None:
                 self._apply(problem, choice, choice.best)

@@ -99,7 +99,7 @@ class Gateway:
             fitted_on = f"nothing; {trust.threshold:.3g} was fitted on {fitted_on}"
         self.metrics.watch_itself(self.recorder, self.gold, self.settings.threshold, fitted_on)
         self._texts = FairQueue(TEXT_TURNS, quick=TEXT_TURNS // 2)
-        """Computations on clients' texts in threads, which slow the event loop down: two at a time, one of
+        """Computations on clients' texts in threads, which slow down the event loop: two at a time, one of
         them only for small requests."""
         self._threads = ThreadPoolExecutor(TEXT_TURNS, thread_name_prefix="surefoot-compute")
         self._connections = AsyncExitStack()
@@ -140,7 +140,7 @@ class Gateway:
     async def generate(
         self, slot: Slot, entry: LogEntry, plan: Plan, writer: ResponseWriter | None = None
     ) -> list[Choice]:
-        """Run a plan in its turn, and return its answers once their record is stored.
+        """Run a plan when its turn comes, and return its answers once their record is stored.
 
         Raises :class:`ApiError` and ``ClientDisconnectedError``, and records them.
         """

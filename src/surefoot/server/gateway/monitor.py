@@ -46,7 +46,7 @@ class Monitor:
         self.chart = ChangeChart(self.settings)
         self._events: dict[Share, deque[bool]] = {share: deque() for share in get_args(Share)}
         self._happened: dict[Share, int] = dict.fromkeys(get_args(Share), 0)
-        """How many of the events are true."""
+        """Number of true events."""
 
     def count(self, share: Share, happened: bool, times: int = 1) -> None:
         """Add an event of a share, which happened, or not, so many times."""

@@ -64,7 +64,7 @@ async def plain_choices(
     plan.usage += sum((result.usage for result in results), Usage())
     answers = [[ended(completion, stops) for completion in result.completions] for result in results]
     if guarded and any(completion.tool_calls for row in answers for completion in row):
-        raise ApiError(502, "the policy calls tools, and the request has none", code="policy_failed")
+        raise ApiError(502, "the policy calls tools, but the request defines none", code="policy_failed")
     if not votes:
         check_complete(results[0], plan.n)
         streamed = on_text is not None

@@ -33,14 +33,14 @@ request for its next step has been accepted; common: the common prefix of all so
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """A way from a prompt to an answer."""
+    """How to get from a prompt to an answer."""
 
     search: SearchMethod | None
     """``None``: the policy's completion is the answer."""
 
     @property
     def name(self) -> str:
-        """The same text for the same strategy, whatever the request called it."""
+        """A canonical name of the strategy, whichever name the request used."""
         return self.search.name if self.search else PLAIN_NAME
 
     @property
@@ -117,7 +117,7 @@ def is_strategy(text: str) -> bool:
 
 @dataclass(kw_only=True, slots=True)
 class Plan:
-    """What to generate, and how."""
+    """A request's plan: what to generate, and how."""
 
     problem: Problem
     """The problem that the reward model sees."""
@@ -233,7 +233,7 @@ class Planner:
         return [self.policy, DEFAULT, *usable]
 
     def check_names(self) -> None:
-        """Refuse names for strategies that mean something else, or name none."""
+        """Refuse reserved names of strategies, and names without a strategy."""
         for name in self.settings.strategies:
             if name in (self.policy, DEFAULT) or is_strategy(name):
                 raise ApiError(400, f"strategies: {name!r} is a reserved name; choose another")
@@ -297,7 +297,7 @@ class Planner:
 
     def _check_counts(self, n: int, strategy: Strategy) -> None:
         if n > self.limits.max_n:
-            raise ApiError(400, f"n: is {n}, at most {self.limits.max_n} here", param="n")
+            raise ApiError(400, f"n: must be at most {self.limits.max_n}, not {n}", param="n")
         if n * strategy.draws > self.limits.max_candidates:
             message = (
                 f"{n} times {strategy.name!r} draws {n * strategy.draws}, at most "
@@ -313,7 +313,7 @@ class Planner:
             if requested is None:
                 continue
             if requested > limit:
-                raise ApiError(400, f"{name}: is {requested}, at most {limit} here", param=name)
+                raise ApiError(400, f"{name}: must be at most {limit}, not {requested}", param=name)
             max_tokens = requested
         return max_tokens
 
@@ -338,7 +338,7 @@ _TOOL_FIELDS = ("name", "description", "parameters", "strict")
 
 
 def _known(value: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """A tool, or the choice of one, as it is sent on: what else a client wrote may mean something there."""
+    """A tool or tool choice to forward, without other fields, which the policy's server might interpret."""
     function = value.get("function")
     if value.get("type", "function") != "function" or not isinstance(function, dict):
         message = "tools and tool_choice: only functions are supported, {'type': 'function', 'function': {…}}"

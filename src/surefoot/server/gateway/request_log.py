@@ -121,7 +121,7 @@ WRITERS = 1
 _BATCH_SIZE = 256
 """Records of one transaction."""
 MOST_NOTED: Final = 1024
-"""Waiting records that no request waits for; more are dropped."""
+"""Most queued records that no request waits for; more are dropped."""
 _CLOSE_TIMEOUT_S = 30.0
 _PROBE_TIMEOUT_S = 2.0
 _PROBE_EVERY_S = 1.0
@@ -230,7 +230,7 @@ class Recorder:
             if error is None or len(batch) == 1 or isinstance(error, UnavailableError):
                 for _, done in batch:
                     _settle(done, error)
-            else:  # a record that cannot be stored must not lose the others
+            else:  # one bad record must not lose the others
                 for waiting in batch:
                     _settle(waiting[1], await self._try(log, [waiting]))
 
@@ -238,7 +238,7 @@ class Recorder:
         try:
             await self._run(partial(log.write_all, [record for record, _ in batch]))
         except Exception as error:
-            if not isinstance(error, UnavailableError):  # whose end a probe notices
+            if not isinstance(error, UnavailableError):  # a probe notices when the store is available again
                 self._kept_at, self._refused_at = -math.inf, time.monotonic()
             return error
         self._refused_at = -math.inf

@@ -16,7 +16,7 @@ from surefoot.server.gateway.settings import GatewaySettings
 from surefoot.server.records import GatewayCandidate, GatewayRecord, HeldCall
 
 Json = dict[str, Any]
-"""An object of JSON."""
+"""A JSON object."""
 Emit = Callable[[str], None]
 """Sends one event of a stream, in its wire format."""
 
@@ -74,7 +74,7 @@ class ResponseWriter:
         """Send a choice's next piece of reasoning, where the format has a place for it."""
 
     def send_remaining(self, number: int, choice: Choice) -> None:
-        """Send the rest. Raises :class:`ApiError` if it contradicts the sent text."""
+        """Send the remaining text. Raises :class:`ApiError` if it contradicts the sent text."""
         sent = "".join(self._sent[number])
         if not choice.text.startswith(sent):
             raise ApiError(500, "the answer does not begin with the text that was sent", code="stream")
@@ -276,7 +276,7 @@ def _warnings(choice: Choice) -> list[str]:
         return []
     reasons = (candidate.scores.unscored_reason for candidate in choice.candidates if candidate.scores)
     reason = next(filter(None, reasons), "no reason given")
-    return [f"no candidate has a score ({reason}), so the choice is one by votes or order"]
+    return [f"no candidate has a score ({reason}), so votes or order decided"]
 
 
 def _candidate(candidate: GatewayCandidate, chosen: bool) -> Json:

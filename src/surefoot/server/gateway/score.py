@@ -45,7 +45,7 @@ class SolutionInput(RequestModel):
         if [self.steps, self.solution, self.trace].count(None) != 2:
             raise ValueError("give one of 'steps', 'solution' and 'trace'")
         if self.segment is not None and self.solution is None:
-            raise ValueError("'segment' is for a 'solution'; 'steps' and traces are cut already")
+            raise ValueError("'segment' is for a 'solution'; 'steps' and traces are already cut")
         return self
 
     def item(self) -> ProblemTrace:
@@ -145,7 +145,7 @@ async def score(gateway: Gateway, request: Request, body: ScoreRequest) -> Respo
     """Score each step of each solution."""
     scorer = require_scorer(gateway, body.model)
     if len(body.items) > gateway.limits.max_items:
-        message = f"items: there are {len(body.items)}, at most {gateway.limits.max_items} here"
+        message = f"items: at most {gateway.limits.max_items} are allowed, not {len(body.items)}"
         raise ApiError(400, message, param="items")
     size = len(request.state.body)
 

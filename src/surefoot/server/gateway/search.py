@@ -152,7 +152,7 @@ class _FixedPrompt(PromptFormat):
     prompt: str | tuple[Message, ...]
 
     def render(self, problem: Problem) -> str | tuple[Message, ...]:  # noqa: ARG002 - the base's signature
-        """The prompt, whatever the problem."""
+        """The prompt, for every problem."""
         return self.prompt
 
 

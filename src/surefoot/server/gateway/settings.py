@@ -1,4 +1,4 @@
-"""Settings of the server: where it listens, what one request may take, how the gateway writes and scores, and
+"""Settings of the server: where it listens, the limits of requests, how the gateway writes and scores, and
 how the pages are served. Quick to import, as the command line reads them."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Settings(BaseModel):
 
 
 class ServerLimits(Settings):
-    """What one request, and all of them together, may take."""
+    """Limits of one request, and of all requests together."""
 
     max_body_bytes: int = Field(default=2_000_000, ge=1, description="Largest body, in bytes.")
     max_json_depth: int = Field(default=32, ge=1, le=200, description="Deepest nesting of a body's JSON.")
@@ -304,16 +304,16 @@ class MonitorSettings(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if bool(self.gold_share) != (self.gold_project is not None):
-            raise ValueError("'gold_share' and 'gold_project' need each other: which answers, and where to")
+            raise ValueError("'gold_share' and 'gold_project' must be given together")
         return self
 
 
 PageRole = Literal["admin", "annotator", "viewer"]
-"""What an account of the pages may do."""
+"""Roles of an account of the pages."""
 
 
 class PageSettings(Settings):
-    """How the pages are served."""
+    """Settings of the pages."""
 
     secure: bool = Field(
         default=False, description="Send cookies over HTTPS only: behind a proxy that speaks it."

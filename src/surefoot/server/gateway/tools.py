@@ -1,4 +1,4 @@
-"""Messages with tools: sampled whole, checked by the guard, and not shown before they are released."""
+"""Messages with tools: sampled whole, checked by the guard, and shown only after their release."""
 
 from __future__ import annotations
 

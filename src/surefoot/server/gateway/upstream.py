@@ -1,4 +1,4 @@
-"""The policy and the reward model behind the gateway: a failure is logged in full, and clients see its kind.
+"""The policy and the reward model behind the gateway: failures are logged in full; clients see their kind.
 
 Messages of servers behind the gateway may contain addresses, names or keys, so clients do not see them.
 """
@@ -213,7 +213,7 @@ class Upstream(Batcher):
             return await super().score(items)
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -365,7 +365,7 @@ _STATUS: dict[type[Exception], int] = {
     SurefootError: 400,
 }
 _MESSAGES = {
-    500: "an unforeseen error; the server's log has it",
+    500: "an unexpected error; see the server's log",
     503: "the database does not answer; try again in a moment",
 }
 
