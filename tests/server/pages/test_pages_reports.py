@@ -117,6 +117,21 @@ def test_a_report_is_opened_without_scripts(room: Room) -> None:
             assert admin.get(path, params={"id": wrong}).status_code == 404, wrong
 
 
+def test_folders_of_one_name_and_names_that_are_no_text_lose_no_report(tmp_path: Path) -> None:
+    folders = tmp_path / "a" / "runs", tmp_path / "b" / "runs"
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "r.html").write_text(f"<h1>of {folder.parent.name}</h1>")
+    os.close(os.open(os.fsencode(folders[0]) + b"/x\xff.html", os.O_CREAT))
+    found = open_room(tmp_path, settings=PageSettings(reports=folders))
+    admin = found.browser("admin")
+    rows = admin.json("/reports")["reports"]
+    assert {"of a", "of b"} < {row["sentence"] for row in rows}
+    assert len(rows) == 3
+    assert all(admin.get(row["link"]).status_code == 200 for row in rows)
+    found.db.close()
+
+
 def test_reports_are_for_readers_of_the_server(room: Room) -> None:
     for path in ("/reports", "/reports/pair", LINKS[0], LINKS[0].replace("report?", "report-file?")):
         assert room.browser("ann").get(path).status_code == 403

@@ -117,7 +117,8 @@ def _files(page: Page) -> dict[str, Path]:
         root = folder.resolve()
         for path in root.rglob("*.html"):
             if path.is_file() and path.resolve().is_relative_to(root):
-                files[f"{root.name}/{path.relative_to(root)}"] = path
+                name = f"{root.name}/{path.relative_to(root)}".encode("utf-8", "replace").decode()
+                files[name if name not in files else f"{path}"] = path  # two folders may have one name
     return dict(sorted(files.items(), key=lambda item: -item[1].stat().st_mtime))
 
 
