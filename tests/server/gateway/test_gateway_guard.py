@@ -210,7 +210,7 @@ def test_a_low_score_is_drawn_again_and_costs_are_counted() -> None:
 
 
 def test_calls_that_nobody_offered_are_no_answer() -> None:
-    refused = pytest.raises(openai.APIStatusError, match="the request has none")
+    refused = pytest.raises(openai.APIStatusError, match="the request defines none")
     with guarded(LOOK, guard=ToolGuard(enabled=True)) as (_, client, _upstream), refused:
         client.chat.completions.create(model="tiny", messages=ASKED["messages"])
 
