@@ -37,7 +37,8 @@ def test_reward_model() -> None:
     was_sampled, _, was_scored, was_report, was_curves = stored(shown)
     assert sampled == was_sampled, "run python tools/notebooks.py"
     assert worded(scored) == worded(was_scored)
-    assert re.findall(r"than ([a-z ]+)\.", report) == re.findall(r"than ([a-z ]+)\.", was_report) != []
+    rivals, were = (re.findall(r"than ([a-z ]+) \(", text) for text in (report, was_report))
+    assert rivals == were != []
     assert worded(curves) == worded(was_curves)
     shares = {line[:28].strip(): list(map(int, re.findall(r"(\d+) %", line))) for line in curves.splitlines()}
     assert len(shares) == 3

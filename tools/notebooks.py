@@ -19,6 +19,8 @@ from typing import Any
 
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
 _COMMAND = re.compile(r"^!(.*)$", re.M)
+_PROGRESS = re.compile(r"^.* after [0-9:]+, about [0-9:]+ left\n", re.M)
+"""Lines that depend on the machine's speed."""
 
 
 def _run(command: str) -> None:
@@ -36,7 +38,7 @@ def _run(command: str) -> None:
     )
     if done.returncode:
         raise RuntimeError(f"{command}\n{done.stdout}")
-    print(done.stdout, end="")
+    print(_PROGRESS.sub("", done.stdout), end="")
 
 
 def executed(notebook: dict[str, Any]) -> list[str]:
