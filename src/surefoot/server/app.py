@@ -239,7 +239,8 @@ def create_pages_app(
 ) -> Starlette:
     """The pages over a database, as an ASGI app to be mounted at the root, after the gateway's routes.
 
-    ``rng`` chooses random and control items; the default is the system's. ``gateway_monitor`` has a page.
+    ``rng`` chooses random items and those with known labels; the default is the system's.
+    ``gateway_monitor`` has a page.
     """
     pages = Pages(db, settings or PageSettings(), rng, gateway_monitor)
     app = _application(

@@ -17,7 +17,7 @@ from openai import OpenAI
 from openai_server import OpenAIServer, Reply, chat, pieces, serve
 from openai_streams import words
 
-from surefoot.errors import ConflictError
+from surefoot.errors import ConflictError, UnavailableError
 from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.scripted import ScriptedPolicy
@@ -288,6 +288,16 @@ def test_a_client_that_does_not_wait_asks_later(tmp_path: Any) -> None:
                 _, body = ask(f"{gateway.url}/held/1")
                 assert (body["state"], body["message"]) == ("delivered", None)
             assert ask(f"{gateway.url}/held/7")[0] == 404
+
+
+def test_a_store_that_fails_denies_the_call_and_says_so() -> None:
+    class Full:
+        def hold(self, *_: Any, **__: Any) -> None:
+            raise UnavailableError("the disk /data is full")
+
+    with guarded(REFUND, guard=HOLDING, verifiers=RULES, holds=Full()) as (_, client, _):
+        answer = client.chat.completions.create(model="tiny", **ASKED)
+        assert answer.choices[0].message.refusal == "blocked: calls cannot be held now"
 
 
 def test_a_threshold_needs_a_reward_model() -> None:

@@ -62,7 +62,7 @@ class Holds:
             number = await asyncio.to_thread(self._store.hold, held, most=self._settings.most_held)
         except StoreError as error:
             _LOG.warning("a call could not be held: %s", error)
-            number = None
+            return Review(approved=False, comment="calls cannot be held now"), None
         if number is None:
             return Review(approved=False, comment="too many calls wait for a decision"), None
         decided: asyncio.Future[Review] = asyncio.get_running_loop().create_future()
