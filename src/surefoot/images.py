@@ -68,15 +68,13 @@ def _is_local(attachment: Attachment) -> bool:
 def _bytes(folder: Path, uri: str) -> bytes:
     try:
         path, root = (folder / uri).resolve(), folder.resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # a null byte, a loop of links
-        raise RecordError(f"image {uri!r}: not a path ({error})") from error
-    if not path.is_relative_to(root):  # a file of another person or program, named by a hostile record
-        raise RecordError(f"image {uri}: the path leaves the folder {folder}")
-    try:
+        if not path.is_relative_to(root):  # a file of another person or program, named by a hostile record
+            raise RecordError(f"image {uri}: the path leaves the folder {folder}")
         with path.open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise RecordError(f"image {uri}: {error.strerror or 'cannot be read'} in {folder}") from error
+    except (OSError, RuntimeError, ValueError) as error:  # such as a null byte, or a loop of links
+        reason = getattr(error, "strerror", None) or "cannot be read"
+        raise RecordError(f"image {uri}: {reason} in {folder}") from error
     if len(content) > MAX_BYTES:
         raise RecordError(f"image {uri}: larger than {MAX_BYTES // 2**20} MB")
     return content

@@ -178,4 +178,4 @@ def test_scores_of_other_steps_are_refused(tmp_path) -> None:
     scores = [StepScores(trace_id=RUN.id, scorer="s", scores=(0.9, 0.1))]
     write_records(tmp_path / "scores.jsonl", scores)
     said = refused("reward", tmp_path / "runs.jsonl", "--scores", tmp_path / "scores.jsonl")
-    assert "2 scores for 4 steps" in said
+    assert "2 scores for its 4 steps" in said

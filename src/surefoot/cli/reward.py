@@ -91,7 +91,6 @@ def _first_known(records: Sequence[StepScores | None], steps: int) -> list[float
     """For each step the first record's score that is known. Raises ``ScoreError`` for other steps' scores."""
     for record in records:
         if record is not None and len(record.scores) != steps:
-            number = len(record.scores)
-            raise ScoreError(f"trace {record.trace_id}: {number} scores for {steps} steps; score this file")
+            raise ScoreError(f"trace {record.trace_id}: {len(record.scores)} scores for its {steps} steps")
     rows = [record.scores for record in records if record is not None]
     return [next((row[at] for row in rows if row[at] is not None), None) for at in range(steps)]

@@ -262,9 +262,8 @@ def evidence_of(
     for (source, _), records in by_rater.items():
         judged = [record for record in records if record.kind == "correctness" and record.value is not None]
         errors = [record for record in judged or records if rule.good(record) is False]
-        # the first that no decision replaced; a replaced verdict stays this source's only if it has no other
-        wrong = next((record for record in errors if record.step not in right), None)
-        wrong = wrong or next(iter(errors if judged else ()), None)
+        replaced = next(iter(errors), None) if judged else None
+        wrong = next((record for record in errors if record.step not in right), replaced)
         error, reason = (None, None) if wrong is None else (wrong.step, wrong.evidence.message)
         if judged:
             checked = tuple(record.step for record in judged)
@@ -272,11 +271,8 @@ def evidence_of(
         elif error is not None:
             yield Opinion(source=source, kind="objection", error=error)
     for scored in scores:
-        low = [
-            step
-            for step, score in enumerate(scored.scores)
-            if score is not None and score < THRESHOLD and step not in right
-        ]
+        known = ((step, score) for step, score in enumerate(scored.scores) if score is not None)
+        low = [step for step, score in known if score < THRESHOLD and step not in right]
         if low and all(score is None or 0 <= score <= 1 for score in scored.scores):
             score = scored.scores[low[0]]
             yield Opinion(source=scored.scorer, kind="objection", error=low[0], score=score)
