@@ -90,8 +90,7 @@ def main() -> None:
     print(f"{kills} kills, {len(expected)} files compared, {len(differing)} differ {differing}")
     figures = show([figure("differing_files", len(differing), "files")])
     write(options, figures, kills=kills, files=len(expected), seconds=round(length, 1))
-    # a run that is faster than the uninterrupted one ends before its last moments
-    sys.exit(bool(differing) or 2 * kills < options.kills)
+    sys.exit(bool(differing) or 2 * kills < options.kills)  # a faster run ends before its last moments
 
 
 if __name__ == "__main__":
