@@ -98,6 +98,16 @@ def test_select_shows_a_choice_among_runs_beside_the_free_ones(tmp_path) -> None
     assert "shortest, among the best is better than random: it solves 100.0% of the tasks" in said
 
 
+def test_select_says_how_many_outcomes_are_unknown(tmp_path) -> None:
+    runs = write_runs(tmp_path)
+    unknown = [run.model_copy(update={"outcome": None}) if run.sample == 0 else run for run in runs]
+    write_records(tmp_path / "runs.jsonl", [*unknown[:-3], *(run for run in runs[-3:])])
+    said = good("select", tmp_path / "runs.jsonl", "--out", tmp_path / "chosen.jsonl").err
+    assert "11 traces lack an outcome, unlike others of their problems: they count as wrong" in " ".join(
+        said.split()
+    )
+
+
 def test_labels_choose_like_scores_and_unknown_ones_never_win(tmp_path) -> None:
     runs = write_runs(tmp_path)
     values = {0: None, 1: 1.0, 2: -1.0}

@@ -16,7 +16,7 @@ from surefoot.answers import AnswerChecker, group_equal
 from surefoot.cli import options as o
 from surefoot.cli.runs import ScoreFile, read_table
 from surefoot.cli.settings import Command
-from surefoot.cli.terminal import echo_table, note
+from surefoot.cli.terminal import echo_table, note, note_count
 from surefoot.errors import ScoreError
 from surefoot.evaluation.best_of_n import sizes_up_to
 from surefoot.evaluation.run_choice import (
@@ -104,7 +104,7 @@ class Select(Command):
         tasks: list[TaskRuns] = []
         solutions: list[TaskRuns] = []
         graded: list[search.Pool] = []
-        answered = scored = blank = 0
+        answered = scored = blank = ungraded = 0
         with AnswerChecker(self.equality) as compare:
             for group in traces.groups():
                 answers = group_equal([trace.answer for trace in group], compare)
@@ -125,6 +125,7 @@ class Select(Command):
                 at = select_among(selector, pool, gate)
                 chosen.append(group[at].id)
                 has_outcome = any(trace.outcome is not None for trace in group)
+                ungraded += sum(trace.outcome is None for trace in group) if has_outcome else 0
                 if has_outcome and (free or any(map(is_agent_run, group))):
                     shares_ties = rule == "best_of_n" and gate is None
                     worth = values if shares_ties else [float(number == at) for number in range(len(group))]
@@ -165,6 +166,7 @@ class Select(Command):
             _size_table(graded, rule)
             free_rules = ("majority", "first", "shortest")
             _choice_table(compare_choices(solutions, free_rules=free_rules), name, "problems", "solutions")
+        note_count(ungraded, "traces lack an outcome, unlike others of their problems: they count as wrong")
         if not tasks and not graded:
             note("no trace has an outcome: no accuracy to report")
 

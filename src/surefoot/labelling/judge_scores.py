@@ -122,8 +122,7 @@ class Rubric(FrozenModel):
 
 
 def letter_score(completion: Completion, tag: str) -> float | None:
-    """The expected value, in [0, 1], of the one letter in the last ``<tag>``; ``None`` without a letter,
-    or if the reply was cut off, perhaps while it quoted a run.
+    """The expected value, in [0, 1], of a lone letter in the last ``<tag>``; ``None`` without or if cut off.
 
     Only the probabilities of letters count, of a letter's forms (``A``, `` a``, ``>A``) the most probable.
     """
