@@ -104,7 +104,7 @@ def check_event(policy: ToolPolicy, event: Mapping[str, Any]) -> HookAnswer:
     user = [message.content or "" for message in messages if message.role == "user"]
     outcomes += judge_call(policy, call, CallHistory(call_results(messages)), user)
     outcome, reason = overall(outcomes)
-    reason = reason.removeprefix("policy: ")
+    reason = reason.replace("policy: ", "")
     if outcome == "violated":
         return HookAnswer(decision="deny", reason=reason)
     if outcome != "satisfied" and event.get("permission_mode") in _NOBODY:
