@@ -48,7 +48,8 @@ COMMANDS = (
     "segment data/traces.jsonl --segment sentence --out cut.jsonl",
     f"sample data/problems.jsonl --n 2 {_MODEL} --out sampled.jsonl",
     "label data/traces.jsonl verify:rules=equations --problems data/problems.jsonl --out rules.jsonl",
-    f"label data/traces.jsonl judge --problems data/problems.jsonl {_MODEL} --out judged.jsonl",
+    f"label data/traces.jsonl judge --problems data/problems.jsonl {_MODEL} --allow-uninformative"
+    " --out judged.jsonl",
     "select data/traces.jsonl --scores scores.jsonl",
     f"search data/problems.jsonl best-of-n:n=2 {_MODEL} --verifier equations --out search.jsonl",
     f"evaluate prm=scores.jsonl --as calibration {_TRACES} --labels data/labels.jsonl --out calibration",

@@ -39,7 +39,7 @@ ACCURACY = 0.45
 PER_PROBLEM = 4
 MOST = max(SAMPLES)
 STRENGTHS = (0.01, 1.0)
-VOTES = ("best_of_n", "weighted_vote", "agreement", "confidence_vote_10", "confidence_vote_90")
+VOTES = ("best_of_n", "weighted_vote", "agreement")
 HEADS = {"prm": ("step", "prefix"), "orm": ("step", "prefix", "prefix, last step")}
 """A head reads a step's features, or also their sum over the steps so far; trained at every step, or at the
 last. The last is for outcomes only."""
@@ -219,12 +219,9 @@ class Selection:
         if vote == "best_of_n":
             chosen = np.take_along_axis(right[None], scores.argmax(axis=-1)[..., None], axis=-1)
         else:
-            voting = np.ones(scores.shape, dtype=bool)
-            if vote.startswith("confidence"):
-                voting = scores >= np.quantile(scores, 1 - int(vote[-2:]) / 100, axis=-1, keepdims=True)
             groups = np.arange(count * len(answers)).reshape(count, -1, 1) * 10
-            cells = (groups + answers[None])[voting]
-            totals = np.bincount(cells, scores[voting], minlength=count * len(answers) * 10)
+            cells = (groups + answers[None]).ravel()
+            totals = np.bincount(cells, scores.ravel(), minlength=count * len(answers) * 10)
             if vote == "agreement":
                 totals /= np.sqrt(np.bincount(cells, minlength=len(totals)).clip(1))
             winner = totals.reshape(count, -1, 10).argmax(axis=-1)

@@ -112,13 +112,14 @@ def test_blocked_drawn_again_and_approved_by_a_person(tmp_path: Path) -> None:
                     assert time.monotonic() < until
                     time.sleep(0.05)
                 page.get_by_role("link", name="Held calls").click()
+                page.locator("main table a").first.click()
                 assert "look first" in page.content()
                 page.get_by_label("Comment").fill("known customer")
                 page.get_by_role("button", name="Approve").click()
-                page.get_by_text("0 waiting, ").wait_for()
                 waiting.join(30)
-                page.reload()
-                page.get_by_text("0 waiting, 0 approved and not fetched, 1 approved and delivered").wait_for()
+                page.goto(f"{gateway.root}/held?state=delivered")
+                page.locator("main table a").first.click()
+                page.get_by_text("was approved and delivered").wait_for()
                 browser.close()
             assert got[0].choices[0].message.tool_calls[0].function.name == "refund"
             review = got[0].surefoot["searches"][0]["guard"][0]["review"]
