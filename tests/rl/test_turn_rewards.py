@@ -173,9 +173,10 @@ def test_nothing_to_reward_writes_nothing(tmp_path) -> None:
     assert "give --labels, --scores or both" in refused("reward", tmp_path / "runs.jsonl")
 
 
-def test_scores_of_other_steps_are_refused(tmp_path) -> None:
+@pytest.mark.parametrize("command", ["reward", "select"])
+def test_scores_of_other_steps_are_refused(tmp_path, command) -> None:
     write_records(tmp_path / "runs.jsonl", [RUN])
     scores = [StepScores(trace_id=RUN.id, scorer="s", scores=(0.9, 0.1))]
     write_records(tmp_path / "scores.jsonl", scores)
-    said = refused("reward", tmp_path / "runs.jsonl", "--scores", tmp_path / "scores.jsonl")
-    assert "2 scores for its 4 steps" in said
+    said = refused(command, tmp_path / "runs.jsonl", "--scores", tmp_path / "scores.jsonl")
+    assert "do not fit the 4 steps" in said

@@ -12,7 +12,7 @@ from surefoot.cli import options as o
 from surefoot.cli.runs import ScoreFile, read_table
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import note
-from surefoot.errors import RunError, ScoreError
+from surefoot.errors import RunError
 from surefoot.io.files import write_lines
 from surefoot.records import Record, StepScores, Trace, as_json
 from surefoot.rl.turn_rewards import Engine, TurnRule, reward_row, turn_rewards
@@ -88,9 +88,6 @@ class Reward(Command):
 
 
 def _first_known(records: Sequence[StepScores | None], steps: int) -> list[float | None]:
-    """For each step the first record's score that is known. Raises ``ScoreError`` for other steps' scores."""
-    for record in records:
-        if record is not None and len(record.scores) != steps:
-            raise ScoreError(f"trace {record.trace_id}: {len(record.scores)} scores for its {steps} steps")
+    """For each step the first record's score that is known."""
     rows = [record.scores for record in records if record is not None]
     return [next((row[at] for row in rows if row[at] is not None), None) for at in range(steps)]

@@ -30,7 +30,7 @@ from surefoot.io.sources import ENDINGS, files_of, names_files, shown
 from surefoot.io.tables import RecordTable, open_table
 from surefoot.labels import label_scores
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace, Usage, content_id
-from surefoot.scores import TraceRule
+from surefoot.scores import TraceRule, require_fit
 from surefoot.segment import cut_trace
 from surefoot.work import Engine, Here, Job, MapResult, Pieces, Progress, Rates, map_resumable
 from surefoot.work.cost import predict_hours
@@ -168,7 +168,7 @@ class ScoreFile:
         return self._table[0]
 
     def of(self, traces: Sequence[Trace]) -> list[StepScores | None]:
-        """The latest record of each trace, if it has one."""
+        """The latest record of each trace, if it has one. Raises ``ScoreError`` for one of other steps."""
         rows = self._table.find_many(trace.id for trace in traces)
         return [self._record(rows.get(trace.id, ()), trace) for trace in traces]
 
@@ -177,7 +177,10 @@ class ScoreFile:
         labels = [row for row in rows if isinstance(row, StepLabel)]
         if labels:
             return label_scores(labels, trace)
-        return next((row for row in reversed(rows) if isinstance(row, StepScores)), None)
+        record = next((row for row in reversed(rows) if isinstance(row, StepScores)), None)
+        if record is not None:
+            require_fit(record, trace)
+        return record
 
 
 def _imported(
