@@ -73,9 +73,9 @@ class Reward(Command):
                     scores = _first_known([source.of([trace])[0] for source in sources], len(trace.steps))
                     yield trace, turn_rewards(trace, scores, self.rule)
 
-        worst = min(
-            (reward for _, rewards in rewarded() for reward in rewards if reward is not None), default=0.0
-        )
+        runs = rewarded() if self.to != "jsonl" else ()  # JSON lines keep null, the others need numbers
+        known = (reward for _, rewards in runs for reward in rewards if reward is not None)
+        worst = min(known, default=0.0)
         for trace, rewards in rewarded():
             counts.update(runs=1, turns=len(rewards), unknown=rewards.count(None))
             row = reward_row(trace, rewards, self.to, worst=min(worst, 0.0))
