@@ -149,6 +149,12 @@ def test_where_nobody_is_asked_the_answer_is_no(mode: str) -> None:
     assert both.reason.split("; ")[1] == "asks rm to remove the root directory"
 
 
+def test_a_reason_is_the_rules_own_words() -> None:
+    rule = {"tools": ["Bash"], "require": "false", "reason": "see policy: 3.2"}
+    answer = check_event(ToolPolicy.model_validate({"rules": [rule]}), event("Bash", {"command": "ls"}))
+    assert (answer.decision, answer.reason) == ("deny", "see policy: 3.2")
+
+
 def test_settings_block_where_the_hook_fails() -> None:
     [group] = json.loads(settings_text("shell+git"))["hooks"]["PreToolUse"]
     [hook] = group["hooks"]

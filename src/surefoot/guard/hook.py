@@ -17,14 +17,13 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
 from surefoot.errors import GuardError, SurefootError
 from surefoot.labelling.verifiers.tool_policy import (
     CallHistory,
-    RuleOutcome,
     ToolPolicy,
     call_results,
     judge_call,
@@ -95,16 +94,14 @@ def check_event(policy: ToolPolicy, event: Mapping[str, Any]) -> HookAnswer:
         name=name,
         arguments=canonical_arguments(json.dumps(arguments)),
     )
-    outcomes: list[RuleOutcome] = []
-    if policy.forbids(name):
-        outcomes.append(RuleOutcome(outcome="violated", reason=f"policy: {name} is forbidden"))
     rules = [rule for _, rule in policy.rules_for(name)]
     looks_back = any(_LOOKS_BACK.search(rule.require) for rule in rules)
     messages = _before(call, _session(event.get("transcript_path"))) if looks_back else ()
     user = [message.content or "" for message in messages if message.role == "user"]
-    outcomes += judge_call(policy, call, CallHistory(call_results(messages)), user)
-    outcome, reason = overall(outcomes)
-    reason = reason.replace("policy: ", "")
+    outcomes = judge_call(policy, call, CallHistory(call_results(messages)), user)
+    # the prefix tells rules of a policy from other rules, and a hook has no others
+    unprefixed = [replace(one, reason=one.reason.removeprefix("policy: ")) for one in outcomes]
+    outcome, reason = overall(unprefixed)
     if outcome == "violated":
         return HookAnswer(decision="deny", reason=reason)
     if outcome != "satisfied" and event.get("permission_mode") in _NOBODY:

@@ -220,8 +220,6 @@ class CallJudge:
             if "repeated-call" in self._rules and (repeated := self._repeats.add(result)):
                 executed = result.result is not None
                 outcomes.append(_outcome(repeated, advice=executed and runs_commands(call)))
-            if "policy" in self._rules and self._policy.forbids(call.name):
-                outcomes.append(_outcome(f"policy: {call.name} is forbidden"))
             if "policy" in self._rules:
                 outcomes += judge_call(self._policy, call, earlier, user[: result.turn], limit)
             yield outcomes

@@ -339,8 +339,10 @@ def judge_call(
     user: Sequence[str],
     limit: ReadLimit | None = None,
 ) -> Iterator[RuleOutcome]:
-    """What every rule for the tool says of a call, after the calls ``earlier`` and the user's messages."""
+    """What the policy's list and rules say of a call, after ``earlier`` calls and the user's messages."""
     limit = limit or ReadLimit()
+    if policy.forbids(call.name):
+        yield RuleOutcome(outcome="violated", reason=f"policy: {call.name} is forbidden")
     for number, rule in policy.rules_for(call.name):
         outcome, reason = _evaluate(rule, call, earlier, user, limit)
         yield RuleOutcome(outcome=outcome, reason=f"policy: {reason}", rule=number)
