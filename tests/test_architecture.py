@@ -150,6 +150,18 @@ def test_only_modules_that_compute_with_torch_import_it_on_load() -> None:
     assert offenders == [], "import torch inside the function that needs it, or move the code to a lower rank"
 
 
+def test_no_shared_value_is_read_before_an_await_and_written_after_it() -> None:
+    # In ``self.n += await work()``, Python reads ``self.n`` first: what other tasks add meanwhile is lost.
+    found = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.AugAssign) and not isinstance(node.target, ast.Name)
+        if any(isinstance(part, ast.Await) for part in ast.walk(node.value))
+    ]
+    assert found == []
+
+
 def test_importing_the_package_loads_nothing_heavy() -> None:
     assert loaded_after("import surefoot, surefoot.records, surefoot.protocols, surefoot.errors") == []
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -25,6 +27,7 @@ from surefoot.server import (
     resume_monitor,
 )
 from surefoot.server.gateway.changes import ChangeChart, p_value
+from surefoot.server.gateway.gold import GoldStream
 
 
 def record_of(number, *, text="a b\nc d\nAnswer: 3\n", answer="3", score=0.8, prompt="what is it", **fields):
@@ -231,7 +234,8 @@ def test_random_answers_go_to_people_and_their_labels_to_the_chart():
             assert ask(f"{found.url}/chat/completions", json_of(body))[0] == 200
         for _ in range(100):
             text = ask(f"{found.root}/metrics")[1]
-            if "surefoot_gold_age_seconds" in text:
+            arrived = f"surefoot_gold_queued_total {len(people.queue)}.0" in text
+            if arrived and "surefoot_gold_age_seconds" in text and "surefoot_record_queue 0.0" in text:
                 break
             time.sleep(0.05)
     assert 8 < len(people.queue) < 32
@@ -240,6 +244,25 @@ def test_random_answers_go_to_people_and_their_labels_to_the_chart():
     assert "surefoot_gold_age_seconds" in text
     assert "surefoot_record_queue 0.0" in text
     assert 'surefoot_threshold{fitted_on="nothing"} 0.5' in text
+
+
+def test_answers_queued_at_the_same_time_are_all_counted():
+    people, together = People(), threading.Barrier(4, timeout=10)
+
+    class Slow(People):
+        def add(self, project_id, record, chance):
+            together.wait()
+            return people.add(project_id, record, chance)
+
+    async def offered():
+        settings = MonitorSettings(gold_share=1, gold_project=3, gold_poll_s=60)
+        stream = GoldStream(Slow(), settings, ChangeChart(settings))
+        for number in range(4):
+            stream.offer(record_of(number))
+        await stream.close()
+        return stream.queued
+
+    assert asyncio.run(offered()) == len(people.queue) == 4
 
 
 def test_a_share_for_people_needs_their_project():

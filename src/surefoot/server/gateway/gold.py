@@ -65,9 +65,10 @@ class GoldStream:
     async def _add(self, record: GatewayRecord) -> None:
         settings = self._settings
         try:
-            self.queued += await asyncio.to_thread(
+            added = await asyncio.to_thread(
                 self._store.add, settings.gold_project or 0, record, settings.gold_share
             )
+            self.queued += added
         except StoreError as error:
             self.lost += 1
             _LOG.warning("an answer could not be queued for people: %s", error)

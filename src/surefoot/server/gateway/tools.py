@@ -174,7 +174,9 @@ class _ToolReplies:
             )
             tokens = SampledTokens.of(completion, result) if plan.session is not None else None
             replies.append(GatewayCandidate(trace=trace, chosen=False, choice=self.number, tokens=tokens))
-        draw.replies += await self._scored(draw, replies) if plan.strategy.needs_scorer else replies
+        if plan.strategy.needs_scorer:
+            replies = await self._scored(draw, replies)
+        draw.replies += replies
 
     async def _scored(self, draw: _Draw, replies: Sequence[GatewayCandidate]) -> list[GatewayCandidate]:
         items = [ProblemTrace(problem=self.plan.problem, trace=reply.trace) for reply in replies]
