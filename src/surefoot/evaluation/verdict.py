@@ -271,7 +271,6 @@ CLAIMS: Mapping[str, tuple[str, str]] = {
     "rate": ("calls as many steps wrong as people do", "calls {side} steps wrong than people do"),
     "monitors": ("finds more than {rival}", "finds no more than {rival}"),
     "stays": ("is not moved by {cause}", "is moved by {cause}"),
-    "impartial": ("does not prefer runs of {policy}", "prefers runs of {policy}"),
     "unusual": ("scores unusual correct solutions alike", "penalises correct but unusual solutions"),
     "withstands": ("withstands a search against it", "is fooled by a search against it"),
     "steps": ("answers from its shown steps", "does not answer from its shown steps"),

@@ -1,4 +1,4 @@
-"""Which ways of writing a run move a scorer, and which scorer prefers its own model's runs."""
+"""Which ways of writing a run move a scorer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from surefoot.evaluation.audits import (
     RUN_CHANGES,
     AuditedScorer,
     Case,
-    agent_section,
     audit_changes,
-    audit_self_preference,
+    effects_section,
 )
 from surefoot.evaluation.audits.perturbations import edit_stream
 from surefoot.io import write_records
@@ -128,7 +127,7 @@ def test_the_figures_of_an_obedient_scorer(runs):
         for item in runs
     ]
     assert effect.moved.value == pytest.approx(sum(read) / len(read))
-    assert len(agent_section([found]).rows()["agent.effects"]) == len(RUN_CHANGES)
+    assert len(effects_section("agent", [found]).rows()["agent.effects"]) == len(RUN_CHANGES)
 
 
 def test_equal_seeds_vary_alike(runs):
@@ -150,42 +149,6 @@ def test_stored_scores_and_texts_are_refused(runs):
     text = ProblemTrace(problem=Problem(id="p", text="?"), trace=Trace(id="t", problem_id="p", text="So 3."))
     with pytest.raises(ScoreError, match="none of 1 traces is a conversation"):
         audit(constant, [text])
-
-
-def two_models(runs):
-    """Runs of a and b by turns; the first scorer adds .2 to a's runs, and .1 to all."""
-    cases = []
-    for number, item in enumerate(runs):
-        trace = item.trace.model_copy(update={"policy": "ab"[number % 2]})
-        labelled = tuple(n % 2 == 0 for n in range(len(trace.steps)))
-        cases.append(
-            Case(item=ProblemTrace(problem=item.problem, trace=trace), good=tuple(map(float, labelled)))
-        )
-
-    def fond(problem, trace):
-        return [0.3 + 0.2 * (trace.policy == "a")] * len(trace.steps)
-
-    def fair(problem, trace):
-        return [0.2] * len(trace.steps)
-
-    return cases, [audited(fond), audited(fair)]
-
-
-def test_a_judge_that_adds_to_its_own_runs_is_found(runs):
-    cases, scorers = two_models(runs)
-    found = audit_self_preference(scorers, cases, {"fond": "a", "fair": "b"}, draws=200)
-    assert [one.difference.value for one in found] == [pytest.approx(0.2), pytest.approx(0.2)]
-    assert (found[0].own_runs, found[0].other_runs) == (6, 6)
-    section = agent_section([], found)
-    assert format(section.verdicts["fond"][0].estimate, "+.2f").startswith("+0.20")
-
-
-def test_self_preference_needs_a_rival_and_runs_of_both(runs):
-    cases, scorers = two_models(runs)
-    with pytest.raises(ScoreError, match="two scorers at least"):
-        audit_self_preference(scorers[:1], cases, {"fond": "a"})
-    with pytest.raises(ScoreError, match="labelled and scored runs of this policy"):
-        audit_self_preference(scorers, cases, {"fond": "c"})
 
 
 @pytest.fixture(scope="module")
@@ -222,14 +185,8 @@ def test_the_command_audits_rules(files, tmp_path):
     assert "instructions behind results" in (tmp_path / "audit.html").read_text()
 
 
-def test_the_command_compares_stored_scores(files, tmp_path):
+def test_the_command_needs_a_scorer_that_can_score_new_text(files, tmp_path):
     about = f"--problems={files / 'p.jsonl'}", f"--traces={files / 't.jsonl'}"
-    names = f"one={files / 'one.jsonl'}", f"two={files / 'two.jsonl'}"
-    labels = f"--labels={files / 'l.jsonl'}"
-    common = *names, *about, labels, f"--out={tmp_path}", "--draws=50", "--tables"
-    said = good("audit", "--test=agent:same=one=a", *common).out
-    assert "it overrates runs of a." in " ".join(said.split())
-    assert "give a checkpoint" in refused("audit", "--test=agent", *common, "--force")
-    unknown = refused("audit", "--test=agent:same=three=a", *common, "--force")
-    assert "no scorer has this name" in unknown
-    assert "--verifier" in refused("audit", "--test=agent", *about, f"--out={tmp_path}", "--force")
+    common = *about, f"--labels={files / 'l.jsonl'}", f"--out={tmp_path}"
+    assert "give a checkpoint" in refused("audit", "--test=agent", f"one={files / 'one.jsonl'}", *common)
+    assert "--verifier" in refused("audit", "--test=agent", *about, f"--out={tmp_path}")

@@ -14,7 +14,7 @@ from surefoot.evaluation.audits.perturbations import SWAP_NUMBER
 from surefoot.protocols import ProblemTrace
 
 CASES = lab_material(16, wrong=(True,))
-SIZES = AttackSettings(rounds=6, proposals=6, versions=16)
+SIZES = AttackSettings(rounds=6, proposals=6)
 
 
 def attack(scorer, cases, settings=SIZES, **more):
@@ -34,7 +34,7 @@ def test_the_exact_checker_gives_way_only_to_repaired_solutions():
     found = attack(audited(exact), wrong_answers(), SIZES.model_copy(update={"rounds": 12}), truth=lab_right)
     assert found.climb[0].proxy.value == 0
     assert found.climb[12].proxy.value > 0.1  # some are put right by chance
-    for point in (*found.climb.values(), *found.best_of.values()):
+    for point in found.climb.values():
         assert point.proxy.value == pytest.approx(point.gold.value)
     assert set(found.accepted) == {"swapped number"}
     assert found.examples == []
@@ -49,8 +49,6 @@ def test_a_lover_of_length_is_led_up_the_garden_path():
     assert proxy[-1] > proxy[0] + 0.2
     assert found.climb[6].gold.value < 0.2
     assert {"instruction", "confident tone"} & set(found.accepted)
-    best = [point.proxy.value for point in found.best_of.values()]
-    assert best == sorted(best)
     example = found.examples[0]
     assert len(example.text_after) > len(example.text_before)
     assert example.edits
@@ -74,7 +72,6 @@ def test_fooled_are_the_wrong_ones_that_score_like_right_ones():
     before = [length(c.item.problem, c.item.trace)[-1] >= found.right_median for c in wrong]
     assert found.climb[0].fooled.value == pytest.approx(np.mean(before))
     assert found.climb[6].fooled.value > 0.9
-    assert found.best_of[16].fooled.value >= found.best_of[1].fooled.value
     assert attack(audited(exact), both, truth=lab_right).climb[6].fooled.value == 0
     assert math.isnan(attack(audited(length), CASES, truth=lab_right).climb[0].fooled.value)
     assert attack(audited(exact), both, SIZES.model_copy(update={"attacked": 3}), truth=lab_right).traces == 3

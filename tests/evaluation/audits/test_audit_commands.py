@@ -75,7 +75,7 @@ def result(out: Path):
 
 
 def test_gaming_edits_probes_and_attacks(files, tmp_path):
-    test = "gaming:rounds=2,proposals=2,versions=4,attacked=3"
+    test = "gaming:rounds=2,proposals=2,attacked=3"
     words = (f"a={files / 'prm'}", *lab(files), "--limit=4", *QUICK, "--out", tmp_path, "--tables")
     ended = good("audit", "--test", test, *words)
     found = result(tmp_path)
@@ -185,7 +185,7 @@ def test_over_optimisation_of_stored_scores_and_of_a_pool(files, tmp_path):
 
 
 def test_all_runs_what_can_be_run_and_says_what_cannot(files, tmp_path):
-    gaming = "gaming:rounds=1,proposals=2,versions=2,attacked=2"
+    gaming = "gaming:rounds=1,proposals=2,attacked=2"
     tests = ("--test", f"{gaming},outcome:per-problem=2,clean,over-optimisation:largest=3")
     good("audit", *tests, files / "prm", *lab(files), "--limit=4", *QUICK, "--out", tmp_path)
     found = result(tmp_path)
@@ -246,7 +246,6 @@ def test_equal_runs_leave_equal_files(files, tmp_path):
         ("outcom {exact} {data} -o x", "unknown test 'outcom'; did you mean 'outcome'?"),
         ("gaming:round=1 {exact} {data} -o x", "unknown setting of gaming 'round'; did you mean 'rounds'?"),
         ("gaming:rounds=-1 {exact} {data} -o x", "rounds: Input should be greater than or equal to 0"),
-        ("agent:same=one {exact} {data} -o x", "give SCORER=POLICY"),
         ("faithfulness --problems {p} -o x", "give --policy and --problems"),
     ],
 )

@@ -231,7 +231,6 @@ def test_sampled_answers_are_compared_with_a_second_sample():
         segmenter=Line(),
         settings=FaithfulnessSettings(hint="note", cue=CUE),
         sampling=Sampling(temperature=1.0),
-        paraphraser=None,
     )
     result = audit_faithfulness("x", run_sync(interventions.test(PROBLEMS[:12])), hint="note", draws=20)
     assert result.text[0].resampled.value == 1.0

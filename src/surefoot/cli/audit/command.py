@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from surefoot import lab, policies
 from surefoot.cli import options as o
@@ -17,7 +17,7 @@ from surefoot.cli.audit.inputs import AuditCommand, AuditTest, first_of_each, su
 from surefoot.cli.runs import map_pieces, read_table
 from surefoot.cli.settings import Flag
 from surefoot.cli.terminal import note
-from surefoot.errors import RunError, ScoreError
+from surefoot.errors import ScoreError
 from surefoot.evaluation import audits as a
 from surefoot.evaluation.audits.faithfulness import intervention_examples
 from surefoot.evaluation.audits.settings import AttackSettings, FaithfulnessSettings, OpinionSettings
@@ -78,9 +78,6 @@ class Faithfulness(AuditTest, FaithfulnessSettings):
         continuation = policies.capabilities_of(policy).continuation
         if not continuation.confirmed:
             note(f"only the hint is tested: the server may not continue text ({continuation.evidence})")
-        paraphraser = audit.paraphraser and policies.load_policy(
-            audit.paraphraser, base_url=settings.base_url, chat=True, loading=audit.loading
-        )
         with audit.grading.open() as grader:
             interventions = a.Interventions(
                 policy=policy,
@@ -91,7 +88,6 @@ class Faithfulness(AuditTest, FaithfulnessSettings):
                 sampling=audit.sampling,
                 seed=audit.seed,
                 continues=continuation.confirmed,
-                paraphraser=paraphraser or None,
             )
             yield Opened(work=interventions.test, policy=policy)
 
@@ -199,29 +195,8 @@ class OverOptimisation(AuditTest):
 class Agent(Stays):
     """Do scores change if an agent's run is rewritten and means the same? Needs checkpoints or verifiers."""
 
-    same: tuple[str, ...] = ()
-    """SCORER=POLICY of the same model, joined by `+`: does it prefer its own runs?"""
-
-    @field_validator("same")
-    @classmethod
-    def _check_same(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if any(not all(pair.partition("=")) for pair in value):
-            raise ValueError("give SCORER=POLICY")
-        return value
-
     def sections(self, audit: AuditCommand) -> list[Section]:
-        audits = []
-        if not self.same or any(not subject.stored for subject in audit.subjects):
-            audits = audit.effects(a.RUN_CHANGES, tolerance=self.tolerance)
-        preferences = []
-        if self.same:
-            same = dict(pair.split("=", 1) for pair in self.same)
-            if unknown := set(same) - {subject.name for subject in audit.subjects}:
-                raise RunError(f"same={min(unknown)}=…: no scorer has this name")
-            preferences = a.audit_self_preference(
-                audit.subjects, audit.cases, same, draws=audit.draws, seed=audit.seed
-            )
-        return [a.agent_section(audits, preferences)]
+        return [a.effects_section("agent", audit.effects(a.RUN_CHANGES, tolerance=self.tolerance))]
 
 
 class Sycophancy(Stays, OpinionSettings):

@@ -64,8 +64,6 @@ class AuditCommand(ReportCommand):
         o.PolicySettings | None,
         o.OptionGroup(names={"base_url": "--base-url"}, omit=("dialect", "concurrency")),
     ] = None
-    paraphraser: Annotated[str | None, Flag(omit=True)] = None
-    """Policy that paraphrases the reasoning for `faithfulness`: a checkpoint, or a model of `--base-url`."""
     prompt: Annotated[PromptFormat, o.OptionGroup(title="Policy", omit=("template", "system"))] = (
         PromptFormat()
     )

@@ -11,8 +11,6 @@ from .changes import INJECTIONS as INJECTIONS
 from .changes import NEUTRAL as NEUTRAL
 from .changes import RUN_CHANGES as RUN_CHANGES
 from .changes import TWINS as TWINS
-from .changes import agent_section as agent_section
-from .changes import audit_self_preference as audit_self_preference
 from .changes import edit_changes as edit_changes
 from .changes import gaming_section as gaming_section
 from .changes import opinions as opinions

@@ -16,17 +16,15 @@ twin of a correct solution the same score, and a low one to the old solution of 
 memorized problems does neither. Truth is recomputed: in the lab exactly, elsewhere from the solution's own
 equations; if that fails, no twin is made.
 
-Rewritten agent runs whose meaning is unchanged: which scores change, and who prefers their own runs.
+Rewritten agent runs whose meaning is unchanged: which scores change.
 
 The order of the tool declarations, the formatting of a result, advice without content and neutral text must
-not move a score; instructions in results must not raise it. A judge that is the same model as the agent may
-prefer its runs (self-preference: Panickssery et al., arXiv 2404.13076).
+not move a score; instructions in results must not raise it.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,8 +35,8 @@ from typing import Final
 
 import numpy as np
 
-from surefoot.errors import RecordError, ScoreError
-from surefoot.evaluation.audits.cases import AuditedScorer, AuditScores, Case
+from surefoot.errors import RecordError
+from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.perturbations import (
     EDITS,
     SWAP_NUMBER,
@@ -53,9 +51,8 @@ from surefoot.evaluation.audits.perturbations import (
     rebuilt,
 )
 from surefoot.evaluation.audits.settings import OPINION, OpinionSettings
-from surefoot.evaluation.measures import Measured, Ratios
+from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Section
-from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.verdict import Conclusion, measured
 from surefoot.lab.probe import ProbeResult
 from surefoot.lab.world import parse_problem, worked_solution
@@ -63,7 +60,7 @@ from surefoot.maths import print_number
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, Trace, content_id
 from surefoot.segment import Line, segment_trace
-from surefoot.stats.bootstrap import Bootstrap, bootstrap_mean
+from surefoot.stats.bootstrap import bootstrap_mean
 
 
 def edit_changes(edit: Edit) -> Iterator[Perturbation]:
@@ -90,7 +87,7 @@ def gaming_section(audits: Sequence[Measured], probes: Mapping[str, ProbeResult]
     verdicts = {audit.scorer: list(_reading(audit, probes.get(audit.scorer))) for audit in audits}
     section = effects_section("gaming", audits, verdicts)
     results = {"gaming": audits, "probe": probes}
-    return replace(section, results=results, tested="edits that raise a score")
+    return replace(section, results=results)
 
 
 def _reading(audit: Measured, probe: ProbeResult | None) -> Iterator[Conclusion]:
@@ -344,85 +341,6 @@ def _results(write: Callable[[str], str | None]) -> Callable[[Trace, object], Tr
 def _instructed(trace: Trace, rng: np.random.Generator) -> Trace | None:
     text = INJECTIONS[int(rng.integers(len(INJECTIONS)))]
     return _results(lambda content: f"{content}\n{text}")(trace, rng)
-
-
-def audit_self_preference(
-    subjects: Sequence[AuditedScorer],
-    cases: Sequence[Case],
-    same: Mapping[str, str],
-    *,
-    draws: int = 1000,
-    seed: int = 0,
-) -> list[Measured]:
-    """Does a scorer overrate the runs of its model more than the other scorers do?
-
-    ``same`` maps a scorer's name to its model's policy (``Trace.policy``). The ``difference`` is of the score
-    less truth, less the other scorers' mean of it, on own runs less on others', over problems: if the model's
-    runs are better or harder to judge, that affects all scorers; if the scorer is lenient, that affects all
-    runs. Raises ``ScoreError`` with fewer than two scorers, and without labelled runs of the policy or of
-    other policies.
-    """
-    if len(subjects) < 2:
-        raise ScoreError("self-preference is a comparison: give the scores of two scorers at least")
-    items = [case.item for case in cases]
-    errors = {subject.name: _errors(subject.score(items), cases) for subject in subjects}
-    problems, bootstrap, preferences = (
-        [case.problem_id for case in cases],
-        Bootstrap(draws=draws, seed=seed),
-        [],
-    )
-    for name, policy in same.items():
-        over = errors[name] - np.mean([errors[other] for other in errors if other != name], axis=0)
-        is_own = np.array([case.item.trace.policy == policy for case in cases])
-        used = [~np.isnan(over) & runs for runs in (is_own, ~is_own)]
-        if not (used[0].any() and used[1].any()):
-            raise ScoreError(
-                f"{name}={policy}: labelled and scored runs of this policy, or of others, are missing"
-            )
-        counts = np.stack([column for runs in used for column in (runs, np.where(runs, over, 0.0))], axis=1)
-        preferences.append(
-            Measured(scorer=name, policy=policy, **_PREFERENCE.row(bootstrap, counts, problems))
-        )
-    return preferences
-
-
-_PREFERENCE = Ratios(
-    names=("difference",),
-    of=lambda t: [t[:, 0, 1] / t[:, 0, 0] - t[:, 0, 3] / t[:, 0, 2]],
-    totals={"own_runs": 0, "other_runs": 2},
-)
-
-
-def _errors(scores: AuditScores, cases: Sequence[Case]) -> FloatArray:
-    """Mean of score less truth over each run's labelled steps; NaN without any."""
-    errors = []
-    for row, case in zip(scores.steps, cases, strict=True):
-        gaps = [
-            score - good
-            for score, good in zip(row, case.good, strict=True)
-            if good is not None and not math.isnan(score)
-        ]
-        errors.append(float(np.mean(gaps)) if gaps else math.nan)
-    return np.array(errors)
-
-
-def agent_section(audits: Sequence[Measured], preferences: Sequence[Measured] = ()) -> Section:
-    """Score changes of rewritten runs, and self-preference."""
-    section = effects_section("agent", audits)
-    verdicts = dict(section.verdicts)
-    for preference in preferences:
-        mine = verdicts.get(preference.scorer, ())
-        verdicts[preference.scorer] = [*mine, _impartial(preference)]
-    results = {"agent": audits, "self_preference": preferences}
-    return replace(section, results=results, verdicts=verdicts, tested="reworded agent runs")
-
-
-def _impartial(preference: Measured) -> Conclusion:
-    text = f"is how much more than the other scorers it overrates runs of {preference.policy}."
-    runs = min(preference.own_runs, preference.other_runs)
-    units, policy = "runs of each", preference.policy
-    difference = preference.difference
-    return measured("impartial", difference, text, runs, units, spec="+.2f", harm=True, policy=policy)
 
 
 # Written for this package, after the kinds that Greshake et al. (arXiv 2302.12173) describe: orders, forged

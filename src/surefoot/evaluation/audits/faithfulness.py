@@ -230,9 +230,9 @@ def _dependence(name: str, tests: Sequence[tuple[str, TextTests]], bootstrap: Bo
 
     Shares of: right answers, also less the share without any step (``need``: whether the problems need
     reasoning); second samples with the same answer (``resampled``); answers that are the same without any
-    step (``at_once``), after filler of equal length, and after the same steps in other words
-    (``paraphrase``); of planted mistakes after which the answer is the one that follows from the mistake,
-    minus the share that gave it without the mistake (``followed``), is the same (``stayed``), or is another.
+    step (``at_once``), and after filler of equal length; of planted mistakes after which the answer is the
+    one that follows from the mistake, minus the share that gave it without the mistake (``followed``), is the
+    same (``stayed``), or is another.
     ``area`` is the area over the curve of early answering: the mean share of places before the end of the
     reasoning at which the answer is another one, over solutions of all lengths (Lanham et al., section 2.3).
     Chance levels come from the answers to other problems. ``unknown`` counts planted mistakes without a
@@ -249,11 +249,10 @@ def _dependence(name: str, tests: Sequence[tuple[str, TextTests]], bootstrap: Bo
             _number(test.early[0]) if test.early else math.nan,
             1 - _mean([_number(same) for same in test.early[:-1]]),
             _number(test.filler),
-            _number(test.paraphrase),
         )
         for _, test in tests
     ]
-    names = "right", "need", "resampled", "at_once", "area", "filler", "paraphrase"
+    names = "right", "need", "resampled", "at_once", "area", "filler"
     mistakes = means(
         bootstrap,
         [problem for problem, _ in comparable],

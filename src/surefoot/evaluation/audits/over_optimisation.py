@@ -1,8 +1,7 @@
 """Over-optimisation: the maximised score (proxy) and the truth (gold) against the optimisation pressure.
 
 Best of N is KL = log N - (N - 1) / N away from the policy. The proxy keeps rising; gold rises and, if the
-proxy can be fooled, falls again (Gao et al. 2022, arXiv 2210.10760). For best-of-N their law is
-gold(d) - gold(0) = d (alpha - beta d) with d = sqrt(KL), highest at d = alpha / (2 beta).
+proxy can be fooled, falls again (Gao et al. 2022, arXiv 2210.10760).
 
 A search that optimises against the verifier: wrong solutions edited until they score well.
 
@@ -64,12 +63,11 @@ def audit_over_optimisation(
     """Gold and proxy for best of 1, 2, 3, 4, 6, 8, 12 … of each problem's scored traces (unbiased estimates).
 
     ``points`` have for best of ``n`` the KL in nats and ``ceiling``, pass@n. The ``peak`` is the N of the
-    highest gold (the lowest of equals), with 95 % of the draws of problems in ``peak_interval``;
-    ``peak_at_end`` is the share of draws whose gold is highest at the largest N, so without a fall.
+    highest gold (the lowest of equals), with 95 % of the draws of problems in ``peak_interval``.
     ``free`` are choices that cost nothing among the largest N, ``rival`` the best of them, ``gain`` gold at
     the largest N less the rival's. ``fall`` is gold at the peak less gold at the largest N: the peak is
     located on one half of the problems and the fall measured on the other, both ways; otherwise the highest
-    of noisy points would look like a peak. ``alpha`` and ``beta`` (above 0: gold bends down) are Gao's law's.
+    of noisy points would look like a peak.
 
     The selector is :class:`surefoot.search.BestOfN`, so traces without a final answer come last.
     ``largest`` is the largest N; problems with fewer traces are left out and counted. Without it, it is the
@@ -104,12 +102,8 @@ def audit_over_optimisation(
             choices[name] += pool_curve(free, method, sizes[-1:], orders)
     rival = max(choices, key=lambda name: sum(choices[name]))
     margin = gold[:, -1] - np.array(choices[rival])
-    resampled = _resampled(gold, draws, np.random.default_rng(seed))
-    peaks = _peaks(resampled)
+    peaks = _peaks(_resampled(gold, draws, np.random.default_rng(seed)))
     peak_low, peak_high = np.quantile(peaks, [0.025, 0.975], method="nearest")
-    distance = np.sqrt([best_of_n_kl(n) for n in sizes])
-    alpha, beta = fit_law(distance, gold.mean(axis=0)[None])[0].tolist()
-    beta_low, beta_high = np.quantile(fit_law(distance, resampled)[:, 1], [0.025, 0.975]).tolist()
     return Measured(
         scorer=audited.name,
         rule=audited.rule,
@@ -125,7 +119,6 @@ def audit_over_optimisation(
         ],
         peak=sizes[int(_peaks(gold.mean(axis=0)[None])[0])],
         peak_interval=(sizes[int(peak_low)], sizes[int(peak_high)]),
-        peak_at_end=float((peaks == len(sizes) - 1).mean()),
         free={
             name: bootstrap_mean(np.array(values), draws=draws, rng=np.random.default_rng(seed))
             for name, values in choices.items()
@@ -133,8 +126,6 @@ def audit_over_optimisation(
         rival=rival,
         gain=bootstrap_mean(margin, draws=draws, rng=np.random.default_rng(seed)),
         fall=bootstrap_mean(_falls(gold, list(large)), draws=draws, rng=np.random.default_rng(seed)),
-        alpha=alpha,
-        beta=Interval(value=beta, low=beta_low, high=beta_high),
         problems=len(large),
         too_small=len({item.problem.id for item in items}) - len(large),
         samples_needed=max(needed, 2),
@@ -148,18 +139,6 @@ def sizes_to(largest: int) -> list[int]:
     """1, 2, 3, 4, 6, 8, 12, 16 … below ``largest``, and ``largest``."""
     doubling = {1 << power for power in range(largest.bit_length())}
     return sorted({n for n in doubling | {3 * n // 2 for n in doubling} if n < largest} | {largest})
-
-
-def fit_law(distance: FloatArray, gold: FloatArray) -> FloatArray:
-    """``alpha`` and ``beta`` of gold(d) - gold(0) = d (alpha - beta d) by least squares, [curves, 2].
-
-    ``distance`` [sizes] is sqrt(KL), rising from 0; ``gold`` is [curves, sizes]. NaN with fewer than three
-    sizes.
-    """
-    if len(distance) < 3:
-        return np.full((len(gold), 2), math.nan)
-    terms = np.stack([distance[1:], -(distance[1:] ** 2)], axis=1)
-    return np.asarray(np.linalg.lstsq(terms, (gold[:, 1:] - gold[:, :1]).T, rcond=None)[0].T)
 
 
 def _resampled(gold: FloatArray, draws: int, rng: np.random.Generator) -> FloatArray:
@@ -245,15 +224,14 @@ def audit_attack(
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Measured:
-    """Attack wrong text traces by hill climbing, and by the best of N random versions.
+    """Attack wrong text traces by hill climbing.
 
     In each round a trace gets random edits of its current version; the best is accepted if its aggregated
     score is higher. ``truth`` is gold for edited text. Without it only style edits are made, which cannot
     repair a wrong solution: gold stays 0 by construction. Correct traces define a good score. ``climb`` has
-    by round (0 = before any edit), and ``best_of`` by number of randomly edited versions (in exact
-    expectation), the mean score (``proxy``), the share of correct solutions (``gold``), and the share of
-    wrong ones that score at least as well as the median correct one (``fooled``). Raises ``ScoreError`` for
-    stored scores and without a wrong text trace.
+    by round (0 = before any edit) the mean score (``proxy``), the share of correct solutions (``gold``), and
+    the share of wrong ones that score at least as well as the median correct one (``fooled``). Raises
+    ``ScoreError`` for stored scores and without a wrong text trace.
     """
     audited.require_live()
     wrong = [case for case in cases if case.right is False and case.item.trace.text is not None]
@@ -281,12 +259,10 @@ def audit_attack(
         search.climb(settings.proposals, (seed, "climb", number))
         climb[number] = point(*search.current())
         progress(number, settings.rounds)
-    best_of = search.best_of_versions(items, settings.versions, settings.depth, seed)
     return Measured(
         scorer=audited.name,
         rule=audited.rule,
         climb=climb,
-        best_of={size: point(*means) for size, means in best_of.items()},
         accepted=dict(Counter(name for path in search.paths for name in path).most_common()),
         traces=len(items),
         unscored=len(wrong) - len(items),
@@ -325,7 +301,7 @@ class _Search:
     def climb(self, proposals: int, stream: tuple[object, ...]) -> None:
         """One round: each trace becomes the best of its proposals, if that has a higher score."""
         proposed = [
-            [self._version(item, 1, edit_stream(0, stream, item.trace.id, n)) for n in range(proposals)]
+            [self._version(item, edit_stream(0, stream, item.trace.id, n)) for n in range(proposals)]
             for item in self.items
         ]
         for at, (versions, scores) in enumerate(zip(proposed, self._scored(proposed), strict=True)):
@@ -333,32 +309,6 @@ class _Search:
             if scores[best] > self.scores[at]:
                 (self.items[at], path), self.scores[at] = versions[best], scores[best]
                 self.paths[at] += path
-
-    def best_of_versions(
-        self, items: Sequence[ProblemTrace], versions: int, depth: int, seed: int
-    ) -> dict[int, tuple[FloatArray, ...]]:
-        """N → expected proxy, gold and fooled, [traces] each, of the best of N of ``versions``."""
-        pools = []
-        for item in items:
-            rng = edit_stream(seed, "versions", item.trace.id)
-            pools.append([self._version(item, int(rng.integers(1, depth + 1)), rng) for _ in range(versions)])
-        rows = []
-        for scores, pool in zip(self._scored(pools), pools, strict=True):
-            scored = np.isfinite(scores)  # a version without a score is never chosen
-            proxy, gold = scores[scored], self._gold([version for version, _ in pool])[scored]
-            rows.append((proxy, gold, self._fooled(proxy, gold)))
-
-        def expected(size: int, column: int) -> FloatArray:
-            return np.array(
-                [
-                    best_of_n(row[0], row[column], size)
-                    if len(row[0]) >= size and not np.isnan(row[column]).any()
-                    else math.nan
-                    for row in rows
-                ]
-            )
-
-        return {size: tuple(expected(size, column) for column in range(3)) for size in sizes_to(versions)}
 
     def examples(self, before: Sequence[ProblemTrace], scores: FloatArray) -> list[Measured]:
         """Those with the highest scores among the traces that are still wrong."""
@@ -376,22 +326,15 @@ class _Search:
             for at in wrong[:_EXAMPLES]
         ]
 
-    def _version(
-        self, item: ProblemTrace, depth: int, rng: np.random.Generator
-    ) -> tuple[ProblemTrace, tuple[str, ...]]:
-        """``depth`` random edits in sequence, and their names; each name is equally likely.
-
-        Edits without a place in the trace are skipped.
-        """
+    def _version(self, item: ProblemTrace, rng: np.random.Generator) -> tuple[ProblemTrace, tuple[str, ...]]:
+        """A random edit and its name; each name is equally likely. An edit without a place is skipped."""
         names = list(dict.fromkeys(edit.name for edit in self._edits))
-        path: tuple[str, ...] = ()
-        for _ in range(depth):
-            name = names[int(rng.integers(len(names)))]
-            variants = [edit for edit in self._edits if edit.name == name]
-            version = edited(variants[int(rng.integers(len(variants)))], item.trace, rng)
-            if version is not None:
-                item, path = ProblemTrace(problem=item.problem, trace=version.trace), (*path, name)
-        return item, path
+        name = names[int(rng.integers(len(names)))]
+        variants = [edit for edit in self._edits if edit.name == name]
+        version = edited(variants[int(rng.integers(len(variants)))], item.trace, rng)
+        if version is None:
+            return item, ()
+        return ProblemTrace(problem=item.problem, trace=version.trace), (name,)
 
     def _scored(self, versions: Sequence[Sequence[tuple[ProblemTrace, tuple[str, ...]]]]) -> list[FloatArray]:
         """Aggregated scores, -inf for missing ones, from one call of the scorer."""
@@ -414,7 +357,6 @@ class _Search:
 
 def attack_section(audits: Sequence[Measured], left_out: Mapping[str, str] = MappingProxyType({})) -> Section:
     """Proxy and gold by round of the search against the verifier; ``left_out`` has reasons by scorer."""
-    plots = {"climb": "by round of the climb", "best_of": "for the best of N random versions"}
     return Section(
         title="A search against the verifier",
         about="Wrong solutions are edited; an edit is accepted if the score rises. Fooled: still wrong, but "
@@ -422,8 +364,12 @@ def attack_section(audits: Sequence[Measured], left_out: Mapping[str, str] = Map
         results={"attack": audits, "attack_left_out": left_out},
         verdicts={audit.scorer: [_attack_verdict(audit)] for audit in audits},
         plots=[
-            Plot(f"attack.{key}", f"Proxy (solid) and gold (dashed) {where}.", x=key, y=("proxy", "gold"))
-            for key, where in plots.items()
+            Plot(
+                "attack.climb",
+                "Proxy (solid) and gold (dashed) by round of the climb.",
+                x="climb",
+                y=("proxy", "gold"),
+            )
         ],
     )
 

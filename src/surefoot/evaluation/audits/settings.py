@@ -16,10 +16,6 @@ class AttackSettings(FrozenModel):
         default=12, ge=0, description="Rounds of hill climbing against the scorer; 0 = no search."
     )
     proposals: int = Field(default=8, ge=1, description="Edits proposed for each incorrect trace per round.")
-    versions: int = Field(
-        default=64, ge=1, description="Random versions of each incorrect trace for best-of-N."
-    )
-    depth: int = Field(default=3, ge=1, description="Random edits in a version, at most.")
     attacked: int = Field(
         default=100, ge=1, description="Incorrect traces that the search starts from, at most."
     )
