@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Match, Mount
+from starlette.responses import Response
+from starlette.routing import Mount
 from starlette.routing import Route as Served
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefoot.server.gateway import chat, score
 from surefoot.server.gateway.access import GuardedRoute, KeyAuth
-from surefoot.server.gateway.errors import EXPECTED_ERRORS, ApiError, answered, error_response, response_of
+from surefoot.server.gateway.errors import EXPECTED_ERRORS, ApiError, answered, error_response
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.monitor import Monitor
 from surefoot.server.gateway.settings import PageSettings, ServerSettings
@@ -42,7 +42,7 @@ from surefoot.server.pages import (
 )
 from surefoot.server.pages.page import ERROR_HANDLERS, Pages, StaticFiles, page_endpoint
 from surefoot.server.permissions import Action
-from surefoot.server.routing import Route, openapi_document
+from surefoot.server.routing import Route
 
 if TYPE_CHECKING:
     from surefoot.server.store.database import Database
@@ -82,31 +82,10 @@ async def metrics(gateway: Gateway, _: Request) -> Response:
     return Response(gateway.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-async def openapi(_: Gateway | None, request: Request) -> Response:
-    """The OpenAPI document of this server."""
-    return JSONResponse(request.app.state.document)
-
-
-async def missing(_: Gateway, request: Request, path: str) -> Response:
+async def missing(_: Gateway, __: Request, path: str) -> Response:
     """Answer in the OpenAI form, not with a page."""
-    allowed = [method for method in _METHODS if _accepts(request, method)]
-    if not allowed:
-        message = f"there is no /v1/{path[:100]} here; this server generates, scores and verifies"
-        raise ApiError(404, message, code="not_found")
-    message = f"/v1/{path[:100]} allows {', '.join(allowed)}"
-    answer = response_of(ApiError(405, message, code="method_not_allowed"))
-    answer.headers["Allow"] = ", ".join(allowed)
-    return answer
-
-
-_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
-
-
-def _accepts(request: Request, method: str) -> bool:
-    """Whether a route would have answered the request, had its method been ``method``."""
-    scope = {**request.scope, "method": method}
-    served = (route for route in request.app.routes if isinstance(route, Served) and route.path != _REST)
-    return any(route.matches(scope)[0] is Match.FULL for route in served)
+    message = f"there is no /v1/{path[:100]} here; this server generates, scores and verifies"
+    raise ApiError(404, message, code="not_found")
 
 
 def page(path: str, function: Callable[..., Response], action: Action) -> Route:
@@ -114,25 +93,23 @@ def page(path: str, function: Callable[..., Response], action: Action) -> Route:
     return Route("GET", path, function, action, twin=True)
 
 
-_REST: Final = "/v1/{path:path}"
 _PROJECT: Final = "/projects/{project_id:number}"
 _ITEM: Final = f"{_PROJECT}/items/{{item_id:number}}"
 
 GATEWAY: Final[tuple[Route, ...]] = (
-    Route("POST", "/v1/chat/completions", chat.chat_completions, "chat", dict),
-    Route("POST", "/v1/responses", chat.openai_responses, "chat", dict),
-    Route("POST", "/v1/messages", chat.anthropic_messages, "chat", dict),
-    Route("GET", "/v1/held/{number:int}", chat.held, "chat", dict, (404, 503)),
-    Route("POST", "/v1/score", score.score, "score", score.ScoreResponse),
-    Route("POST", "/v1/verify", score.verify, "score", score.VerifyResponse),
-    Route("GET", "/v1/models", models, "connect", dict),
-    Route("GET", "/v1/models/{model:path}", model, "connect", dict, (404,)),
-    Route("GET", "/health", health, "probe", dict),
-    Route("GET", "/ready", ready, "probe", dict, (503,)),
+    Route("POST", "/v1/chat/completions", chat.chat_completions, "chat"),
+    Route("POST", "/v1/responses", chat.openai_responses, "chat"),
+    Route("POST", "/v1/messages", chat.anthropic_messages, "chat"),
+    Route("GET", "/v1/held/{number:int}", chat.held, "chat"),
+    Route("POST", "/v1/score", score.score, "score"),
+    Route("POST", "/v1/verify", score.verify, "score"),
+    Route("GET", "/v1/models", models, "connect"),
+    Route("GET", "/v1/models/{model:path}", model, "connect"),
+    Route("GET", "/health", health, "probe"),
+    Route("GET", "/ready", ready, "probe"),
     Route("GET", "/metrics", metrics, "operate"),
+    Route("*", "/v1/{path:path}", missing, "connect"),
 )
-DESCRIPTION: Final = Route("GET", "/openapi.json", openapi, "connect")
-REST: Final = Route("*", _REST, missing, "connect")
 
 PAGES: Final[tuple[Route, ...]] = (
     Route("GET", "/sign-in", session.sign_in_page, None),
@@ -216,14 +193,12 @@ def create_app(
             await gateway.close()
         auth.close()
 
-    routes = [DESCRIPTION] if gateway is None else [*GATEWAY, DESCRIPTION, REST]
     app = _application(
-        routes,
+        () if gateway is None else GATEWAY,
         lambda route: GuardedRoute(route, gateway=gateway, settings=settings, auth=auth),
         Starlette(lifespan=lifespan),
     )
     app.state.gateway = gateway
-    app.state.document = openapi_document(routes, with_keys=settings.needs_key)
     if pages is not None:
         app.mount("/", pages)
     app.middleware_stack = _Entry(app.router, gateway)
@@ -258,10 +233,10 @@ def _application(
     app.state.routes = tuple(routes)
     app.router.redirect_slashes = False  # its redirects repeat the Host that the client sent
     for route in routes:
-        methods = _METHODS if route.method == "*" else (route.method,)
         for path in route.paths:
-            served = Served(path, endpoint(route), methods=list(methods))
-            served.methods = set(methods)  # without the HEAD that it adds to GET
+            served = Served(path, endpoint(route))
+            if served.methods is not None:  # a gateway's route answers other methods itself
+                served.methods = {route.method}  # without the HEAD that it adds to GET
             app.routes.append(served)
     return app
 

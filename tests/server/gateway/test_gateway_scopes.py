@@ -77,7 +77,6 @@ ROUTES = {
         "GET /v1/models/{model:path}",
         "GET /health",
         "GET /ready",
-        "GET /openapi.json",
         "* /v1/{path:path}",
         "GET /sign-in",
         "POST /sign-in",

@@ -191,6 +191,9 @@ class GuardedRoute:
         key = None if self._action is None else await self.auth.check(request.headers, self._action)
         request.state.key = key
         CALLER.set(caller_of(request, key))
+        if self.route.method not in ("*", scope["method"]):
+            message = f"{scope['path'][:100]} allows {self.route.method}"
+            raise ApiError(405, message, code="method_not_allowed", allow=self.route.method)
         inputs = scope["path_params"]
         if self._body is not None:
             request.state.body = body = await read_body(request, self.limits.max_body_bytes)

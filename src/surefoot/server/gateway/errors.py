@@ -38,10 +38,11 @@ class ApiError(SurefootError):
         param: str | None = None,
         code: str | None = None,
         retry_after_s: float | None = None,
+        allow: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, printable(message), param, code
-        self.retry_after_s = retry_after_s
+        self.retry_after_s, self.allow = retry_after_s, allow
 
     @property
     def body(self) -> dict[str, Any]:
@@ -62,6 +63,8 @@ class ApiError(SurefootError):
         headers = {}
         if self.retry_after_s is not None:
             headers["Retry-After"] = str(max(1, math.ceil(self.retry_after_s)))
+        if self.allow is not None:
+            headers["Allow"] = self.allow
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return headers
