@@ -104,6 +104,7 @@ def test_text_is_escaped():
     assert "&lt;script&gt;" in html
     assert "<td>&lt;b&gt;</td>" in html
     assert 'aria-label="Accuracy &quot;against&quot; &lt;samples&gt; &#x27;N&#x27;"' in html
+    assert "<figcaption>Accuracy &#34;against&#34; &lt;samples&gt; &#39;N&#39;</figcaption>" in html
 
 
 def test_cells_show_numbers_intervals_and_unknowns():

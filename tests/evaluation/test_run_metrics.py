@@ -1,29 +1,49 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 
-from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.agent_steps import MonitoredRun, run_metrics
+from surefoot.evaluation.benchmarks.agent_steps import ALARMS, AgentRun, alarm_counts
 from surefoot.evaluation.measures import Measured
 from surefoot.stats.bootstrap import Bootstrap
 
 
-def measured(*runs: MonitoredRun) -> Measured:
-    return run_metrics(runs, range(len(runs)), bootstrap=Bootstrap(draws=200, seed=0))
+class Watched(NamedTuple):
+    run: AgentRun
+    alarms: list[bool]
+    scores: list[float | None]
 
 
-def run(labels: str, alarms: str, scores: list[float | None] | None = None, **more: object) -> MonitoredRun:
+def measured(
+    *runs: Watched, problems: Sequence[str] = "abcdefgh", draws: int = 200, seed: int = 0
+) -> Measured:
+    counts = [alarm_counts(one.run, np.array(one.alarms), np.array(one.scores, dtype=float)) for one in runs]
+    return ALARMS.row(Bootstrap(draws=draws, seed=seed), counts, list(problems[: len(runs)]))
+
+
+def run(
+    labels: str,
+    alarms: str,
+    scores: list[float | None] | None = None,
+    *,
+    failed: bool | None = True,
+    loopholes: Sequence[bool] = (),
+) -> Watched:
     """Labels from ``-0+?``, alarms from ``.!``."""
-    signs = {"-": -1.0, "0": 0.0, "+": 1.0, "?": None}
-    return MonitoredRun(
-        labels=[signs[sign] for sign in labels],
-        scores=scores or [None] * len(labels),
-        alarms=[mark == "!" for mark in alarms],
-        failed=more.pop("failed", True),
-        **more,
+    signs = {"-": -1, "0": 0, "+": 1, "?": None}
+    made = AgentRun(
+        trace_id="t",
+        problem_id="p",
+        subset="s",
+        signs=tuple(signs[sign] for sign in labels),
+        outcome=None if failed is None else not failed,
+        loopholes=tuple(loopholes),
     )
+    return Watched(made, [mark == "!" for mark in alarms], scores or [None] * len(labels))
 
 
 def test_false_alarms_are_those_at_steps_labelled_good_or_neutral():
@@ -71,15 +91,8 @@ def test_what_does_not_occur_is_undefined():
 
 def test_intervals_resample_problems():
     """Two problems, of which one has all the alarms: the draws hold none, one or both of it."""
-    runs = [run("++", "!!"), run("+", ".")]
-    found = run_metrics(runs, ["p", "q"], bootstrap=Bootstrap(draws=500, seed=1)).false_alarms
+    runs = run("++", "!!"), run("+", ".")
+    found = measured(*runs, problems=["p", "q"], draws=500, seed=1).false_alarms
     assert (found.low, found.value, found.high) == (0.0, 1.0, 2.0)
-    one = run_metrics(runs, ["p", "p"], bootstrap=Bootstrap(draws=50, seed=1)).false_alarms
+    one = measured(*runs, problems=["p", "p"], draws=50, seed=1).false_alarms
     assert one.low == one.high == 1.0
-
-
-def test_lists_of_other_lengths_are_refused():
-    with pytest.raises(LabelError, match=r"runs\[0\] has lists of \[1, 2\] entries"):
-        measured(run("++", "!"))
-    with pytest.raises(LabelError, match="'runs' is empty"):
-        measured()

@@ -1,7 +1,5 @@
 from . import audits as audits
 from . import benchmarks as benchmarks
-from .benchmarks.agent_steps import MonitoredRun as MonitoredRun
-from .benchmarks.agent_steps import run_metrics as run_metrics
 from .best_of_n import BestOfNCurves as BestOfNCurves
 from .best_of_n import CandidateGroup as CandidateGroup
 from .best_of_n import Candidates as Candidates

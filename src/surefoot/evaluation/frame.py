@@ -83,6 +83,16 @@ class WorkedExample:
     title: str = ""
     """By default whether it was caught or missed."""
 
+    @property
+    def near(self) -> list[ExampleStep]:
+        """The steps that matter with two before and after each; all of a short trace."""
+        matter = [step.number for step in self.steps if step.wrong or step.rejected] or [1]
+        short = len(self.steps) <= 2 * _NEAR + 2
+        return [step for step in self.steps if short or min(abs(step.number - at) for at in matter) <= _NEAR]
+
+
+_NEAR = 2
+
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedTrace:

@@ -15,7 +15,7 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import partial
+from functools import cache, partial
 from html import escape
 from importlib.resources import files
 from itertools import takewhile
@@ -24,15 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pydantic import BaseModel
 
-from surefoot.evaluation.frame import (
-    ExampleStep,
-    FirstScreen,
-    Origin,
-    Rival,
-    Tested,
-    WorkedExample,
-    value_order,
-)
+from surefoot.evaluation.frame import FirstScreen, Origin, Rival, Tested, WorkedExample, value_order
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.verdict import WORDS, Conclusion, headline
 from surefoot.extras import installed
@@ -42,6 +34,7 @@ from surefoot.printable import printable
 from surefoot.stats.intervals import Cell, Interval, format_cell
 
 if TYPE_CHECKING:
+    from jinja2 import Template
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -57,12 +50,27 @@ _LISTED = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """One table; rows are as long as ``headers``, floats and intervals are formatted with ``spec``."""
+    """One table; floats and intervals are formatted with ``spec``.
+
+    Raises ``ValueError`` for a row that is not as long as ``headers``.
+    """
 
     caption: str
     headers: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     spec: str = ".4g"
+
+    def __post_init__(self) -> None:
+        for number, row in enumerate(self.rows):
+            if len(row) != (width := len(self.headers)):
+                raise ValueError(f"rows[{number}] has {len(row)} cells, but there are {width} headers")
+
+    @property
+    def numeric(self) -> list[bool]:
+        """For each column whether it has numbers alone, which align right."""
+        columns = ([cell for cell in column if cell is not None] for column in zip(*self.rows, strict=True))
+        kinds = [bool(cells) and not any(isinstance(cell, str) for cell in cells) for cells in columns]
+        return kinds or [False] * len(self.headers)
 
 
 class Measures(NamedTuple):
@@ -243,9 +251,8 @@ class Report:
     """Collects parts in order and writes them as one page; each call returns the report, for chaining."""
 
     def __init__(self, title: str, first: FirstScreen | None = None) -> None:
-        self._title = title
-        self._parts = [f"<h1>{escape(title)}</h1>"] if first is None else first_screen(first)
-        self._end = [] if first is None else [*whole_runs(first), how_made(first.origin)]
+        self._title, self._first = title, first
+        self._parts: list[tuple[str, object]] = []
         self._figures = 0
         self._says_no_plots = False
         self.printed: list[str | Table] = []
@@ -253,24 +260,18 @@ class Report:
 
     def heading(self, text: str) -> Self:
         """Start a section."""
-        return self._add(f"<h2>{escape(text)}</h2>")
+        return self._add("heading", text)
 
     def text(self, paragraph: str) -> Self:
         """Add a paragraph of plain text; markup in it is escaped."""
-        return self._add(f"<p>{escape(paragraph)}</p>")
+        return self._add("text", paragraph)
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str = "") -> Self:
         """Add a table, which shows its caption until the reader opens it; it is open on paper.
 
         Raises ``ValueError`` if a row is not as long as ``headers``.
         """
-        for number, row in enumerate(rows):
-            if len(row) != len(headers):
-                raise ValueError(f"rows[{number}] has {len(row)} cells, but there are {len(headers)} headers")
-        html = table_html(headers, rows, caption)
-        if caption:
-            html = f"<details><summary>{escape(caption)} ({len(rows)} rows)</summary>{html}</details>"
-        return self._add(html)
+        return self._add("table", Table(caption=caption, headers=headers, rows=rows))
 
     def tables(self, results: Any) -> Self:
         """Add the tables of a result, which are printed as well unless a cell has several lines."""
@@ -278,7 +279,7 @@ class Report:
         _collect(results, (), {}, rows)
         for path, of_path in rows.items():
             table = _table(path, of_path)
-            self.table(table.headers, table.rows, table.caption)
+            self._add("table", table)
             if any("\n" in str(cell) for row in table.rows for cell in row):
                 continue
             self.printed.append(replace(table, rows=table.rows[:PRINTED_ROWS], spec=".3f"))
@@ -298,7 +299,7 @@ class Report:
             return self
         self._figures += 1
         svg = svg_of(figure, prefix=f"f{self._figures}-", label=caption)
-        return self._add(f"<figure>\n{svg}\n<figcaption>{escape(caption)}</figcaption></figure>")
+        return self._add("figure", {"svg": svg, "caption": caption})
 
     def section(self, section: Section) -> Self:
         """Add a result; the terminal gets its text and the tables without multi-line cells."""
@@ -314,13 +315,16 @@ class Report:
 
     def html(self) -> str:
         """The whole page."""
-        title = escape(self._title)
-        return (
-            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-            + "\n".join(self._parts + self._end)
-            + "\n</main>\n</body>\n</html>\n"
+        from surefoot import __version__
+
+        return _template().render(
+            title=self._title,
+            first=self._first,
+            plot=self._first and _rivals(self._first),
+            parts=self._parts,
+            style=STYLE,
+            words=WORDS,
+            version=__version__,
         )
 
     def write(self, path: Path | str) -> Self:
@@ -337,8 +341,8 @@ class Report:
             self.text(f"{why}.")
         return self
 
-    def _add(self, part: str) -> Self:
-        self._parts.append(part)
+    def _add(self, kind: str, part: object) -> Self:
+        self._parts.append((kind, part))
         return self
 
 
@@ -356,168 +360,53 @@ def to_json(value: Any) -> Any:
 
 
 STYLE = files("surefoot.evaluation").joinpath("report.css").read_text("utf-8")
-
-SCOPE = ' scope="col"'
-_NEAR = 2
-"""Steps of a worked example before and after those that matter; the others are below the report."""
 _ROWS = 7
 """Rivals in the main plot."""
 
 
-def first_screen(screen: FirstScreen) -> list[str]:
-    """Subject, sentence, rivals, what works, is open or weak, advice, ranking, worked examples and limits."""
-    origin = screen.origin
-    subject = f"Test of {origin.model} on {origin.data}" if origin.data and origin.model else origin.model
-    parts = [f'<p class="soft">{escape(subject or origin.data)}</p>', f"<h1>{escape(screen.sentence)}</h1>"]
-    rows = "".join(
-        f'<tr><td><span class="chip {verdict.tone}">{WORDS[verdict.tone]}</span></td>'
-        f"<td>{escape(verdict.line.partition(': ')[2])}</td></tr>"
-        for verdict in screen.ordered
-    )
-    if rows:
-        parts.append(f'<div class="two">{_rivals(screen)}<table>{rows}</table></div>')
-    if terms := "; ".join(f"<b>{term}</b>: {escape(meaning)}" for term, meaning in screen.terms.items()):
-        parts.append(f'<p class="soft">{terms}.</p>')
-    if screen.advice:
-        parts.append(f"<h2>Do next</h2><ul>{''.join(map(_line, screen.advice))}</ul>")
-    if len(screen.ranking) > 1:
-        items = "".join(f"<li>{escape(text)}</li>" for text in screen.ranking.values())
-        parts.append(f"<h2>All, best first</h2><ol>{items}</ol>")
-    if screen.examples:
-        examples = (_example(example, number) for number, example in enumerate(screen.examples))
-        parts.append(f'<h2>Examples</h2><div class="examples">{"".join(examples)}</div>')
-    if screen.limits:
-        parts.append(f"<h2>What limits this</h2><ul>{''.join(map(_line, screen.limits))}</ul>")
-    return parts
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined  # slow to import
+    from markupsafe import Markup, escape
+
+    def commands(text: str) -> Markup:
+        """A command in backticks is set as code."""
+        return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - text is escaped
+
+    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    page.filters |= {"cell": format_cell, "commands": commands}
+    return page.from_string(files("surefoot.evaluation").joinpath("report.html").read_text("utf-8"))
 
 
-def _rivals(screen: FirstScreen) -> str:
-    """A dot with its interval for each rival, named at its side; a broken line marks what ours must beat."""
+def _rivals(screen: FirstScreen) -> dict[str, object]:
+    """What the main plot shows: rows and what ours must beat, by their places across the page."""
     rows = [row for row in screen.rivals if not math.isnan(row.value.value)][:_ROWS]
-    if not rows:
-        return ""
     first = next((verdict for verdict in screen.verdicts if verdict.measured), None)
     shares = any(row.kind == "rival" for row in rows)
     spec = ".0%" if shares else first.spec if first else ".2f"
     null = first.null if first and not shares else None
-    ends = [end for row in rows for end in (row.value.low, row.value.high)]
-    ends += [] if null is None else [null]
-    start, end = min(ends), max(ends)
+    ends = [end for row in rows for end in row.value.bounds] + ([] if null is None else [null])
+    start, end = min(ends, default=0.0), max(ends, default=1.0)
     if start >= 0 and end <= 1 and end - start > 0.3:
         start, end = 0.0, 1.0
 
-    def at(value: float) -> str:
-        return f"{190 + 290 * (value - start) / ((end - start) or 1):.0f}"
+    def at(value: float) -> int:
+        return round(190 + 290 * (value - start) / ((end - start) or 1))
 
-    height = 27 * len(rows) + 8
-    marks = ""
-    if null is not None:
-        marks = f'<line class="null" x1="{at(null)}" x2="{at(null)}" y1="2" y2="{height}"/>'
-    for number, row in enumerate(rows):
-        y, value = 18 + 27 * number, format(row.value, spec.lstrip("+")).partition(" [")[0]
-        marks += (
-            f'<g class="{row.kind}"><text class="name" x="180" y="{y + 5}">{escape(row.name[:26])}</text>'
-            f'<line x1="{at(row.value.low)}" x2="{at(row.value.high)}" y1="{y}" y2="{y}"/>'
-            f'<circle cx="{at(row.value.value)}" cy="{y}" r="5"/>'
-            f'<text x="{float(at(row.value.high)) + 9}" y="{y + 5}">{escape(value)}</text></g>'
-        )
-    names = ", ".join(f"{row.name} {format(row.value, spec)}" for row in rows)
-    caption = f"{screen.measure[:1].upper()}{screen.measure[1:]} Line: 95 % interval."
-    return (
-        f'<figure><svg class="rivals" viewBox="0 0 560 {height}" role="img" aria-label="{escape(names)}">'
-        f"{marks}</svg><figcaption>{escape(caption)}</figcaption></figure>"
-    )
-
-
-def _line(text: str) -> str:
-    """An item of a list; a command in backticks is set as code."""
-    marked = re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
-    return f"<li>{marked}</li>"
-
-
-def whole_runs(screen: FirstScreen) -> list[str]:
-    """Every step of the worked examples, which link here."""
-    if not screen.examples:
-        return []
-    return [
-        "<h2>The examples in full</h2>",
-        *(
-            f"<details><summary>Trace {escape(example.trace_id)}</summary>"
-            f'<div id="run-{number}"><p>{escape(example.problem)}</p>{_steps(example.steps, clip=False)}'
-            "</div></details>"
-            for number, example in enumerate(screen.examples)
-        ),
-    ]
-
-
-def how_made(origin: Origin) -> str:
-    """The command, its numbers, the date and the version: the end of a report."""
-    from surefoot import __version__
-
-    facts = {
-        "command": " ".join(f"<code>{escape(word)}</code>" for word in origin.command.split()),
-        "numbers": f'<a href="{escape(origin.json)}">{escape(origin.json)}</a>' if origin.json else "",
-        "date": escape(origin.date),
-        "version": f"surefoot {escape(__version__)}",
+    return {
+        "rows": [
+            {
+                "kind": row.kind,
+                "name": row.name[:26],
+                "text": format(row.value, spec.lstrip("+")).partition(" [")[0],
+                **{part: at(getattr(row.value, part)) for part in ("low", "value", "high")},
+            }
+            for row in rows
+        ],
+        "null": None if null is None else at(null),
+        "label": ", ".join(f"{row.name} {format(row.value, spec)}" for row in rows),
+        "caption": f"{screen.measure[:1].upper()}{screen.measure[1:]} Line: 95 % interval.",
     }
-    items = (f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in facts.items() if text)
-    return f'<h2>How this was made</h2><dl class="facts">{"".join(items)}</dl>'
-
-
-def _example(example: WorkedExample, number: int) -> str:
-    matter = [step.number for step in example.steps if step.wrong or step.rejected] or [1]
-    near = [
-        step
-        for step in example.steps
-        if min(abs(step.number - at) for at in matter) <= _NEAR or len(example.steps) <= 2 * _NEAR + 2
-    ]
-    title = escape(example.title) or ("It caught this" if example.caught else "It missed this")
-    part = "" if len(near) == len(example.steps) else f" {len(near)} of {len(example.steps)} steps."
-    return (
-        f'<section class="card"><h2>{title} <span class="soft">'
-        f'<a href="#run-{number}">trace {escape(example.trace_id)}</a></span></h2>'
-        f'<p class="soft clipped">{escape(example.problem)}</p>'
-        f'{_steps(near, clip=True)}<p class="soft">{escape(example.note)}{part}</p></section>'
-    )
-
-
-def _steps(steps: Sequence[ExampleStep], *, clip: bool) -> str:
-    rows = []
-    for step in steps:
-        marks = ["✗ first error (label)"] * step.wrong + [f"▽ {step.rejected}"] * bool(step.rejected)
-        notes = "".join(f'<span class="mark">{mark}</span>' for mark in marks)
-        text = f'<span class="clipped">{escape(step.text)}</span>' if clip else escape(step.text)
-        score = "" if step.score is None or math.isnan(step.score) else f"{step.score:.2f}"
-        kind = ' class="wrong"' * step.wrong
-        rows.append(
-            f'<tr{kind}><td>{step.number}</td><td>{text}{notes}</td><td class="number">{score}</td></tr>'
-        )
-    return f'<table class="steps"><tbody>{"".join(rows)}</tbody></table>'
-
-
-def table_html(
-    headers: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str = "", spec: str = ".4g"
-) -> str:
-    """A table that scrolls sideways; numbers align right."""
-    numeric = [_is_numeric([row[column] for row in rows]) for column in range(len(headers))]
-
-    def line(tag: str, cells: Sequence[Cell], scope: str = "") -> str:
-        kinds = [' class="number"' * right for right in numeric]
-        texts = [escape(format_cell(cell, spec)) for cell in cells]
-        html = (f"<{tag}{scope}{kind}>{text}</{tag}>" for kind, text in zip(kinds, texts, strict=True))
-        return f"<tr>{''.join(html)}</tr>"
-
-    body = "\n".join(line("td", row) for row in rows)
-    label = escape(caption or ", ".join(headers))
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>'
-        f"<thead>{line('th', headers, SCOPE)}</thead>\n<tbody>\n{body}\n</tbody></table></div>"
-    )
-
-
-def _is_numeric(cells: Sequence[Cell]) -> bool:
-    values = [cell for cell in cells if cell is not None]
-    return bool(values) and not any(isinstance(cell, str) for cell in values)
 
 
 def svg_of(figure: Figure, *, prefix: str, label: str) -> str:

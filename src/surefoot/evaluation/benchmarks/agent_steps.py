@@ -25,7 +25,7 @@ without any prediction.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -37,13 +37,13 @@ from surefoot.evaluation.frame import Tested
 from surefoot.evaluation.measures import Measured, Ratios
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.splits import AS_LABELLED, CHOSEN_HERE, HALVES, SPLIT, half_of, ranked
-from surefoot.evaluation.step_layout import BAD, GOOD, UNREAD, BoolArray, FloatArray, StepLayout, optional
+from surefoot.evaluation.step_layout import BAD, GOOD, UNREAD, BoolArray, FloatArray, StepLayout
 from surefoot.evaluation.step_scores import System
 from surefoot.evaluation.verdict import Conclusion, Counts, detected, measured
 from surefoot.formats.agent_processbench import JudgedRun
 from surefoot.io.tables import Facts
 from surefoot.protocols import LabelledTrace
-from surefoot.stats.bootstrap import Bootstrap, group_numbers
+from surefoot.stats.bootstrap import Bootstrap
 
 SignArray = NDArray[np.int8]
 
@@ -63,61 +63,6 @@ _LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Lengths of runs that a baseline tries: fixed, so that subsets do not change each other's baselines."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MonitoredRun:
-    """One run with its true labels; all lists have shape [steps]."""
-
-    labels: Sequence[float | None]
-    """-1 wrong, 0 neutral, +1 a step forward; ``None`` = not labelled."""
-    scores: Sequence[float | None]
-    """Higher is better; ``None`` = not scored."""
-    alarms: Sequence[bool]
-    failed: bool | None
-    """Whether the task failed; ``None`` = unknown."""
-    loopholes: Sequence[bool] = ()
-    """Steps that exploit a loophole; empty if unknown."""
-
-
-def run_metrics(
-    runs: Sequence[MonitoredRun], problems: Sequence[Hashable], *, bootstrap: Bootstrap
-) -> Measured:
-    """Figures of alarms in ``runs``, of which run i is of ``problems[i]``; NaN if there is nothing to count.
-
-    Raises ``LabelError`` without runs, and for lists of different lengths.
-    """
-    if not runs:
-        raise LabelError("'runs' is empty; give at least one run")
-    counts = [_alarm_counts(number, run) for number, run in enumerate(runs)]
-    return _ALARMS.row(bootstrap, counts, group_numbers(problems))
-
-
-def _alarm_counts(number: int, run: MonitoredRun) -> list[float]:
-    """False alarms, runs, warned runs, warnable runs, lead time, credit, recoveries, loopholes found,
-    loopholes."""
-    steps = len(run.labels)
-    lengths = {steps, len(run.scores), len(run.alarms), len(run.loopholes) or steps}
-    if lengths != {steps}:
-        raise LabelError(f"runs[{number}] has lists of {sorted(lengths)} entries; give one for each step")
-    labels, scores = np.array(run.labels, dtype=float), np.array(run.scores, dtype=float)  # NaN for None
-    alarms, loopholes = np.array(run.alarms, dtype=bool), np.array(run.loopholes, dtype=bool)
-    warnings = np.flatnonzero(alarms & (labels < 0))
-    warnable = bool(run.failed and (labels < 0).any())
-    warned = bool(warnable and len(warnings))
-    credit = recoveries = 0.0
-    error: int | None = None
-    for step in np.flatnonzero(~np.isnan(labels)).tolist():
-        if labels[step] < 0:
-            error = step
-        elif labels[step] > 0 and error is not None:
-            recoveries += 1
-            credit += 0.5 * (float(scores[step] > scores[error]) + float(scores[step] >= scores[error]))
-            error = None
-    lead = steps - 1 - int(warnings[0]) if warned else 0
-    caught = int((alarms[: len(loopholes)] & loopholes).sum())
-    false_alarms = int((alarms & (labels >= 0)).sum())
-    return [false_alarms, 1, warned, warnable, lead, credit, recoveries, caught, int(loopholes.sum())]
-
-
 def _alarm_rates(totals: FloatArray) -> list[FloatArray]:
     false, runs, warned, warnable, lead, credit, recoveries, caught, loopholes = np.moveaxis(
         totals[:, 0], -1, 0
@@ -125,11 +70,12 @@ def _alarm_rates(totals: FloatArray) -> list[FloatArray]:
     return [false / runs, warned / warnable, lead / warned, credit / recoveries, caught / loopholes]
 
 
-_ALARMS = Ratios(
+ALARMS = Ratios(
     names=("false_alarms", "warned", "lead_time", "recovery_credit", "loopholes_found"),
     of=_alarm_rates,
     totals={"runs": 1, "warnable": 3, "recoveries": 6, "loopholes": 8},
 )
+"""Of :func:`alarm_counts`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +95,28 @@ class AgentRun:
     def first_error(self) -> int | None:
         """The first step labelled −1."""
         return self.signs.index(-1) if -1 in self.signs else None
+
+
+def alarm_counts(run: AgentRun, alarms: BoolArray, scores: FloatArray) -> list[float]:
+    """Of a run with ``alarms`` and ``scores`` [steps], NaN for none: false alarms, runs, warned runs,
+    warnable runs, lead time, credit, recoveries, loopholes found, loopholes."""
+    labels, loopholes = np.array(run.signs, dtype=float), np.array(run.loopholes, dtype=bool)  # NaN for None
+    warnings = np.flatnonzero(alarms & (labels < 0))
+    warnable = run.outcome is False and bool((labels < 0).any())
+    warned = bool(warnable and len(warnings))
+    credit = recoveries = 0.0
+    error: int | None = None
+    for step in np.flatnonzero(~np.isnan(labels)).tolist():
+        if labels[step] < 0:
+            error = step
+        elif labels[step] > 0 and error is not None:
+            recoveries += 1
+            credit += 0.5 * (float(scores[step] > scores[error]) + float(scores[step] >= scores[error]))
+            error = None
+    lead = len(labels) - 1 - int(warnings[0]) if warned else 0
+    caught = int((alarms[: len(loopholes)] & loopholes).sum())
+    false_alarms = int((alarms & (labels >= 0)).sum())
+    return [false_alarms, 1, warned, warnable, lead, credit, recoveries, caught, int(loopholes.sum())]
 
 
 def agent_runs(items: Iterable[LabelledTrace | JudgedRun]) -> list[AgentRun]:
@@ -480,19 +448,11 @@ def _monitoring(
     """Figures of alarms, over the subsets with records of the system; an alarm is a step predicted −1."""
     layout, signs = truth.layout, entry.predicted
     scores = np.where(signs == MISSING, math.nan, signs) if entry.scores is None else entry.scores
-    members, watched = np.flatnonzero(covered).tolist(), []
-    for number in members:
+    members, counts = np.flatnonzero(covered), []
+    for number in members.tolist():
         steps = slice(*layout.span(number))
-        watched.append(
-            MonitoredRun(
-                labels=runs[number].signs,
-                scores=optional(scores[steps]),
-                alarms=(signs[steps] == -1).tolist(),
-                loopholes=runs[number].loopholes,
-                failed=None if runs[number].outcome is None else not runs[number].outcome,
-            )
-        )
-    return run_metrics(watched, layout.problem[members].tolist(), bootstrap=bootstrap)
+        counts.append(alarm_counts(runs[number], signs[steps] == -1, scores[steps]))
+    return ALARMS.row(bootstrap, counts, layout.problem[members])
 
 
 def _accuracy(hits: NDArray[np.int64], metric: int, undefined: float = 0.0) -> float:
