@@ -33,7 +33,6 @@ EXTRAS = (
     "train",
     "server",
     "postgres",
-    "ray",
     "pydantic-ai",
     "openai-agents",
     "langgraph",

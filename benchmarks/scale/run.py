@@ -14,13 +14,12 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI
 
-from benchmarks.common.figures import Figures, arguments, figure, left_out, measure, over_rounds
+from benchmarks.common.figures import Figures, arguments, figure, measure, over_rounds
 from benchmarks.common.processes import started
 from benchmarks.scale import choose as choosing
 from benchmarks.scale import growth as growth_of
@@ -211,9 +210,6 @@ def choose_at_n(options: argparse.Namespace) -> Figures:
 
 def two_workers(options: argparse.Namespace) -> Figures:
     """One worker against two."""
-    others = ("pool", "ray") if find_spec("ray") else ("pool",)
-    if "ray" not in others:
-        left_out("Ray", RAY)
     problems = {"labelling": 60 if options.quick else 150, "scoring": 600 if options.quick else 1500}
     figures = []
     with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
@@ -221,18 +217,16 @@ def two_workers(options: argparse.Namespace) -> Figures:
         nothing = workers.make_inputs(folder / "nothing", 1, 1)
         for what, count in problems.items():
             job = workers.make_inputs(folder / what, count, 4 if what == "labelling" else 16)
-            ways = ("one", workers.APART, *others)
+            ways = tuple(workers.WAYS)
             speed = workers.two_workers(what, job, nothing, folder, ways, 1 if options.quick else 3)
             if not speed.same_bytes:
                 raise RuntimeError(f"{what}: the outputs differ")
             unit, included = "times one worker", "times, start included"
-            slowest = min((speed.speedups(way) for way in others), key=statistics.median)
-            figures.append(over_rounds(f"two_workers_{what}", slowest, unit))
-            for way in ways[1:]:
-                figures.append(over_rounds(f"two_workers_{what}_{way}", speed.speedups(way), unit))
-            for way in others:
-                whole = speed.command_speedups(way)
-                figures.append(over_rounds(f"two_workers_{what}_{way}_command", whole, included))
+            figures.append(over_rounds(f"two_workers_{what}", speed.speedups("pool"), unit))
+            figures.append(over_rounds(f"two_workers_{what}_apart", speed.speedups(workers.APART), unit))
+            figures.append(
+                over_rounds(f"two_workers_{what}_command", speed.command_speedups("pool"), included)
+            )
     return figures
 
 
@@ -246,7 +240,6 @@ def _children_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-RAY = "it is not installed: pip install '.[ray]'"
 FIGURES = (
     server_occupancy,
     client_calls_per_cpu_second,

@@ -94,7 +94,7 @@ class Speed:
 
 
 APART = "apart"
-WAYS = {"one": (), APART: (), "pool": ("--workers", "2"), "ray": ("--workers", "2", "--engine", "ray")}
+WAYS = {"one": (), APART: (), "pool": ("--workers", "2")}
 
 
 def two_workers(

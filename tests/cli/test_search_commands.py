@@ -191,7 +191,7 @@ def test_a_server_writes_the_steps(files, lab_items, tmp_path):
     def answer(body: Body) -> Reply:
         begun = body["prompt"].count("\n")
         text = "so\n" if begun < 3 else f"the answer is {begun}"
-        return Reply(payload=completion([text] * body.get("n", 1), **says))
+        return Reply(payload=completion([text] * body.get("n", 1), **says), wait_s=0.05)
 
     says: dict[str, None] = {}
     with serve(answer) as server:
@@ -208,7 +208,11 @@ def test_a_server_writes_the_steps(files, lab_items, tmp_path):
         said = refused(*words, "--out", tmp_path / "vague.jsonl")
         assert "does not say whether a step or the solution ended" in said
         says["stop_reason"] = None  # as vLLM says that the sequence ended
-        good(*words, "--out", tmp_path / "r.jsonl", "--extract=phrase,last_number", "--equality=exact")
+        trees = tmp_path / "t.jsonl"
+        ended = ("--extract=phrase,last_number", "--equality=exact", "--trees", trees)
+        good(*words, "--out", tmp_path / "r.jsonl", *ended)
+    assert server.most_in_flight > 1, "problems are searched concurrently"
+    assert len(list(read_records(trees, SavedTree))) == len(results(tmp_path / "r.jsonl")) > 1
     assert all(body["stop"] == ["\n"] for body in server.bodies)
     found = results(tmp_path / "r.jsonl")
     assert {result.answer for result in found} == {"3"}

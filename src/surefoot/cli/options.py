@@ -18,18 +18,17 @@ from pydantic import (
     model_validator,
 )
 
-from surefoot import answers, labelling, models, policies, work
+from surefoot import answers, labelling, models, policies
 from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.errors import CheckpointError, RunError, SandboxError
 from surefoot.io.hub import is_hub_name
 from surefoot.lab.checkpoints import POLICY, TRUNK
 from surefoot.labels import Neutral
-from surefoot.policies.devices import LOADING, Loading
+from surefoot.policies.devices import Loading
 from surefoot.protocols import Policy, StepScorer, StepVerifier
 from surefoot.scores import TraceRule
 from surefoot.segment import segmenter
-from surefoot.work.cost import Rates
 
 if TYPE_CHECKING:
     from surefoot.policies.capabilities import CapabilityName
@@ -138,17 +137,13 @@ Tokenizer = Annotated[
 DryRun = Annotated[
     bool,
     Flag(transient=True),
-    Field(
-        description="Predict tokens, spend and write nothing. With `--set read_rate=N --set write_rate=N`, "
-        "tokens a second, also hours."
-    ),
+    Field(description="Predict tokens, spend and write nothing."),
 ]
 TokenBudget = Annotated[
     int | None,
     Flag(transient=True),
     Field(ge=1, description="Stop before the piece of work that would exceed this total over all starts."),
 ]
-CostRates = Annotated[Rates, OptionGroup(title="Cost", omit=("*",), transient=("*",))]
 Workers = Annotated[
     int,
     Flag(transient=True),
@@ -167,14 +162,6 @@ RetryFailed = Annotated[
     bool,
     Flag(transient=True),
     Field(description="Do again what failed in an earlier start of the same command, and nothing else."),
-]
-EngineName = Annotated[
-    Literal["local", "ray"],
-    Flag(transient=True),
-    Field(
-        description="Where `--workers` run: on this machine, or as actors of the Ray cluster that "
-        "RAY_ADDRESS names, whose nodes share the folders of the output and of TMPDIR.",
-    ),
 ]
 SandboxName = Annotated[
     str,
@@ -379,14 +366,6 @@ def open_verifiers(
             if isinstance(verifier, AbstractContextManager):
                 stack.enter_context(verifier)
         yield labelling.VerifierLabeller(verifiers=tuple(opened))
-
-
-def open_engine(name: str, workers: int, loading: Loading = LOADING) -> work.Engine | None:
-    """The engine that does the work; ``None`` = this process."""
-    if name == "ray":
-        on_gpu = loading.device.startswith("cuda") or loading.device_map is not None
-        return work.RayEngine(workers, gpus=float(on_gpu))
-    return work.Processes(workers) if workers > 1 else None
 
 
 def require_checkpoints(names: Sequence[str]) -> None:

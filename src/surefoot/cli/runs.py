@@ -32,8 +32,7 @@ from surefoot.labels import label_scores
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace, Usage, content_id
 from surefoot.scores import TraceRule, require_fit
 from surefoot.segment import cut_trace
-from surefoot.work import Engine, Here, Job, MapResult, Pieces, Progress, Rates, map_resumable
-from surefoot.work.cost import predict_hours
+from surefoot.work import Here, Job, MapResult, Pieces, Processes, Progress, map_resumable
 
 if TYPE_CHECKING:
     from surefoot.evaluation.frame import FirstScreen, Origin
@@ -444,7 +443,8 @@ def map_pieces(
     out: str,
     *,
     policy: PolicySettings | None = None,
-    engine: Engine | None = None,
+    workers: int = 1,
+    in_flight: int = 1,
     by_problem: bool = False,
     token_budget: int | None = None,
     retry_failed: bool = False,
@@ -455,12 +455,12 @@ def map_pieces(
 
     The manifest has these, and those that ``job`` has in addition. A piece of work is ``size`` items, or with
     ``by_problem`` the neighbouring traces of ``size`` problems. With a ``policy`` behind a server it is one
-    item, or the neighbouring traces of one problem, which share rollouts, and many pieces run concurrently
-    unless ``engine`` says otherwise; without a server, ``engine`` does the pieces.
+    item, or the neighbouring traces of one problem, which share rollouts, and many pieces run concurrently;
+    without one, ``in_flight`` pieces run concurrently, or as many as there are ``workers``.
     """
     server = policy is not None and bool(policy.base_url)
-    if policy is not None and server and not isinstance(engine, Here):
-        engine = Here(policy.in_flight)
+    if policy is not None and server:
+        workers, in_flight = 1, policy.in_flight
     job = replace(
         job,
         command=command.path(),
@@ -471,7 +471,7 @@ def map_pieces(
         job,
         Pieces(items, 1 if server else size, by_problem=by_problem or (server and isinstance(items, Joined))),
         out,
-        engine=engine,
+        engine=Processes(workers) if workers > 1 else Here(in_flight),
         token_budget=token_budget,
         retry_failed=retry_failed,
         on_line=on_line,
@@ -501,13 +501,10 @@ def predict_usage(
     )
 
 
-def say_prediction(what: str, usage: Usage, rates: Rates) -> None:
-    """Show the tokens of ``what``, and the hours if the rates were given."""
+def say_prediction(what: str, usage: Usage) -> None:
+    """Show the tokens of ``what``."""
     written = f", at most {usage.completion_tokens:,} written" if usage.completion_tokens else ""
     echo(
         f"{what}: about {usage.prompt_tokens:,} tokens read ({CHARACTERS_PER_TOKEN} characters each)"
         f"{written}, in {usage.calls:,} requests"
     )
-    hours = predict_hours(usage, rates)
-    if hours is not None:
-        echo(f"{hours:,.2f} hours")

@@ -22,7 +22,6 @@ from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, Trace
 from surefoot.segment import segmenter
-from surefoot.work.cost import Rates
 from surefoot.work.jobs import Job, Opened
 
 
@@ -52,10 +51,8 @@ class SampleTraces(Command):
     grading: o.GradingSettings = o.GradingSettings()
     loading: o.Models = Loading()
     workers: o.Workers = 1
-    engine: o.EngineName = "local"
     retry_failed: o.RetryFailed = False
     dry_run: o.DryRun = False
-    rates: o.CostRates = Rates()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -84,7 +81,7 @@ class SampleTraces(Command):
             size,
             self.out,
             policy=self.policy,
-            engine=o.open_engine(self.engine, self.workers, self.loading),
+            workers=self.workers,
             retry_failed=self.retry_failed,
         )
         note(f"{outcome.written} traces written; {outcome.failed} with an error")
@@ -109,7 +106,7 @@ class SampleTraces(Command):
             max_tokens=self.sampling.max_tokens,
             prompts=self.n if alone else 1,
         )
-        say_prediction(f"{self.n * len(problems):,} traces of {len(problems):,} problems", usage, self.rates)
+        say_prediction(f"{self.n * len(problems):,} traces of {len(problems):,} problems", usage)
 
     @contextmanager
     def opened(self) -> Iterator[Opened]:

@@ -24,8 +24,6 @@ from surefoot.policies.devices import Loading
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores
 from surefoot.segment import segmenter
-from surefoot.work import Here
-from surefoot.work.cost import Rates
 from surefoot.work.jobs import Job, Opened
 
 _PIECE = 200
@@ -71,11 +69,9 @@ class Score(Command):
     """Read a trace that is longer than the model's context in windows, each with the task and the latest
     steps; if not given, as the model was trained. `reasons` tell how much was left out."""
     workers: o.Workers = 1
-    engine: o.EngineName = "local"
     allow_uninformative: o.AllowUninformative = False
     retry_failed: o.RetryFailed = False
     dry_run: o.DryRun = False
-    rates: o.CostRates = Rates()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -159,7 +155,7 @@ class Score(Command):
                 items,
                 size,
                 self.out,
-                engine=Here(in_flight),
+                in_flight=in_flight,
                 retry_failed=self.retry_failed,
                 on_line=summary.add,
             )
@@ -171,7 +167,7 @@ class Score(Command):
                 items,
                 _PIECE,
                 self.out,
-                engine=o.open_engine(self.engine, self.workers, self.loading),
+                workers=self.workers,
                 retry_failed=self.retry_failed,
                 on_line=summary.add,
             )
@@ -185,7 +181,7 @@ class Score(Command):
 
         usage = predict_usage(items, text_of, replies=1, max_tokens=0)
         steps = f"{len(items):,} traces; common beginnings are read once, which is not predicted"
-        say_prediction(steps, usage, self.rates)
+        say_prediction(steps, usage)
 
     @contextmanager
     def opened(self) -> Iterator[Opened]:

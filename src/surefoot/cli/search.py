@@ -34,7 +34,7 @@ from surefoot.search.saved_tree import save_tree
 from surefoot.search.spec import search_of
 from surefoot.segment import segmenter
 from surefoot.stats.bootstrap import bootstrap_mean
-from surefoot.work import Here, Job, show_progress
+from surefoot.work import Job, show_progress
 
 _PIECE = 4
 """Problems per piece, as a multiple of those searched at once: the next starts as soon as one ends."""
@@ -195,8 +195,6 @@ class RunSearch(Command):
                 problems,
                 size,
                 self.out,
-                policy=self.policy,
-                engine=Here(),
                 token_budget=self.token_budget,
                 retry_failed=self.retry_failed,
                 progress=bar.pieces,

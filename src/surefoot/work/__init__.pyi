@@ -1,6 +1,3 @@
-from .cost import Rates as Rates
-from .cost import predict_hours as predict_hours
-from .engines import Engine as Engine
 from .engines import Here as Here
 from .engines import Processes as Processes
 from .jobs import Job as Job
@@ -10,6 +7,5 @@ from .jobs import Pieces as Pieces
 from .jobs import WorkerTask as WorkerTask
 from .progress import Progress as Progress
 from .progress import show_progress as show_progress
-from .ray_engine import RayEngine as RayEngine
 from .resumable import MapResult as MapResult
 from .resumable import map_resumable as map_resumable

@@ -12,10 +12,10 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing.util import Finalize
-from typing import Any, Protocol
+from typing import Any
 
 from surefoot.errors import RunError
 from surefoot.work.jobs import Job, PieceDone, Pieces, Worker, WorkerTask, open_worker
@@ -29,27 +29,16 @@ _MAX_DEATHS = 3
 """Number of times that workers may die without finishing a piece in between."""
 
 
-class Engine(Protocol):
-    """Does the pieces of a job."""
-
-    in_flight: int
-    """Requests to one server at once; 1 if the pieces ask no server."""
-
-    def start(self, job: Job[Any], pieces: Pieces[Any]) -> AbstractContextManager[RunPieces]:
-        """Get ready. An engine that works in this process loads the job's models here."""
-        ...
-
-
 class Here:
-    """This process. With ``in_flight`` above 1, so many pieces wait for a server at once, in one event loop;
-    the job's work must then be a coroutine function."""
+    """Does pieces in this process. With ``in_flight`` above 1, so many wait for a server at once, in one
+    event loop; the job's work must then be a coroutine function."""
 
     def __init__(self, in_flight: int = 1) -> None:
         self.in_flight = in_flight
 
     @contextmanager
     def start(self, job: Job[Any], pieces: Pieces[Any]) -> Iterator[RunPieces]:
-        """Open the job; see :class:`Engine`."""
+        """Open the job: its models are loaded here."""
         with open_worker(WorkerTask(job=job, pieces=pieces)) as worker:
             if self.in_flight > 1 and not worker.asks_servers:
                 raise TypeError("work with several pieces in flight must be a coroutine function")
@@ -86,7 +75,8 @@ def _one_by_one(worker: Worker, following: Next) -> Generator[PieceDone]:
 
 
 class Processes:
-    """``workers`` processes of this machine, started with ``spawn``: they share nothing with this one.
+    """Does pieces in ``workers`` processes of this machine, started with ``spawn``: they share nothing with
+    this one.
 
     They live for one job. If a worker dies (out of memory, a kill), the pieces under way are done again.
     Raises ``RunError`` if workers keep dying.
@@ -102,7 +92,7 @@ class Processes:
 
     @contextmanager
     def start(self, job: Job[Any], pieces: Pieces[Any]) -> Iterator[RunPieces]:
-        """See :class:`Engine`; processes start with the first piece."""
+        """Get ready; processes start with the first piece."""
         try:
             yield partial(self._run, WorkerTask(job=job, pieces=pieces, threads=self.threads))
         except BaseException:
@@ -114,7 +104,7 @@ class Processes:
         packed, running, waiting, deaths = pickle.dumps(task), dict[Future[PieceDone], int](), list[int](), 0
         while True:
             pool = self._pool = self._pool or ProcessPoolExecutor(
-                self.workers, multiprocessing.get_context("spawn"), _start_worker
+                self.workers, multiprocessing.get_context("spawn"), _start_worker, (packed,)
             )
             try:
                 while len(running) <= self.workers:  # one piece waits, so that no worker does
@@ -122,7 +112,7 @@ class Processes:
                         waiting.append(number)
                     if not waiting:
                         break
-                    future = pool.submit(_do_packed_piece, packed, waiting[-1])
+                    future = pool.submit(_do_piece, waiting[-1])
                     running[future] = waiting.pop()
                 if not running:
                     return
@@ -158,11 +148,14 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-_current: tuple[object, Worker] | None = None
+_packed = b""
+_worker: Worker | None = None
 _open = ExitStack()
 
 
-def _start_worker() -> None:
+def _start_worker(packed: bytes) -> None:
+    global _packed
+    _packed = packed
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process stops the others
     threading.Thread(target=_end_with_parent, daemon=True).start()
     Finalize(None, _open.close, exitpriority=1)
@@ -176,20 +169,14 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def do_piece_here(key: object, load: Callable[[], WorkerTask], number: int) -> PieceDone:
-    """Do one piece in a worker process, which keeps the job with this ``key`` open for the next piece."""
-    global _current
-    if _current is None or _current[0] != key:
-        _current = None
-        _open.close()
-        task = load()
+def _do_piece(number: int) -> PieceDone:
+    """Do one piece in a worker process, which opens the job for the first one: its error is then a result."""
+    global _worker
+    if _worker is None:
+        task: WorkerTask = pickle.loads(_packed)  # noqa: S301 - from our own parent
         os.environ["OMP_NUM_THREADS"] = str(task.threads)
         if torch := sys.modules.get("torch"):  # imported with the job, so it did not see the variable
             torch.set_num_threads(task.threads)
         os.chdir(task.directory)
-        _current = key, _open.enter_context(open_worker(task))
-    return _current[1].do(number)
-
-
-def _do_packed_piece(packed: bytes, number: int) -> PieceDone:
-    return do_piece_here(packed, lambda: pickle.loads(packed), number)  # noqa: S301 - from our own parent
+        _worker = _open.enter_context(open_worker(task))
+    return _worker.do(number)

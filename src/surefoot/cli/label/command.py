@@ -25,7 +25,6 @@ from surefoot.protocols import Policy, Sampling
 from surefoot.records import Record
 from surefoot.spec import dashed, parse_method
 from surefoot.work import Job, MapResult
-from surefoot.work.cost import Rates
 
 R = TypeVar("R", bound=Record)
 
@@ -131,9 +130,7 @@ class Label(Command):
     allow_uninformative: o.AllowUninformative = False
     retry_failed: o.RetryFailed = False
     dry_run: o.DryRun = False
-    rates: o.CostRates = Rates()
     workers: o.Workers = 1
-    engine: o.EngineName = "local"
 
     @cached_property
     def chosen(self) -> Method:
@@ -177,7 +174,7 @@ class Label(Command):
         by_problem: bool = False,
         on_line: Callable[[bytes], object] | None = None,
     ) -> MapResult:
-        """``map_pieces`` with the command's engine, budget and output."""
+        """``map_pieces`` with the command's workers, budget and output."""
         return map_pieces(
             self,
             job,
@@ -185,7 +182,7 @@ class Label(Command):
             size,
             out or self.out,
             policy=self.policy,
-            engine=o.open_engine(self.engine, self.workers, self.loading),
+            workers=self.workers,
             token_budget=self.token_budget,
             retry_failed=self.retry_failed,
             by_problem=by_problem,

@@ -35,17 +35,15 @@ from surefoot.records import Problem, Record, StepLabel, StepPair, Trace, Usage
 from surefoot.sandbox import open_sandbox
 from surefoot.segment import segmenter
 from surefoot.work import Job
-from surefoot.work.cost import Rates
 from surefoot.work.jobs import Opened
 
 if TYPE_CHECKING:
     from surefoot.cli.label.command import Label
 
-_ASK = ("loading", "seed", "token_budget", "retry_failed", "dry_run", "rates")
+_ASK = ("loading", "seed", "token_budget", "retry_failed", "dry_run")
 """Options of methods that ask a language model."""
 _ROLL_OUT = ("prompt", "sampling", "grading", "allow_uninformative", *_ASK)
 _ANSWER = ("sampling.temperature", "sampling.top_p", "sampling.max_tokens", *_ASK)
-_PROCESSES = ("workers", "engine")
 
 
 def open_prover(label: Label, *, continues: bool = True) -> Policy:
@@ -81,7 +79,7 @@ def say_rollouts(
         completion_tokens=round(prefixes * rollouts * half),
         calls=prefixes,
     )
-    say_prediction(f"at most {prefixes:,} prefixes of {rollouts} rollouts each", usage, label.rates)
+    say_prediction(f"at most {prefixes:,} prefixes of {rollouts} rollouts each", usage)
 
 
 class MonteCarlo(MonteCarloSettings, Method):
@@ -93,7 +91,7 @@ class MonteCarlo(MonteCarloSettings, Method):
     """
 
     needs = ("problems", "policy")
-    takes = (*_ROLL_OUT, "sandbox", *_PROCESSES)
+    takes = (*_ROLL_OUT, "sandbox", "workers")
     role = "policy"
     grader: Literal["answer", "tests"] = "answer"
     """What decides on a completion: the reference answer, or the hidden tests of a program, which run in a
@@ -298,11 +296,10 @@ def say_reviews(
     *,
     replies: int,
     max_tokens: int,
-    rates: Rates,
 ) -> None:
     """Show the predicted cost of ``replies`` to each prompt."""
     usage = predict_usage(items, text_of, replies=replies, max_tokens=max_tokens)
-    say_prediction(f"{len(items):,} traces, {replies} {what} each", usage, rates)
+    say_prediction(f"{len(items):,} traces, {replies} {what} each", usage)
 
 
 class JudgeLabels(Method):
@@ -313,7 +310,7 @@ class JudgeLabels(Method):
     """
 
     needs = ("problems", "policy")
-    takes = ("rules", "specification", "allow_uninformative", *_ANSWER, *_PROCESSES)
+    takes = ("rules", "specification", "allow_uninformative", *_ANSWER, "workers")
     role = "automated judge"
     mode: JudgeMode = "per-step"
     """Ask for a verdict on each step, or for the first error alone."""
@@ -360,7 +357,6 @@ class JudgeLabels(Method):
             "verdicts",
             replies=self.votes,
             max_tokens=label.sampled.max_tokens,
-            rates=label.rates,
         )
 
     @contextmanager
@@ -409,7 +405,7 @@ class JudgeScores(Method):
     """
 
     needs = ("problems", "policy")
-    takes = (*_ANSWER, *_PROCESSES)
+    takes = (*_ANSWER, "workers")
     role = "automated judge"
     size = 4
     by_problem = True
@@ -455,7 +451,7 @@ class JudgeScores(Method):
         most = label.sampled.max_tokens
         usage = predict_usage(prompts, text_of, replies=self.repeats, max_tokens=most)
         what = f"{questions:,} questions by {len(rubric.criteria)} criteria, {self.repeats} replies each"
-        say_prediction(what, usage, label.rates)
+        say_prediction(what, usage)
 
     @contextmanager
     def open(self, label: Label) -> Iterator[Opened]:
@@ -501,7 +497,6 @@ class Critiques(Method):
             "critiques",
             replies=self.chains,
             max_tokens=label.sampled.max_tokens,
-            rates=label.rates,
         )
 
     def run(self, label: Label) -> None:

@@ -38,7 +38,7 @@ class Verify(Method):
     check stay unlabelled, with a reason.
     """
 
-    takes = ("tool_policy", "sandbox", "workers", "engine")
+    takes = ("tool_policy", "sandbox", "workers")
     size = 500
     rules: tuple[str, ...] = Field(min_length=1)
     """`compile`, `equations`, `execution-trace`, `gold-calls`, `lab`, `lean`, `python-tests`, `rocq`,
