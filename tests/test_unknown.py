@@ -34,7 +34,7 @@ CONSUMERS = {
     "labelling/behaviour.py": "test_a_candidate_that_breaks_its_tests_has_failed",
     "labelling/consensus.py": "test_an_abstention_is_never_a_vote_for_a_step",
     "labelling/rollouts.py": "test_an_answer_that_breaks_its_comparison_is_wrong",
-    "labelling/verifiers/execution_trace.py": "test_a_candidate_that_breaks_its_tests_has_failed",
+    "labelling/verifiers/repairs.py": "test_a_candidate_that_breaks_its_tests_has_failed",
     "labelling/verifiers/programs.py": "test_a_candidate_that_breaks_its_tests_has_failed",
     "policies/episodes.py": "test_an_answer_that_breaks_its_comparison_is_wrong",
     "rl/credit.py": "test_no_reward_is_no_better_than_failing",

@@ -30,11 +30,9 @@ from surefoot.labelling import (
     ToolCallVerifier,
     VerifierLabeller,
     call_results,
-    progress_labels,
-    start_values,
 )
 from surefoot.policies import TransformersPolicy, sample_runs
-from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
+from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import Problem, StepLabel
 from surefoot.stats import Interval, StepFacts, bootstrap_seeds, bootstrap_totals, step_facts
 
@@ -121,14 +119,8 @@ def label_sources(runs: Runs, rollouts: Sequence[int]) -> dict[str, tuple[Bad, f
         labels = monte_carlo(runs.items, k)
         seconds = time.perf_counter() - started
         cost = sum(label.evidence.usage.tokens for row in labels for label in row) / steps
-        of_traces = [
-            LabelledTrace(problem=item.problem, trace=item.trace, labels=tuple(row))
-            for item, row in zip(runs.items, labels, strict=True)
-        ]
-        progress = progress_labels(of_traces, start=start_values(traces))
         hard = [[label.value == 0 for label in row] for row in labels]
         found[f"mc_hard_{k}"] = (hard, cost, 1000 * seconds / steps)
-        found[f"mc_progress_{k}"] = (bad_steps(progress), cost, 1000 * seconds / steps)
     return found
 
 

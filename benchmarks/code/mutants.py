@@ -29,7 +29,7 @@ TRAINING_PROBLEMS = 500
 MUTANTS = 2
 """Of each problem of HumanEval; of those of MBPP one more."""
 CONFIRMED = slice(500, 660)
-"""Problems of MBPP that ``execution-trace`` was not tuned on."""
+"""Problems of MBPP that ``repair`` was not tuned on."""
 FAILURES = 8
 """Failing samples of each task."""
 
@@ -154,8 +154,8 @@ def real_failure_figures(
 
 
 def named_by_trace(items: Sequence[ProblemTrace]) -> list[int | None]:
-    """The first step that ``execution-trace`` calls wrong."""
-    verifier = open_verifier("execution-trace")
+    """The first step that ``repair`` calls wrong."""
+    verifier = open_verifier("repair")
     with verifier if isinstance(verifier, AbstractContextManager) else nullcontext():
         rows = verifier.verify(items)
     return [next((at for at, verdict in enumerate(row) if verdict.value == -1), None) for row in rows]

@@ -693,29 +693,18 @@ def _identity(message: Message) -> dict[str, Any]:
     return always | message.model_dump(exclude=set(always), exclude_defaults=True)
 
 
-EventKind = Literal["line", "return", "exception"]
-
-
 class Execution(FrozenModel):
-    """Why a program fails: the evidence of a label by ``execution-trace``.
+    """Why a program fails: the evidence of a label by the verifier ``repair``.
 
-    The program controls this output and could have forged it, so treat it as untrusted text.
+    The program controls a part of this text, so treat it as untrusted.
     """
 
     repair: Annotated[str, Field(max_length=4_000)] | None = None
     """The change with which all tests pass, as lines of a unified diff."""
     test: ShortText | None = None
-    """Name of the hidden test whose call is shown."""
-    call: ShortText | None = None
-    """The first call whose result differs from the reference's."""
+    """The first hidden test that fails."""
     result: ShortText | None = None
-    """``None`` if the call raised or was cut off."""
-    expected: ShortText | None = None
-    """The reference's result."""
-    raised: ShortText | None = None
-    """The exception of the call, or why the program could not be loaded."""
-    line: int | None = None
-    """The line that kept it from loading, of :class:`surefoot.labelling.verifiers.programs.TraceProgram`."""
+    """How it ended, such as ``raised: IndexError: list index out of range``."""
 
 
 ExecutionField = Annotated[
@@ -742,7 +731,7 @@ class Evidence(BaseModel):
     message: str | None = None
     """The verifier's reason or the judge's text."""
     execution: ExecutionField = None
-    """The run of a program, on the step that it blames, otherwise on the last step."""
+    """Why a program fails, on the step that is blamed, otherwise on the last step."""
     clause: str | None = None
     """Id of the clause of a specification that the step cites."""
 

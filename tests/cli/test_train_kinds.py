@@ -121,23 +121,6 @@ def test_without_a_start_first_steps_have_no_advantage(files, lab_items, tmp_pat
     assert "12 without a value: no value of the problem itself" in ended.err
 
 
-def test_relative_progress_is_the_ratio_of_the_provers_values(files, lab_items, tmp_path):
-    words = ("label", files / "t.jsonl", "progress:threshold=0.7", "--problems", files / "p.jsonl")
-    given = ("--labels", files / "v.jsonl", "--traces", files / "t.jsonl")
-    ended = good(*words, *given, "--out", tmp_path / "r.jsonl")
-    labels = read(tmp_path / "r.jsonl", StepLabel)
-    start = start_values([item.trace for item in lab_items])
-    expected = []
-    for item in lab_items:
-        shares = [SUCCESSES[s % len(SUCCESSES)] / 8 for s in range(len(item.trace.steps))]
-        for step, (before, after) in enumerate(pairwise([start[item.problem.id], *shares])):
-            failed = 0.0 in shares[: step + 1]
-            expected.append(1.0 if not failed and after >= 0.7 * before else -1.0)
-    assert [label.value for label in labels] == expected
-    assert {label.kind for label in labels} == {"correctness"}
-    assert f"{len(labels)} labels written" in ended.err
-
-
 def test_labels_that_give_no_advantage_are_refused_or_counted(files, tmp_path):
     words = ("label", files / "t.jsonl", "advantage", "--problems", files / "p.jsonl")
     assert "lacks labels of kind 'value'" in refused(*words, "--labels", files / "gold.jsonl")

@@ -11,8 +11,8 @@ from command_line import good, refused
 from counting_server import CountingServer, is_probe
 from openai_server import Body, OpenAIServer, Reply, chat, serve
 
-from surefoot.io import read_records, write_records
-from surefoot.records import Problem, StepLabel, Trace
+from surefoot.io import write_records
+from surefoot.records import Problem, Trace
 
 RIGHT = "3 + 4 = 7\n7 + 1 = 8\nThe answer is 8."
 WRONG = "3 + 4 = 9\n9 + 1 = 10\nThe answer is 10."
@@ -29,26 +29,17 @@ def files(tmp_path: Path) -> tuple[object, ...]:
 
 
 def answer(body: Body) -> Reply:
-    """Solves the problem correctly; goes on with a beginning only if the user's message quotes it."""
+    """Solves the problem from scratch, whatever beginning the request has."""
     if is_probe(body):
         return CountingServer(beginning="ignore")(body)
-    last = [message for message in body["messages"] if message["role"] == "user"][-1]["content"]
-    begun = re.search(r"^\d.*", last, re.S | re.M)
-    if not begun:
-        return Reply(payload=chat([RIGHT], prompt_tokens=20))
-    text = WRONG if begun[0].startswith(WRONG[:9]) else RIGHT
-    whole = body["seed"] % 3 == 0  # some replies repeat the beginning
-    return Reply(payload=chat([text if whole else text[len(begun[0]) :]], prompt_tokens=40))
+    return Reply(payload=chat([RIGHT], prompt_tokens=20))
 
 
-def label(
-    server: OpenAIServer, files: tuple[object, ...], *words: object, prefix_in: str = "answer"
-) -> tuple[object, ...]:
+def label(server: OpenAIServer, files: tuple[object, ...], *words: object) -> tuple[object, ...]:
     server.probe = None
     server.models = [{"id": "m"}]
     policy = ("--policy=m", f"--base-url={server.url}", "--chat", "--template={problem}")
-    method = f"mc:rollouts=4,own-outcome=never,prefix-in={prefix_in}"
-    return ("label", *files, method, *policy, *words)
+    return ("label", *files, "mc:rollouts=4,own-outcome=never", *policy, *words)
 
 
 def test_it_is_refused_before_any_label_is_written(files, tmp_path):
@@ -56,17 +47,8 @@ def test_it_is_refused_before_any_label_is_written(files, tmp_path):
         says = refused(*label(server, files, "--out", tmp_path / "l.jsonl"))
         assert all(map(is_probe, server.bodies))
     assert re.search(r"cannot continue the beginning of an answer \(the prompt has 24 tokens without", says)
-    assert says.endswith("use mc:prefix-in=user-turn, or judge")
+    assert says.endswith("use judge, or a server that continues")
     assert not list(tmp_path.glob("l.jsonl*"))
-
-
-def test_the_alternative_labels_by_what_follows_the_steps(files, tmp_path):
-    with serve(answer) as server:
-        good(*label(server, files, "--out", tmp_path / "l.jsonl", prefix_in="user-turn"))
-        assert {message["role"] for body in server.bodies for message in body["messages"]} == {"user"}
-    labels = list(read_records(tmp_path / "l.jsonl", StepLabel))
-    assert [made.value for made in labels] == [1, 1, 1, 0, 0, 0]
-    assert {made.source for made in labels} == {"monte-carlo-soft-user-turn"}
 
 
 def test_the_manifest_says_what_the_server_can_do(files, tmp_path):

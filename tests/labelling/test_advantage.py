@@ -1,12 +1,11 @@
 import math
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.errors import LabelError
-from surefoot.labelling.advantage import advantage_labels, progress_labels, start_values
+from surefoot.labelling.advantage import advantage_labels, start_values
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, Problem, Step, StepLabel, Trace
 from surefoot.scores import best_of_k
@@ -133,45 +132,3 @@ def test_start_values_are_success_rates_of_judged_traces():
         for number, (problem, outcome) in enumerate([("a", True), ("a", False), ("a", None), ("b", None)])
     ]
     assert start_values(traces) == {"a": 0.5}
-
-
-def progress(values, start, threshold=0.8):
-    [labels] = progress_labels(
-        [labelled(values)], start={} if start is None else {PROBLEM.id: start}, threshold=threshold
-    )
-    assert {label.kind for label in labels} == {"correctness"}
-    return [label.value for label in labels]
-
-
-def test_relative_progress_by_hand():
-    # ratios 1.8, 0.667 (a hard label would call it good), 0.833, and nothing after the first zero
-    assert progress([0.9, 0.6, 0.5, 0.0, 0.25], 0.5) == [1, -1, 1, -1, -1]
-    assert progress([0.4, 0.4], 0.5) == [1, 1], "0.8 itself is good"
-    assert progress([0.4], 0.5, threshold=1.0) == [-1]
-    assert progress([0.1, 0.0], 0.0) == [1, -1], "from a rate of 0 any success is progress"
-    assert progress([0.0, 0.0], 0.0) == [-1, -1]
-
-
-def test_relative_progress_needs_both_values():
-    assert progress([0.9, None, 0.5, 0.5], None) == [None, None, None, 1]
-    assert progress([0.0, None], None) == [-1, -1], "a value of 0 needs no ratio"
-    [labels] = progress_labels([labelled([0.9, None, 0.5], trials=10)], start={})
-    assert [label.reason for label in labels] == [
-        "no value of the problem itself ('start')",
-        "no value after the step: server gone",
-        "no value before the step",
-    ]
-    assert (labels[0].source, labels[0].evidence.successes) == ("relative-progress of mc", 9)
-    with pytest.raises(ValueError, match="'threshold'"):
-        progress_labels([], start={}, threshold=0.0)
-
-
-@given(st.lists(st.integers(0, 20), min_size=1, max_size=8), st.integers(0, 20), st.integers(1, 20))
-def test_relative_progress_follows_its_definition_exactly(counts, start, threshold):
-    expected, failed = [], False
-    for before, after in pairwise([start, *counts]):
-        failed = failed or after == 0
-        # after / before >= threshold / 10, in whole numbers; from 0 anything is progress
-        expected.append(1.0 if not failed and 10 * after >= threshold * before else -1.0)
-    found = progress([count / 20 for count in counts], start / 20, threshold / 10)
-    assert found == expected

@@ -1,4 +1,4 @@
-"""A program that fails, with the label that a run beside the reference's gave it."""
+"""A program that fails, with the labels of the verifier ``repair``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REFERENCE = """\
 
 
 def failing_program(wrong: str = "result -= number") -> tuple[Problem, Trace, list[StepLabel]]:
-    """The loop subtracts, in step 4; its label has the repair, and a call that raised."""
+    """The loop subtracts, in step 4; its label has the repair, and a test that raised."""
     hidden = {"name": "assert 1", "code": "assert total([1, 2, 3], 1) == 5", "visibility": "hidden"}
     task = {"entry_point": "total", "prompt": PROMPT, "reference": REFERENCE, "tests": [hidden]}
     problem = Problem(id="total", text=PROMPT, meta={"code": task})
@@ -26,10 +26,8 @@ def failing_program(wrong: str = "result -= number") -> tuple[Problem, Trace, li
     )
     execution = Execution(
         repair="-            result -= number\n+            result += number",
-        test="assert 1",
-        call="total('<script>alert(1)</script>', 0)",
-        raised="TypeError: <script>alert(1)</script>",
-        expected="0",
+        test="assert total('<script>alert(1)</script>', 0) == 0",
+        result="raised: TypeError: <script>alert(1)</script>",
     )
     labels = [
         StepLabel(
@@ -37,7 +35,7 @@ def failing_program(wrong: str = "result -= number") -> tuple[Problem, Trace, li
             step=step,
             kind="correctness",
             value=-1 if step == 3 else 1,
-            source="execution-trace",
+            source="repair",
             evidence=Evidence(execution=execution if step == 3 else None),
         )
         for step in range(4)

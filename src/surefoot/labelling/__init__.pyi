@@ -1,5 +1,4 @@
 from .advantage import advantage_labels as advantage_labels
-from .advantage import progress_labels as progress_labels
 from .advantage import start_values as start_values
 from .behaviour import Behaviour as Behaviour
 from .behaviour import literal_calls as literal_calls

@@ -12,13 +12,7 @@ from typing import Literal
 
 from surefoot.answers import ProblemGrader
 from surefoot.batching import Batcher
-from surefoot.labelling.rollouts import (
-    PrefixIn,
-    PrefixRollouts,
-    RolloutRule,
-    RolloutSampler,
-    require_rollable,
-)
+from surefoot.labelling.rollouts import PrefixRollouts, RolloutRule, RolloutSampler, require_rollable
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import SOLUTION_CHANNELS, Policy, ProblemTrace, Sampling
@@ -38,9 +32,6 @@ class MonteCarloSettings(RolloutRule):
     """Label of steps after the first error: none, or 0 (`wrong`)."""
     own_outcome: Literal["same-policy", "always", "never"] = "same-policy"
     """Count a trace's outcome as a rollout of its prefixes: if the policy wrote it, always or never."""
-    prefix_in: PrefixIn = "answer"
-    """Where a request has the prefix: in the answer, which the server continues, or in the user's turn, for
-    servers that cannot continue one (needs a chat format; noisier)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +51,6 @@ class MonteCarloLabeller:
     Prefixes that several traces share are rolled out once, and a rollout that passes through a later prefix
     also counts there. The end of a finished trace is not rolled out, because its outcome is known. Evidence:
     successes, trials, Wilson interval, and the cost of the label; a label that reuses rollouts costs nothing.
-
-    With ``prefix_in="user-turn"`` the policy knows that the quoted words are not its own and may correct
-    them, so values after an error are too high. Replies that repeat the prefix lose it, and those that start
-    the solution again are not counted. The labels' source ends with ``-user-turn``.
 
     Traces that cannot share rollouts are labelled concurrently: a server always has requests, and a policy in
     this process gets the requests of all traces in one batch. The labels are the same in both cases.
@@ -104,7 +91,6 @@ class MonteCarloLabeller:
             prompt=self.prompt,
             sampling=self.sampling,
             seed=self.seed,
-            prefix_in=self.settings.prefix_in,
         )
         outcomes = await rollouts.outcomes([item.trace for item in items])
         progress = [
@@ -191,7 +177,6 @@ class _TraceProgress:
         charged: set[int],
     ) -> StepLabel:
         rule, (last_good, first_bad) = self.labeller.settings, bounds
-        quoted = rule.prefix_in == "user-turn"
         value: float | None = None
         reason: str | None = None
         message: str | None = None
@@ -225,7 +210,7 @@ class _TraceProgress:
             kind="value",
             value=value,
             reason=reason,
-            source=f"monte-carlo-{rule.estimate}{'-user-turn' if quoted else ''}",
+            source=f"monte-carlo-{rule.estimate}",
             evidence=Evidence(
                 successes=successes,
                 trials=trials,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Self
 
@@ -137,19 +137,6 @@ class RolloutRule(FrozenModel):
         return successes * success + (trials - successes) * failure
 
 
-PrefixIn = Literal["answer", "user-turn"]
-"""Where a request has the prefix: as the beginning of the answer, or quoted in the user's message."""
-
-USER_TURN = """\
-
-
-The solution so far follows. Continue it from its end to the final answer, without repeating, judging or
-correcting it.
-
-{prefix}"""
-"""Follows the problem in the user's message, for servers that cannot continue the beginning of an answer."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class GradedCompletion:
     """One completion of a prefix and its outcome; ``None`` = no answer of its round could be compared."""
@@ -222,7 +209,6 @@ class RolloutSampler:
     prompt: PromptFormat
     sampling: Sampling
     seed: int
-    prefix_in: PrefixIn = "answer"
     _tallies: dict[str, PrefixRollouts] = field(default_factory=dict)
 
     def tally(self, prefix: str) -> PrefixRollouts:
@@ -257,7 +243,7 @@ class RolloutSampler:
                 tally.error = result.error
                 if not result.completions and result.error is None:
                     tally.error = "policy: no completion arrived"
-                completions += [(tally, self._new_text(tally, reply)) for reply in result.completions]
+                completions += [(tally, reply) for reply in result.completions]
             grades = await self.grader.grade_problem(
                 self.problem,
                 [
@@ -271,7 +257,6 @@ class RolloutSampler:
             for (tally, completion), grade in zip(completions, grades, strict=True):
                 # where others can be compared, an answer that cannot counts as a wrong one
                 outcome = grade.outcome is True if comparable else None
-                outcome = None if self._starts_again(tally, completion) else outcome
                 tally.rollouts.append(GradedCompletion(completion=completion, outcome=outcome))
                 self._lend(tally, tally.prefix + completion.text, outcome, rule.borrowed)
 
@@ -286,34 +271,15 @@ class RolloutSampler:
             if len(lender.prefix) < len(prefix) < len(text):
                 self._tallies[prefix].borrow(outcome, borrowed)
 
-    def _new_text(self, tally: PrefixRollouts, reply: Completion) -> Completion:
-        """A reply without the repeated prefix, which only one in the user's turn leads to."""
-        if self.prefix_in == "answer" or not reply.text.startswith(tally.prefix):
-            return reply
-        return replace(reply, text=reply.text[len(tally.prefix) :])
-
-    def _starts_again(self, tally: PrefixRollouts, reply: Completion) -> bool:
-        """Whether a reply begins as the prefix does: a new solution, which says nothing of the prefix."""
-        first = tally.prefix.lstrip().partition("\n")[0].rstrip()
-        return self.prefix_in == "user-turn" and bool(first) and reply.text.lstrip().startswith(first)
-
     def _request(self, tally: PrefixRollouts, count: int) -> SampleRequest:
-        quoted = self.prefix_in == "user-turn"
         return SampleRequest(
-            prompt=self._with_prefix(tally.prefix) if quoted else self._prompt,
-            prefix="" if quoted else tally.prefix,
+            prompt=self._prompt,
+            prefix=tally.prefix,
             n=count,
             first=tally.start + len(tally.rollouts),
             seed=self.seed,
             sampling=self.sampling,
         )
-
-    def _with_prefix(self, prefix: str) -> tuple[Message, ...]:
-        if isinstance(self._prompt, str):
-            raise LabelError("a prefix in the user's turn needs a prompt format with chat")
-        *messages, user = self._prompt
-        content = (user.content or "").rstrip() + USER_TURN.replace("{prefix}", prefix)
-        return (*messages, user.model_copy(update={"content": content}))
 
     @cached_property
     def _prompt(self) -> str | tuple[Message, ...]:

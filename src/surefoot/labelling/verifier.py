@@ -86,11 +86,11 @@ VERIFIERS: Mapping[str, str] = MappingProxyType(
     {
         "compile": "surefoot.labelling.verifiers.programs:CompileVerifier",
         "equations": "surefoot.labelling.verifiers.equations.verifier:EquationVerifier",
-        "execution-trace": "surefoot.labelling.verifiers.execution_trace:ExecutionTraceVerifier",
         "gold-calls": "surefoot.labelling.verifiers.gold_calls:GoldCallVerifier",
         "lab": "surefoot.lab.world:LabVerifier",
         "python-tests": "surefoot.labelling.verifiers.programs:PythonTestsVerifier",
         "lean": "surefoot.labelling.verifiers.proofs:LeanVerifier",
+        "repair": "surefoot.labelling.verifiers.repairs:RepairVerifier",
         "rocq": "surefoot.labelling.verifiers.proofs:RocqVerifier",
         "state-replay": "surefoot.labelling.verifiers.state_replay:StateReplayVerifier",
         "tool-calls": "surefoot.labelling.verifiers.tool_calls:ToolCallVerifier",

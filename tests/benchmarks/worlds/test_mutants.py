@@ -7,7 +7,7 @@ import pytest
 from benchmarks.worlds.mutants import MutantReport, labelled_mutants, mutants
 from surefoot import Problem
 from surefoot.errors import LabelError, SandboxError
-from surefoot.labelling.verifiers.execution_trace import ExecutionTraceVerifier
+from surefoot.labelling.verifiers.repairs import RepairVerifier
 from surefoot.protocols import ProblemTrace
 from surefoot.sandbox import open_sandbox
 
@@ -81,7 +81,7 @@ def test_labels_and_traces_agree_and_equivalent_mutants_are_dropped(sandbox):
     assert len(items) + report.dropped["equivalent as far as the tests tell"] == len(
         list(mutants(PROMPT, REFERENCE))
     )
-    verdicts = ExecutionTraceVerifier(sandbox).verify(
+    verdicts = RepairVerifier(sandbox).verify(
         [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
     )
     for item, row in zip(items, verdicts, strict=True):

@@ -31,12 +31,12 @@ def page(found: Inspection) -> str:
     return f"{found.base}/run?id={quote(trace.id)}"
 
 
-def test_the_repair_and_a_failing_call_stand_above_the_program(found: Inspection, page: str) -> None:
+def test_the_repair_and_a_failing_test_stand_above_the_program(found: Inspection, page: str) -> None:
     program = found.viewer.json(page.replace("/run?", "/run.json?"))["program"]
     assert program["why"]["repair"].split() == ["-", "result", "-=", "number", "+", "result", "+=", "number"]
     html = found.viewer.get(page).text
     assert "With this change all tests pass" in html
-    assert "raised TypeError: &lt;script&gt;" in html
+    assert "raised: TypeError: &lt;script&gt;" in html
     assert SCRIPT not in html
     assert "<script>alert" not in html
     assert html.count('<span class="bp">') + html.count('<span class="k">') >= 2  # highlighted
@@ -55,7 +55,11 @@ def test_hidden_tests_and_the_reference_are_for_viewers_and_administrators(
 
 @pytest.mark.parametrize(
     "execution",
-    [{"call": "f(\u202e)", "repair": "+\u202e"}, {"raised": "SyntaxError: \u202e", "line": -5}, {}],
+    [
+        {"test": "f(\u202e)", "repair": "+\u202e"},
+        {"result": "load_error: \u202e", "test": "f()"},
+        {"test": "\u202e"},
+    ],
 )
 def test_a_run_that_somebody_made_up_has_a_page(tmp_path: Path, execution: dict[str, object]) -> None:
     made = open_inspection(tmp_path)

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from surefoot.cli import options as o
 from surefoot.cli.label.method import Method
 from surefoot.cli.label.models import Critiques, JudgeLabels, JudgeScores, MonteCarlo, Tree
-from surefoot.cli.label.rules import Advantage, ConsensusLabels, ExpertLabels, RelativeProgress, Verify
+from surefoot.cli.label.rules import Advantage, ConsensusLabels, ExpertLabels, Verify
 from surefoot.cli.parser import FILE_ENDINGS
 from surefoot.cli.runs import map_pieces
 from surefoot.cli.settings import Command, Flag
@@ -38,7 +38,6 @@ METHODS: Mapping[str, type[Method]] = MappingProxyType(
         "expert": ExpertLabels,
         "consensus": ConsensusLabels,
         "advantage": Advantage,
-        "progress": RelativeProgress,
         "critiques": Critiques,
     }
 )
@@ -104,11 +103,11 @@ class Label(Command):
     problems: o.Problems = ""
     out: o.Out = "-"
     traces: Annotated[str, o.INPUT] = ""
-    """More traces: for `expert` the experts'; for `tree` those that seed the trees; for `advantage` and
-    `progress` plain samples of the labels' policy, whose success rate is the value before the first step."""
+    """More traces: for `expert` the experts'; for `tree` those that seed the trees; for `advantage`
+    plain samples of the labels' policy, whose success rate is the value before the first step."""
     labels: Annotated[tuple[str, ...], o.INPUT] = ()
-    """File of step labels, `NAME=FILE` if there are several: for `advantage` and `progress` the values, for
-    `consensus` two sources or more."""
+    """File of step labels, `NAME=FILE` if there are several: for `advantage` the values, for `consensus`
+    two sources or more."""
     rules: Annotated[Path | None, o.INPUT] = None
     """Text file: a policy or specification that `judge` judges by."""
     specification: Annotated[str, Flag(transient=True, file=True)] = ""

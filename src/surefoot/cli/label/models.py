@@ -46,18 +46,15 @@ _ROLL_OUT = ("prompt", "sampling", "grading", "allow_uninformative", *_ASK)
 _ANSWER = ("sampling.temperature", "sampling.top_p", "sampling.max_tokens", *_ASK)
 
 
-def open_prover(label: Label, *, continues: bool = True) -> Policy:
+def open_prover(label: Label) -> Policy:
     """The policy that completes prefixes.
 
     Raises ``PolicyError`` for a server that answers from scratch: its labels would mean nothing.
     """
     policy = label.open_policy(chat=label.prompt.chat)
-    if continues:
-        alternative = "mc:prefix-in=user-turn" if label.prompt.chat else "--chat"
-        # without a chat template, only a prompt that is visibly put into one is a reason to refuse
-        label.policy.check(
-            policy, "continuation", f"use {alternative}, or judge", accept_unknown=not label.prompt.chat
-        )
+    fix = "use judge, or a server that continues" if label.prompt.chat else "use --chat, or judge"
+    # without a chat template, only a prompt that is visibly put into one is a reason to refuse
+    label.policy.check(policy, "continuation", fix, accept_unknown=not label.prompt.chat)
     return policy
 
 
@@ -104,9 +101,6 @@ class MonteCarlo(MonteCarloSettings, Method):
         if self.environment is not None and settings != ("soft", "every", "answer", False):
             raise ValueError("environment needs estimate=soft, order=every, grader=answer and no 'dry_run'")
         o.check_agent(self.environment, label.policy)
-        solutions = self.environment is None and label.prompt.chat
-        if self.prefix_in == "user-turn" and not solutions:
-            raise ValueError("prefix-in=user-turn needs 'chat', and is for solutions, not agent runs")
         if label.sandbox != "bubblewrap" and self.grader != "tests":
             raise ValueError("'sandbox' is where grader=tests runs programs; grader=answer runs none")
 
@@ -151,7 +145,7 @@ class MonteCarlo(MonteCarloSettings, Method):
             yield work_of(runs, policy)
             return
         with self._grader(label) as grader:
-            policy = open_prover(label, continues=self.prefix_in == "answer")
+            policy = open_prover(label)
             labeller = labelling.MonteCarloLabeller(
                 policy=policy,
                 grader=grader,

@@ -1,4 +1,4 @@
-"""``verify``, ``expert``, ``consensus``, ``advantage`` and ``progress``: labels by rule."""
+"""``verify``, ``expert``, ``consensus`` and ``advantage``: labels by rule."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Verify(Method):
     takes = ("tool_policy", "sandbox", "workers")
     size = 500
     rules: tuple[str, ...] = Field(min_length=1)
-    """`compile`, `equations`, `execution-trace`, `gold-calls`, `lab`, `lean`, `python-tests`, `rocq`,
-    `state-replay`, `tool-calls`, `visible-tests` or `module:Class`; the lowest verdict counts."""
+    """`compile`, `equations`, `gold-calls`, `lab`, `lean`, `python-tests`, `repair`, `rocq`, `state-replay`,
+    `tool-calls`, `visible-tests` or `module:Class`; the lowest verdict counts."""
     tool_rules: tuple[ToolRule, ...] = TOOL_RULES
     """Rules of `tool-calls`; a step that breaks one is -1."""
     environment: o.EnvironmentName = None
@@ -159,16 +159,19 @@ class ConsensusLabels(ConsensusSettings, Method):
             tally.require_information()
 
 
-class ValueMethod(Method):
-    """Labels that are computed from value labels."""
+class Advantage(Method):
+    """By the change in the chance of success: its value after a step less that before it.
+
+    A prover that takes the best of K samples costs nothing more: its values are 1 - (1 - value)^K (Setlur et
+    al., arXiv 2410.08146). Without `--traces` the first step of a trace stays unlabelled. Do not give samples
+    that were chosen by outcome, since their success rate differs.
+    """
 
     needs = ("problems", "labels")
     takes = ("traces", "allow_uninformative")
     size = 1000
-
-    def labels_of(self, items: Sequence[LabelledTrace], rates: Mapping[str, float]) -> list[list[StepLabel]]:
-        """Labels from the values of ``items``, and from the problems' success rates."""
-        raise NotImplementedError
+    best_of: int = Field(default=1, ge=1)
+    """Prover: the best of this many samples of the labels' policy."""
 
     def check(self, label: Label) -> None:
         if len(label.labels) != 1:
@@ -190,36 +193,8 @@ class ValueMethod(Method):
         rates = lb.start_values(read_table(label.traces, Trace)) if label.traces else {}
         if label.traces:
             note(f"success rates of {len(rates)} problems from {label.traces}")
-        yield Opened(work=lambda items: chain.from_iterable(self.labels_of(items, rates)))
 
+        def work(items: Sequence[LabelledTrace]) -> Iterator[StepLabel]:
+            return chain.from_iterable(lb.advantage_labels(items, start=rates, best_of=self.best_of))
 
-class Advantage(ValueMethod):
-    """By the change in the chance of success: its value after a step less that before it.
-
-    A prover that takes the best of K samples costs nothing more: its values are 1 - (1 - value)^K (Setlur et
-    al., arXiv 2410.08146). Without `--traces` the first step of a trace stays unlabelled. Do not give samples
-    that were chosen by outcome, since their success rate differs.
-    """
-
-    best_of: int = Field(default=1, ge=1)
-    """Prover: the best of this many samples of the labels' policy."""
-
-    def labels_of(self, items: Sequence[LabelledTrace], rates: Mapping[str, float]) -> list[list[StepLabel]]:
-        """Differences of values."""
-        return lb.advantage_labels(items, start=rates, best_of=self.best_of)
-
-
-class RelativeProgress(ValueMethod):
-    """By the ratio of the chances of success after and before a step, as good or bad.
-
-    A step is +1 where the ratio is at least ``threshold``, else -1; after a step of value 0 all are -1
-    (GenPRM, Zhao et al., arXiv 2504.00891). Without `--traces` the first step of a trace stays unlabelled,
-    unless its value is 0. Do not give samples that were chosen by outcome, since their success rate differs.
-    """
-
-    threshold: float = Field(default=0.8, gt=0)
-    """Lowest ratio of a good step; 1 = no loss at all."""
-
-    def labels_of(self, items: Sequence[LabelledTrace], rates: Mapping[str, float]) -> list[list[StepLabel]]:
-        """Ratios of values."""
-        return lb.progress_labels(items, start=rates, threshold=self.threshold)
+        yield Opened(work=work)

@@ -1,6 +1,7 @@
-"""Repairs of a failing program: single statements of a passing one, whatever its names.
+"""``repair``: the statement of a failing program whose repair makes the tests pass.
 
-Nothing runs here: a repair is a proposal, which the tests confirm or do not.
+Repairs are single statements of a passing program, whatever its names. They are proposals, which the tests
+confirm or do not.
 """
 
 from __future__ import annotations
@@ -13,11 +14,39 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from copy import deepcopy
-from dataclasses import dataclass
-from difflib import SequenceMatcher
-from functools import cached_property
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher, unified_diff
+from functools import cached_property, partial
+from itertools import islice
+from operator import attrgetter
 
+from surefoot.labelling.verifiers.programs import (
+    NO_TESTS,
+    CompileVerifier,
+    SandboxedVerifier,
+    SourceLine,
+    TraceProgram,
+    gradable_task,
+    grade_traces,
+    python_task,
+    reference_program,
+    unknown,
+)
+from surefoot.labels import AFTER_FIRST_ERROR
+from surefoot.protocols import ProblemTrace, Verdict
+from surefoot.records import CodeTask, Execution, TestVisibility
+from surefoot.sandbox import TaskVerdict, TestOutcome, grade_python
 from surefoot.segment.code import parse
+
+REFERENCES, REPAIRS = 4, 24
+"""Most passing programs that one is compared with, and most repairs of it that are tested."""
+_LINES, _CHARACTERS = 300, 20_000
+"""Longer programs are not aligned."""
+_TEXT, _DIFF = 400, 4_000
+"""Characters of a text and of a repair that people see."""
+_NO_SUCH_NAME = re.compile(
+    r"NameError: name '(\w+)' is not defined|(?:ModuleNotFound|Import)Error: .*?'([\w.]+)'"
+)
 
 _TOKEN = re.compile(r"""[A-Za-z_]\w*|[\d.]+|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\S""")
 _JUMPS = ("Return", "Raise", "Break", "Continue")
@@ -25,6 +54,162 @@ _SIMPLE = ("Assign", "AugAssign", "AnnAssign", "Expr")
 _COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 Pair = tuple[int | None, int | None]
+
+
+class RepairVerifier(SandboxedVerifier):
+    """A :class:`surefoot.protocols.StepVerifier`: the statement whose repair makes the tests pass.
+
+    The repair of a program that fails is one statement of a program that passes: the problem's reference
+    solution, or another trace of the problem among those verified together, the most similar ones first.
+    Statements are aligned whatever the names of variables. The step of the repaired statement is -1, or the
+    step before which a statement is missing; the steps before it are +1, and those after it are unknown.
+    Without such a repair a step is -1 if it does not parse, or uses a name or a module that does not exist.
+    Otherwise all steps are unknown. If the program passes the tests, all steps are +1.
+    """
+
+    name = "repair"
+    visibility: TestVisibility = "hidden"
+
+    def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
+        """One list per item, one verdict per step. Raises ``SandboxError``."""
+        rows: list[list[Verdict]] = []
+        by_problem: dict[str, list[_Graded]] = {}
+        graded = grade_traces(self.sandbox, items, limits=self.limits)
+        for number, (item, verdict) in enumerate(zip(items, graded, strict=True)):
+            rows.append(unknown(len(item.trace.steps), verdict.reason if verdict else NO_TESTS))
+            if verdict is not None and verdict.passed is not None and (task := gradable_task(item)):
+                program = TraceProgram.of(item.trace, task)
+                one = _Graded(number=number, item=item, program=program, task=task, verdict=verdict)
+                by_problem.setdefault(item.problem.id, []).append(one)
+        for group in by_problem.values():
+            _find_references(group)
+        programs = [one for group in by_problem.values() for one in group]
+        self._confirm(programs)
+        for one in programs:
+            rows[one.number] = one.verdicts()
+        return rows
+
+    def _confirm(self, programs: Sequence[_Graded]) -> None:
+        jobs = [(one, repair) for one in programs for repair in one.proposals()]
+        repaired = [(repair.text, python_task(one.task, one.task.that_are("hidden"))) for one, repair in jobs]
+        verdicts = grade_python(self.sandbox, repaired, limits=self.limits)
+        for (one, repair), verdict in zip(jobs, verdicts, strict=True):
+            if verdict.passed and one.repair is None:
+                one.repair = repair
+
+
+def _find_references(group: Sequence[_Graded]) -> None:
+    """Align each failing program of a problem with the most similar passing ones."""
+    task = group[0].task
+    passing = [one.statements for one in group if one.verdict.passed]
+    passing.insert(0, _statements(reference_program(task)) if task.reference else None)
+    references = list({program.text: program for program in passing if program is not None}.values())
+    for one in group:
+        if one.statements is not None and not one.verdict.passed:
+            similar = sorted(references, key=partial(similarity, one.statements), reverse=True)
+            alignments = [align(one.statements, reference) for reference in similar[: 2 * REFERENCES]]
+            one.alignments = sorted(alignments, key=attrgetter("distance"))[:REFERENCES]
+
+
+@dataclass(kw_only=True)
+class _Graded:
+    """A program with its verdict, and the programs that it is compared with."""
+
+    number: int
+    item: ProblemTrace
+    program: TraceProgram
+    task: CodeTask
+    verdict: TaskVerdict
+    alignments: list[Alignment] = field(default_factory=list)
+    """With the most similar passing programs."""
+    repair: Repair | None = None
+    """With which all tests pass, of the most similar program."""
+
+    @cached_property
+    def statements(self) -> StatementLines | None:
+        """``None`` if the program cannot be aligned."""
+        return _statements(self.program.text)
+
+    def proposals(self) -> list[Repair]:
+        """Different repairs, the most similar programs first."""
+        repairs = (repair for alignment in self.alignments for repair in alignment.repairs())
+        return list(islice({repair.text: repair for repair in repairs}.values(), REPAIRS))
+
+    def verdicts(self) -> list[Verdict]:
+        """One verdict for each step."""
+        count = len(self.item.trace.steps)
+        if self.verdict.passed:
+            return [Verdict(value=1, reason="all tests pass")] * count
+        wrong, reason = self._wrong()
+        if wrong is None:
+            reason = f"the program fails ({self.verdict.reason}), and no line of it could be blamed"
+            last = Verdict(value=None, reason=reason, execution=self._execution())
+            return [*unknown(count - 1, reason), last] if count else []
+        before = unknown(wrong, "not known")
+        if self.repair is not None:
+            before = [Verdict(value=1, reason="all tests pass once a later step is repaired")] * wrong
+        blamed = Verdict(value=-1, reason=reason, execution=self._execution())
+        return [*before, blamed, *unknown(count - wrong - 1, AFTER_FIRST_ERROR)]
+
+    def _wrong(self) -> tuple[int | None, str]:
+        """The wrong step, and why."""
+        if self.repair is not None and self.statements is not None:
+            line = self.statements.source_line(self.repair.line)
+            return self.program.step(SourceLine(line)), f"line {line}: {self.repair.reason}"
+        [parsed] = CompileVerifier().verify([self.item])
+        for step, verdict in enumerate(parsed):
+            if verdict.value == -1:
+                return step, verdict.reason
+        for test in self.verdict.tests:
+            if match := _NO_SUCH_NAME.match(test.reason):
+                used = _first_use(self.program.text, match[1], match[2])
+                return self.program.step(used), f"line {used}: {test.reason}"
+        return None, ""
+
+    def _execution(self) -> Execution:
+        """The repair, and the first test that fails."""
+        repair = None
+        if self.repair is not None and self.statements is not None:
+            old, new = self.statements.text.splitlines(), self.repair.text.splitlines()
+            repair = _short("\n".join([*unified_diff(old, new, n=3, lineterm="")][3:]), _DIFF)
+        tests = zip(self.task.that_are("hidden"), self.verdict.tests, strict=True)
+        test, failed = next(pair for pair in tests if pair[1].outcome is not TestOutcome.PASSED)
+        result = f"{failed.outcome}: {failed.reason}".removesuffix(": ")
+        return Execution(repair=repair, test=_short(test.code), result=_short(result))
+
+
+def _short(text: str, most: int = _TEXT) -> str:
+    """Short text that a record accepts: without halves of surrogate pairs."""
+    return text[:most].encode("utf-8", "replace").decode()
+
+
+def _first_use(text: str, name: str | None, module: str | None) -> SourceLine | None:
+    """The first line that reads a name which nothing in the program defines, or that imports a module."""
+    try:
+        nodes = list(ast.walk(parse(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    if name in {*_assigned(nodes), *(defined for node in nodes for defined in _defined(node))}:
+        return None
+    lines: list[int] = []
+    for node in nodes:
+        match node:
+            case ast.Name(id=found, lineno=line) if found == name:
+                lines.append(line)
+            case ast.Import(names=aliases, lineno=line) | ast.ImportFrom(names=aliases, lineno=line):
+                imported = {getattr(node, "module", None), *(alias.name for alias in aliases)}
+                if module is not None and any(f"{one}.".startswith(f"{module}.") for one in imported):
+                    lines.append(line)
+    return SourceLine(min(lines)) if lines else None
+
+
+def _statements(program: str) -> StatementLines | None:
+    """``None`` if it does not parse, or is too long to be aligned."""
+    try:
+        statements = StatementLines(program)
+    except SyntaxError:
+        return None
+    return statements if len(statements.lines) <= _LINES and len(program) <= _CHARACTERS else None
 
 
 class StatementLines:
@@ -254,11 +439,11 @@ class _Renaming(ast.NodeTransformer):
         self.names = names
 
     def visit(self, node: ast.AST) -> ast.AST:
-        for field in ("id", "arg", "name"):
-            name = getattr(node, field, None)
+        for attribute in ("id", "arg", "name"):
+            name = getattr(node, attribute, None)
             # keywords of calls are other functions' names
             if isinstance(name, str) and isinstance(node, ast.Name | ast.arg | ast.ExceptHandler):
-                setattr(node, field, self.names.get(name, name))
+                setattr(node, attribute, self.names.get(name, name))
         return self.generic_visit(node)
 
 

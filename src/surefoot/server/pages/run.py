@@ -2,9 +2,9 @@
 
 A request to the gateway and a held call are shown as runs, too (:mod:`surefoot.server.pages.live`).
 
-Nothing is run here: the execution of a program is the evidence of a label
-(:class:`surefoot.records.Execution`). It holds calls of hidden tests, and the reference's values, so it is
-for those who may see the reference answer: administrators and viewers of the project.
+Nothing is run here: why a program fails is the evidence of a label (:class:`surefoot.records.Execution`). It
+holds a hidden test, and lines of the reference, so it is for those who may see the reference answer:
+administrators and viewers of the project.
 """
 
 from __future__ import annotations
