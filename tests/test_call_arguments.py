@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import surefoot
-from surefoot.labelling.expert import StepMatch
+from surefoot.labelling.expert import match_key
 from surefoot.labelling.verifiers.gold_calls import compare_gold_calls
 from surefoot.messages import call_arguments, call_error, canonical_arguments, parse_arguments
 from surefoot.policies.prompts import chat_rows
@@ -40,7 +40,7 @@ def test_no_site_reads_what_readers_read_differently(value):
     compared = compare_gold_calls(ProblemTrace(problem=problem, trace=trace))
     assert compared is not None
     assert [verdict.value for verdict in compared.verdicts.values()] == [-1]
-    assert StepMatch("tool-call").key(trace, 0) == (("f", text),)
+    assert match_key("tool-call", trace, 0) == (f"f {text}",)
 
 
 def test_large_integers_are_read_but_not_released():

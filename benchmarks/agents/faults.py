@@ -21,13 +21,7 @@ from benchmarks.common.figures import Figures, figure
 from benchmarks.worlds.bfcl import BFCL, read_bfcl
 from benchmarks.worlds.shop import Shop, generate_tasks, judge_steps
 from surefoot import run_sync
-from surefoot.labelling import (
-    ExpertLabeller,
-    StateReplayVerifier,
-    StepMatch,
-    ToolCallVerifier,
-    VerifierLabeller,
-)
+from surefoot.labelling import ExpertLabeller, StateReplayVerifier, ToolCallVerifier, VerifierLabeller
 from surefoot.protocols import ProblemTrace, RestorableEnvironment
 from surefoot.records import Message, Problem, ToolCall, Trace
 from surefoot.segment import cut_trace
@@ -385,7 +379,7 @@ def sources(make: World, runs: Sequence[Played], golds: Sequence[Played]) -> dic
         "replay_in_order": VerifierLabeller(verifiers=(in_order,)),
         "replay_rules": VerifierLabeller(verifiers=(replay, rules)),
         HEADLINE: VerifierLabeller(verifiers=(in_order, rules)),
-        "expert": ExpertLabeller(experts=experts, match=StepMatch("tool-call"), disagreement="wrong"),
+        "expert": ExpertLabeller(experts=experts, match="tool-call", disagreement="wrong"),
     }
     found: dict[str, tuple[Wrong, float]] = {}
     for name, labeller in labellers.items():

@@ -7,7 +7,6 @@ from .behaviour import task_inputs as task_inputs
 from .consensus import Consensus as Consensus
 from .consensus import ConsensusSettings as ConsensusSettings
 from .expert import ExpertLabeller as ExpertLabeller
-from .expert import StepMatch as StepMatch
 from .expert import expert_traces as expert_traces
 from .judge import AGENT_FAILURES as AGENT_FAILURES
 from .judge import JudgeLabeller as JudgeLabeller

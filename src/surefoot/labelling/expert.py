@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
+from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, Literal
 
 from surefoot.errors import LabelError
+from surefoot.labelling.verifiers.tool_calls import call_text
 from surefoot.maths import DIGITS
-from surefoot.messages import parse_arguments
 from surefoot.protocols import RUN_CHANNELS, ProblemTrace
 from surefoot.records import Evidence, StepLabel, Trace
 
@@ -29,72 +30,47 @@ MatchRule = Literal["exact", "numbers", "tool-call"]
 # Digits in a name (x2, a_1) are not a number; a sign counts only where it cannot be a minus between operands.
 # Digits of any script count.
 _NUMBER = re.compile(r"(?<![\w.])(?:(?<![)\]}])[-−])?" + DIGITS.replace("[0-9]", r"\d"))
-_TOLERANCES = {"exact": 0.0, "numbers": 1e-6, "tool-call": 1e-9}
+_NOTHING: Mapping[MatchRule, str] = MappingProxyType(
+    {
+        "exact": "the step has no text to compare",
+        "numbers": "the step has no number to compare",
+        "tool-call": "the step calls no tool",
+    }
+)
+"""Why a step without a key stays unlabelled."""
 
 
-@dataclass(frozen=True)
-class StepMatch:
-    """A rule for when two steps are the same.
+def match_key(rule: MatchRule, trace: Trace, step: int) -> tuple[Hashable, ...] | None:
+    """What to compare of a step: two steps are the same if their keys are. ``None`` = nothing to compare.
 
     - ``exact``: the same characters, apart from white space.
     - ``numbers``: the same numbers in the same order, whatever the words: ``48 / 2 = 24`` is ``48/2 = 24
       clips``. A number is digits with thousands commas, decimals and a sign; a fraction is two numbers,
-      ``50%`` is 50. Two numbers are the same if they differ by at most ``tolerance`` times the larger. List
-      numbers ("Step 2:") count too.
+      ``50%`` is 50. List numbers ("Step 2:") count too.
     - ``tool-call``: the same tools with equal arguments, for agent runs. Arguments are compared as JSON,
-      ignoring the order of keys; numbers may differ by ``tolerance`` times the larger. Arguments that are not
-      JSON are compared as text. Text is ignored: a path is a sequence of tool calls. The calls of one message
-      are compared in their order; they belong to the message's last step.
+      ignoring the order of keys; arguments that are not JSON are compared as text. Text is ignored: a path is
+      a sequence of tool calls. The calls of one message are compared in their order; they belong to the
+      message's last step.
 
-    Raises ``LabelError`` for a tolerance outside [0, 1).
+    Raises ``LabelError`` for a trace that the rule cannot read.
     """
-
-    rule: MatchRule = "exact"
-    tolerance: float | None = None
-    """By default 1e-6 for numbers and 1e-9 for tool calls."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self._tolerance < 1:
-            raise LabelError(f"tolerance is {self.tolerance}; give a share of at least 0 and below 1")
-
-    @property
-    def _tolerance(self) -> float:
-        return _TOLERANCES[self.rule] if self.tolerance is None else self.tolerance
-
-    @property
-    def nothing(self) -> str:
-        """Why a step whose ``key`` is ``None`` stays unlabelled."""
-        if self.rule == "tool-call":
-            return "the step calls no tool"
-        return f"the step has no {'number' if self.rule == 'numbers' else 'text'} to compare"
-
-    def key(self, trace: Trace, step: int) -> tuple[Any, ...] | None:
-        """What to compare of a step; ``None`` = nothing, so the step is skipped on both sides.
-
-        Raises ``LabelError`` for a trace that the rule cannot read.
-        """
-        calls = trace.calls_of(step)
-        if self.rule == "tool-call":
-            if trace.text is not None:
-                raise LabelError(
-                    f"trace {trace.id} is a text; match 'tool-call' reads chat traces: "
-                    "choose exact or numbers"
-                )
-            return tuple((call.name, _parse_arguments(call.arguments)) for call in calls) or None
-        if calls:
+    calls = trace.calls_of(step)
+    if rule == "tool-call":
+        if trace.text is not None:
             raise LabelError(
-                f"step {step + 1} of trace {trace.id} calls a tool, which text rules do not see; "
-                "choose match 'tool-call'"
+                f"trace {trace.id} is a text; match 'tool-call' reads chat traces: choose exact or numbers"
             )
-        words = trace.step_text(step).split()
-        if self.rule == "numbers":
-            numbers = _NUMBER.findall(" ".join(words))
-            return tuple(Decimal(number.replace(",", "").replace("−", "-")) for number in numbers) or None
-        return tuple(words) or None
-
-    def same(self, left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
-        """Whether two steps are the same, by their keys. Symmetric."""
-        return _equal(left, right, self._tolerance)
+        return tuple(map(call_text, calls)) or None
+    if calls:
+        raise LabelError(
+            f"step {step + 1} of trace {trace.id} calls a tool, which text rules do not see; "
+            "choose match 'tool-call'"
+        )
+    words = trace.step_text(step).split()
+    if rule == "numbers":
+        numbers = _NUMBER.findall(" ".join(words))
+        return tuple(Decimal(number.replace(",", "").replace("−", "-")) for number in numbers) or None
+    return tuple(words) or None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +83,7 @@ class ExpertLabeller:
     convention of behaviour cloning, which is right if the task has a single path. Later steps are unknown,
     because the experts were never in their states.
 
-    Labels have kind ``correctness`` and are only as reliable as the experts and the match rule. Evidence:
+    Labels have kind ``correctness`` and are only as reliable as the experts and the rule ``match``. Evidence:
     experts that agree (``successes``) of the experts on the path (``trials``), their names, and the expert's
     step. A trace is never its own expert. Steps in which ``match`` has nothing to compare are skipped on both
     sides.
@@ -116,7 +92,8 @@ class ExpertLabeller:
     reads = RUN_CHANNELS
     experts: Mapping[str, Sequence[Trace]]
     """Expert traces by the id of their problem; see ``expert_traces``."""
-    match: StepMatch = StepMatch()
+    match: MatchRule = "exact"
+    """When two steps are the same (:func:`match_key`)."""
     disagreement: Disagreement = "unknown"
 
     def __post_init__(self) -> None:
@@ -142,7 +119,7 @@ class ExpertLabeller:
         return [self._labels(item.trace, paths[item.problem.id]) for item in items]
 
     def _path(self, trace: Trace) -> _Path:
-        keys = [(step, self.match.key(trace, step)) for step in range(len(trace.steps))]
+        keys = [(step, match_key(self.match, trace, step)) for step in range(len(trace.steps))]
         return _Path(trace=trace, steps=[(step, key) for step, key in keys if key is not None])
 
     def _labels(self, trace: Trace, paths: list[_Path]) -> list[StepLabel]:
@@ -152,12 +129,12 @@ class ExpertLabeller:
         matched = 0
         for step in range(len(trace.steps)):
             value, evidence = None, Evidence()
-            key = None if ended else self.match.key(trace, step)
-            reason = ended or self.match.nothing
+            key = None if ended else match_key(self.match, trace, step)
+            reason = ended or _NOTHING[self.match]
             if key is not None:
                 candidates = [path for path in on_path if matched < len(path.steps)]
                 if candidates:
-                    on_path = [path for path in candidates if self.match.same(key, path.steps[matched][1])]
+                    on_path = [path for path in candidates if key == path.steps[matched][1]]
                     evidence = self._evidence(candidates, on_path, matched)
                     if on_path or self.disagreement == "wrong":
                         value = 1.0 if on_path else -1.0
@@ -188,7 +165,7 @@ class ExpertLabeller:
             successes=len(agreeing),
             trials=len(candidates),
             rater=", ".join(raters) or None,
-            message=f"{'the same' if agreeing else 'not'} as (match: {self.match.rule}) step {step + 1} "
+            message=f"{'the same' if agreeing else 'not'} as (match: {self.match}) step {step + 1} "
             f"of expert trace {expert.id}: {_excerpt(expert, step)}",
         )
 
@@ -222,48 +199,3 @@ def _excerpt(trace: Trace, step: int) -> str:
     calls = [f"{call.name}({call.arguments})" for call in trace.calls_of(step)]
     text = " ".join(calls or trace.step_text(step).split())
     return text if len(text) <= _EXCERPT else text[: _EXCERPT - 1] + "…"
-
-
-_CONTEXT = Context(prec=50, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
-
-
-def _close(left: Decimal, right: Decimal, tolerance: float) -> bool:
-    if left == right:
-        return True
-    gap = _CONTEXT.abs(_CONTEXT.subtract(left, right))
-    size = max(left.copy_abs(), right.copy_abs())
-    return gap <= _CONTEXT.multiply(size, Decimal(str(tolerance)))
-
-
-def _parse_arguments(arguments: str) -> Any:
-    """Arguments as data; the text itself if they cannot be read."""
-    try:
-        return parse_arguments(arguments)
-    except ValueError:
-        return arguments
-
-
-def _as_decimal(value: Any) -> Any:
-    """A number as a ``Decimal``; anything else itself."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return Decimal(str(value)) if is_number else value
-
-
-def _equal(left: Any, right: Any, tolerance: float) -> bool:
-    """Equality of parsed JSON. Not recursive, because a model chooses the depth."""
-    pending = [(left, right)]
-    while pending:
-        a, b = map(_as_decimal, pending.pop())
-        if type(a) is not type(b):
-            return False
-        if isinstance(a, dict):
-            if a.keys() != b.keys():
-                return False
-            pending += [(a[key], b[key]) for key in a]
-        elif isinstance(a, list | tuple):
-            if len(a) != len(b):
-                return False
-            pending += zip(a, b, strict=True)
-        elif not (_close(a, b, tolerance) if isinstance(a, Decimal) else a == b):
-            return False
-    return True

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from surefoot import labelling as lb
 from surefoot import policies
@@ -84,24 +84,16 @@ class ExpertLabels(Method):
     needs = ("problems", "traces")
     match: MatchRule = "exact"
     """When a step is an expert's: the same text, the same numbers, or the same tool calls."""
-    tolerance: float | None = None
-    """Relative difference of numbers (numbers 1e-6, tool-call 1e-9)."""
     disagreement: Disagreement = "unknown"
     """Label of the first step that no expert took."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.match == "exact" and self.tolerance is not None:
-            raise ValueError("match=exact does not take a tolerance; choose numbers or tool-call")
-        return self
 
     @contextmanager
     def open(self, label: Label) -> Iterator[Opened]:
         experts, left_out = lb.expert_traces(read_table(label.traces, Trace))
         for reason, count in left_out.items():
             note(f"{count} expert traces left out: {reason}")
-        match = lb.StepMatch(self.match, self.tolerance)
-        yield work_of(lb.ExpertLabeller(experts=experts, match=match, disagreement=self.disagreement))
+        labeller = lb.ExpertLabeller(experts=experts, match=self.match, disagreement=self.disagreement)
+        yield work_of(labeller)
 
 
 def _weights(value: Any) -> Any:
