@@ -31,7 +31,7 @@ from surefoot.stats import Bootstrap
 HELD_OUT = slice(120, 240)
 """Problems of PRM800K in the order of the draw; flags on the first 120 were read to improve the rules."""
 _RIGHT = frozenset({"holds", "rounded", "follows"})
-KINDS = ("numbers", "letters", "rewriting", "claim")
+KINDS = ("numbers", "letters", "rewriting")
 _ANNOTATION = re.compile(r"<<([^<>]*)>>")
 
 

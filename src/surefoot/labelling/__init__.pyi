@@ -33,7 +33,7 @@ from .specification import read_tool_policy as read_tool_policy
 from .specification import rejection as rejection
 from .verifier import VerifierLabeller as VerifierLabeller
 from .verifier import open_verifier as open_verifier
-from .verifiers.equations.step import EquationCheck as EquationCheck
+from .verifiers.equations.verifier import EquationCheck as EquationCheck
 from .verifiers.equations.verifier import EquationVerifier as EquationVerifier
 from .verifiers.gold_calls import GoldCallVerifier as GoldCallVerifier
 from .verifiers.programs import ProgramGrader as ProgramGrader
