@@ -83,9 +83,10 @@ class EquationVerifier:
       and the other is not, a term changed sides without its sign, a value does not solve it;
     - is *restated* or *unchecked* otherwise. Silence says nothing about the step.
 
-    A step is -1 if an equation fails, +1 if one holds or follows and none fails, and ``None`` otherwise. Calls, and runs whose tools run commands, are not checked:
-    what looks like an equation there is code or a log. The work per step is bounded, and no text is evaluated
-    as a program. Steps after a common prefix read it once.
+    A step is -1 if an equation fails, +1 if one holds or follows and none fails, and ``None`` otherwise.
+    Calls, and runs whose tools run commands, are not checked: what looks like an equation there is code or a
+    log. The work per step is bounded, and no text is evaluated as a program. Steps after a common prefix read
+    it once.
     """
 
     name = "equations"
