@@ -1,0 +1,78 @@
+"""The tokenizer of the word world: a token is a word, a digit or a sign, and common phrases are one token."""
+
+from __future__ import annotations
+
+import random
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.worlds.words.problems import NAMES, Setting, draw_problem
+from surefoot.lab.checkpoints import SPECIAL
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+NO: Final = " No, "
+"""Takes a wrong line back, in the texts of a trunk; the corrected line follows."""
+_PHRASES: Final = (
+    *(" more than", " fewer than", " times as many as", " as many as", "How many", "I think it is"),
+    *("There are left", "In all there are", "Answer:"),
+)
+_GLUE: Final = f"(?: (?={'|'.join(NAMES)}|[0-9]))?"
+"""A space before a name or digit belongs to the token before it, so that names and digits have one form."""
+_PIECE: Final = "|".join(
+    (
+        *NAMES,
+        "[0-9]",
+        NO,
+        *(f" ?{phrase.strip()}{_GLUE}" for phrase in _PHRASES),
+        " [-+*/=] ",
+        "\\n",
+        f"[.?]{_GLUE}",
+        f" ?[A-Za-z]+{_GLUE}",
+    )
+)
+_PATTERN: Final = re.compile(_PIECE)
+
+
+@cache
+def vocabulary() -> dict[str, int]:
+    """Every token with its number: special ones, then pieces in the order of the alphabet."""
+    pieces = {*"0123456789\n", NO}
+    for held_out in (False, True):
+        rng = random.Random(0)
+        setting = Setting(held_out=held_out, opinion=0.5, distractor=0.5)
+        for _ in range(6000):
+            problem = draw_problem(rng, setting)
+            pieces.update(_PATTERN.findall(f"{problem.text}\n{problem.solution()}"))
+    return {piece: number for number, piece in enumerate((*SPECIAL, *sorted(pieces)))}
+
+
+def encode(text: str) -> list[int]:
+    """Token ids of a text, without begin and end marks. Raises ``KeyError`` for an unknown word."""
+    numbers = vocabulary()
+    return [numbers[piece] for piece in _PATTERN.findall(text)]
+
+
+def decode(ids: list[int]) -> str:
+    """The text of ids, up to the first special one."""
+    pieces = list(vocabulary())
+    end = next((at for at, token in enumerate(ids) if token < len(SPECIAL)), len(ids))
+    return "".join(pieces[token] for token in ids[:end])
+
+
+def build_words_tokenizer() -> PreTrainedTokenizerFast:
+    """The same as a fast tokenizer of transformers; ``<s>`` goes before every text."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel(vocabulary(), unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECE), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", vocabulary()["<s>"])]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )

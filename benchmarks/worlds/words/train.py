@@ -1,0 +1,226 @@
+"""Train the language models of the word world: ``python -m benchmarks.worlds.words.train policy --out DIR``.
+
+Both are ordinary language models of worked solutions. The texts of the ``trunk``, from which reward models
+are trained, also have wrong lines that the writer takes back at once::
+
+    Ben has 34 + 17 = 41. No, Ben has 34 + 17 = 51.
+
+It goes on from the policy's weights. Neither model has seen a solution of the policy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from benchmarks.worlds.words.problems import Quantity, WordProblem, draw_problem, written
+from benchmarks.worlds.words.tokens import NO, build_words_tokenizer, encode, vocabulary
+
+PAD, BEGIN, END = 0, 1, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Shape and training of a model: the first ``updates`` of a schedule of ``schedule``."""
+
+    updates: int
+    schedule: int
+    layers: int = 5
+    hidden: int = 128
+    heads: int = 4
+    batch: int = 32
+    learning_rate: float = 2e-3
+    wrong: float = 0.0
+    """Chance that a line comes after a wrong one that is taken back."""
+    seed: int = 0
+
+
+RECIPES = {
+    "policy": Recipe(updates=3000, schedule=3000),
+    "trunk": Recipe(updates=3000, schedule=3000, wrong=0.4, learning_rate=1e-3, seed=1),
+}
+
+
+def train(recipe: Recipe, out: Path, *, base: Path | None = None, save_every: int = 0) -> None:
+    """Train, from scratch without a ``base``, and write a transformers checkpoint with its tokenizer."""
+    torch.manual_seed(recipe.seed)
+    model = LlamaForCausalLM.from_pretrained(base) if base else new_model(recipe)
+    model.set_attn_implementation("eager")  # for texts this short twice as fast on a CPU as torch's kernel
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.05, fused=True
+    )
+    batches = training_batches(recipe)
+    start, tokens, losses = time.process_time(), 0, []
+    for update in range(1, recipe.updates + 1):
+        rate = recipe.learning_rate * min(1.0, update / 100) * max(0.02, 1 - update / recipe.schedule)
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        ids, labels = next(batches)
+        with torch.autocast("cpu", torch.bfloat16):
+            states = model.model(input_ids=ids).last_hidden_state[:, :-1]  # causal: padding comes last
+            wanted = labels[:, 1:]
+            logits = model.lm_head(states[wanted >= 0])
+        loss = torch.nn.functional.cross_entropy(logits.float(), wanted[wanted >= 0])
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        tokens += int((ids != PAD).sum())
+        losses.append(loss.item())
+        if update % 50 == 0:
+            used = time.process_time() - start
+            mean = sum(losses[-50:]) / 50
+            print(
+                f"update {update}: loss {mean:.4f}, {used:.0f} CPU seconds, {tokens / used:.0f} tokens/s",
+                flush=True,
+            )
+        if save_every and update % save_every == 0:
+            save(model, replace(recipe, updates=update), out / f"update-{update}")
+    save(model, recipe, out)
+
+
+def new_model(recipe: Recipe) -> LlamaForCausalLM:
+    """A Llama with random weights."""
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(vocabulary()),
+            hidden_size=recipe.hidden,
+            intermediate_size=3 * recipe.hidden,
+            num_hidden_layers=recipe.layers,
+            num_attention_heads=recipe.heads,
+            num_key_value_heads=recipe.heads,
+            max_position_embeddings=512,
+            tie_word_embeddings=True,
+            pad_token_id=PAD,
+            bos_token_id=BEGIN,
+            eos_token_id=END,
+        )
+    )
+
+
+def save(model: LlamaForCausalLM, recipe: Recipe, out: Path) -> None:
+    """Write a checkpoint, its tokenizer and how it was trained."""
+    model.save_pretrained(out)
+    build_words_tokenizer().save_pretrained(out)
+    (out / "recipe.json").write_text(json.dumps(asdict(recipe), indent=2) + "\n")
+
+
+def training_batches(recipe: Recipe) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Right-padded ids and labels ``[B, T]``, -100 where there is no loss; rows are of like length."""
+    rng = random.Random(recipe.seed)
+    while True:
+        rows = sorted(
+            (training_row(rng, recipe.wrong) for _ in range(8 * recipe.batch)), key=lambda row: len(row[0])
+        )
+        batches = [rows[at : at + recipe.batch] for at in range(0, len(rows), recipe.batch)]
+        rng.shuffle(batches)
+        for batch in batches:
+            width = len(batch[-1][0])
+            ids = [row + [PAD] * (width - len(row)) for row, _ in batch]
+            labels = [row + [-100] * (width - len(row)) for _, row in batch]
+            yield torch.tensor(ids), torch.tensor(labels)
+
+
+def training_row(rng: random.Random, wrong: float) -> tuple[list[int], list[int]]:
+    """Ids and labels of one text: no loss on the problem, nor on a wrong line."""
+    problem = draw_problem(rng)
+    ids = [BEGIN, *encode(f"{problem.text}\n")]
+    labels = [-100] * len(ids)
+    for label in (*problem.needed, ""):
+        right = problem.line(label) if label else f"Answer: {problem.answer}.\n"
+        if rng.random() < wrong:
+            slip = encode(wrong_line(rng, problem, label).rstrip("\n"))
+            ids += slip
+            labels += [-100] * len(slip)
+            right = NO + right
+        ids += encode(right)
+        labels += encode(right)
+    return [*ids, END], [*labels, END]
+
+
+def wrong_line(rng: random.Random, problem: WordProblem, label: str) -> str:
+    """A wrong line in place of that of ``label``, or of the answer where it is empty.
+
+    Half are slips of arithmetic. The others have a wrong number, operation or subject, calculated rightly.
+    """
+    numbers = [n for q in problem.quantities.values() for n in (q.left, q.right, q.value)]
+    if not label:
+        others = [n for n in numbers if n != problem.answer]
+        wrong = rng.choice(others) if others and rng.random() < 0.5 else _near(rng, problem.answer)
+        return f"Answer: {wrong}.\n"
+    quantity = problem.quantities[label]
+    if rng.random() < 0.4:
+        return written(label, quantity, _near(rng, quantity.value))
+    for _ in range(20):
+        left, symbol, right, name = quantity.left, quantity.symbol, quantity.right, label
+        match rng.randint(0, 3):
+            case 0:
+                left = rng.choice(numbers) if rng.random() < 0.7 else _near(rng, left)
+            case 1:
+                right = rng.choice(numbers) if rng.random() < 0.7 else _near(rng, right)
+            case 2:
+                symbol = rng.choice([each for each in "+-*/" if each != symbol])
+            case _:
+                name = rng.choice(list(problem.quantities))
+        made = Quantity(left=left, symbol=symbol, right=right)
+        if problem.line(name) != (line := _line_or_nothing(name, made)) and line:
+            return line
+    return written(label, quantity, _near(rng, quantity.value))
+
+
+def _line_or_nothing(label: str, quantity: Quantity) -> str:
+    from surefoot.errors import RecordError
+
+    try:
+        return written(label, quantity) if quantity.value <= 999 else ""
+    except RecordError:
+        return ""
+
+
+def _near(rng: random.Random, value: int) -> int:
+    """A number that differs in one digit, or by little."""
+    digits = str(value)
+    while True:
+        if rng.random() < 0.5:
+            at = rng.randrange(len(digits))
+            wrong = int(digits[:at] + rng.choice("0123456789") + digits[at + 1 :])
+        else:
+            wrong = value + rng.randint(-11, 11)
+        if wrong > 0 and wrong != value:
+            return wrong
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", choices=sorted(RECIPES))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--base", type=Path, help="go on from this checkpoint")
+    parser.add_argument("--updates", type=int)
+    parser.add_argument("--schedule", type=int)
+    parser.add_argument("--learning-rate", type=float)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--save-every", type=int, default=0)
+    options = parser.parse_args()
+    names = ("updates", "schedule", "learning_rate", "seed")
+    changes = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    train(
+        replace(RECIPES[options.model], **changes),
+        options.out,
+        base=options.base,
+        save_every=options.save_every,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""The exact truth of every step of a solution, and of which kind its errors are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from benchmarks.worlds.words.problems import Quantity, calculate, read_problem
+from surefoot.protocols import SOLUTION_CHANNELS, ProblemTrace, Verdict
+from surefoot.records import Problem, Trace
+
+_LINE: Final = re.compile(r"([A-Za-z ]{1,40}) (\d{1,4}) ([-+*/]) (\d{1,4}) = (\d{1,4})\.\n?", re.ASCII)
+_ANSWER: Final = re.compile(r"Answer: (\d{1,4})\.\n?", re.ASCII)
+
+Kind = Literal["slip", "reasoning", "carried", "form"]
+"""What is wrong with a step.
+
+``slip``: its equation does not hold, which a check of arithmetic finds. ``reasoning``: the equation holds,
+but the numbers or the operation are not those that the problem gives this quantity, or the answer is not the
+goal's value. ``carried``: right but for an earlier wrong value. ``form``: it is not a line of this world."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTruth:
+    """One step: 1 right, 0 repeats a right step, -1 wrong."""
+
+    value: Literal[-1, 0, 1]
+    kind: Kind | None = None
+    reason: str = "right"
+
+    @property
+    def right(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.value >= 0
+
+
+def judge_steps(problem: Problem, trace: Trace) -> list[StepTruth]:
+    """Judge every step of a text trace. Raises ``RecordError`` for a problem of another world.
+
+    A step is right if its arithmetic holds *and* its numbers, operation and value are the ones that the
+    problem gives the quantity it names; the order of a sum or product does not matter. So a step that follows
+    correctly from a wrong value is wrong, of the kind ``carried``.
+    """
+    quantities, goal = read_problem(problem)
+    values = {label: calculate(q.left, q.symbol, q.right) for label, q in quantities.items()}
+    stated: dict[str, int] = {}
+    truths, answered = [], False
+    for index in range(len(trace.steps)):
+        text = trace.step_text(index)
+        if answered:
+            truth = StepTruth(value=-1, kind="form", reason="a line after the answer")
+        elif match := _ANSWER.fullmatch(text):
+            answered = True
+            truth = _judge_answer(int(match[1]), values[goal], stated.get(goal))
+        elif match := _LINE.fullmatch(text):
+            truth = _judge_line(match, quantities, values, stated)
+            stated.setdefault(match[1], int(match[5]))
+        else:
+            truth = StepTruth(
+                value=-1, kind="form", reason=f"not a line of this world: {text.strip()[:40]!r}"
+            )
+        truths.append(truth)
+    return truths
+
+
+def _judge_answer(answer: int, right: int | None, stated: int | None) -> StepTruth:
+    if answer == right:
+        return StepTruth(value=1)
+    if answer == stated:
+        return StepTruth(
+            value=-1, kind="carried", reason=f"the goal's value is {right}, not {answer} as above"
+        )
+    return StepTruth(value=-1, kind="reasoning", reason=f"answers {answer}, but the goal's value is {right}")
+
+
+def _judge_line(
+    match: re.Match[str],
+    quantities: dict[str, Quantity],
+    values: dict[str, int | None],
+    stated: dict[str, int],
+) -> StepTruth:
+    label, symbol = match[1], match[3]
+    left, right, result = int(match[2]), int(match[4]), int(match[5])
+    exact = calculate(left, symbol, right)
+    if result != exact:
+        return StepTruth(value=-1, kind="slip", reason=f"{left} {symbol} {right} is not {result}")
+    quantity = quantities.get(label)
+    if quantity is None:
+        return StepTruth(value=-1, kind="reasoning", reason=f"nothing to calculate is called {label!r}")
+    wanted = _numbers(quantity.left, symbol, quantity.right)
+    if symbol == quantity.symbol and _numbers(left, symbol, right) == wanted:
+        repeated = label in stated and stated[label] == values[label]
+        return StepTruth(value=0, reason="repeats a right step") if repeated else StepTruth(value=1)
+    truth = f"{quantity.left} {quantity.symbol} {quantity.right}"
+    wrong = {stated[other]: value for other, value in values.items() if stated.get(other, value) != value}
+    meant = _numbers(wrong.get(left, left), symbol, wrong.get(right, right))
+    if symbol == quantity.symbol and wanted in (
+        meant,
+        _numbers(wrong.get(left, left), symbol, right),
+        _numbers(left, symbol, wrong.get(right, right)),
+    ):
+        return StepTruth(value=-1, kind="carried", reason=f"needs {truth}; an earlier value is wrong")
+    return StepTruth(
+        value=-1, kind="reasoning", reason=f"calculates {left} {symbol} {right}, but {label} {truth}"
+    )
+
+
+def _numbers(left: int | None, symbol: str, right: int | None) -> tuple[int | None, ...]:
+    """The numbers of an operation, in one order where the order does not matter."""
+    return tuple(sorted((left or 0, right or 0))) if symbol in "+*" else (left, right)
+
+
+class WordVerifier:
+    """A :class:`surefoot.protocols.StepVerifier`: the exact checker of this world.
+
+    Problems of another world raise ``RecordError``.
+    """
+
+    reads = SOLUTION_CHANNELS
+    name = "words-checker"
+
+    def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
+        """One list per item, one verdict per step; the reason begins with the kind of error."""
+        return [[_verdict(truth) for truth in judge_steps(item.problem, item.trace)] for item in items]
+
+
+def slips(line: str) -> bool:
+    """Whether a line has an equation that does not hold."""
+    match = _LINE.fullmatch(line)
+    return bool(match) and calculate(int(match[2]), match[3], int(match[4])) != int(match[5])
+
+
+def _verdict(truth: StepTruth) -> Verdict:
+    return Verdict(value=truth.value, reason=f"{truth.kind}: {truth.reason}" if truth.kind else truth.reason)
