@@ -37,9 +37,9 @@ def asking(site: Site, key: str, path: str, body: Callable[[int], dict[str, obje
     return ask
 
 
-def verification(number: int) -> dict[str, object]:
+def small_solution(number: int) -> dict[str, object]:
     """A solution of two steps."""
-    return {"problem": f"{number} + 1", "steps": ["We add.\n", f"It is {number + 1}."]}
+    return {"items": [{"problem": f"{number} + 1", "steps": ["We add.\n", f"It is {number + 1}."]}]}
 
 
 def one_solution(number: int) -> dict[str, object]:
@@ -125,13 +125,13 @@ def scenarios(only: Sequence[str], seconds: float) -> Iterator[tuple[Outcome, Ou
 
     with serving(MODULE) as site:
         if "scores" in only:
-            verify = asking(site, "innocent", "/v1/verify", verification)
-            alone = seen("verification alone", verify)
+            small = asking(site, "innocent", "/v1/score", small_solution)
+            alone = seen("a small solution alone", small)
             for make in (one_solution, many_solutions):
                 attack = asking(site, "hostile", "/v1/score", make)
                 for attackers in (4, 12):
                     name = f"{attackers} score requests, {make.__name__.replace('_', ' ')}"
-                    yield alone, seen(name, verify, attack, attackers)
+                    yield alone, seen(name, small, attack, attackers)
         if "guard" in only:
             ask = asking(site, "innocent", "/v1/chat/completions", calls("innocent"))
             attack = asking(site, "hostile", "/v1/chat/completions", calls("hostile"))

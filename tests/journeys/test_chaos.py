@@ -117,14 +117,14 @@ class Chaos:
         """How often the run has seen what the checks count."""
         answers = list(self.load.answers)
         done = [answer for answer in answers if answer.status == 200]
-        scored = [a for a in done if a.route.endswith(("/verify", "/score")) and a.client != "hostile"]
+        scored = [a for a in done if a.route.endswith("/score") and a.client != "hostile"]
         return {
-            "recorded answers": sum(a.route.endswith(("/chat/completions", "/verify")) for a in done),
+            "recorded answers": sum(a.route.endswith("/chat/completions") for a in done),
             "labels": len(self.load.labels),
             "flags": len(self.load.flags),
             "scores": sum(None not in result["scores"] for a in scored for result in results_of(a)),
             "accepted solutions": sum(
-                a.body["decision"] == "accept" for a in done if a.route.endswith("/verify")
+                result["decision"] == "accept" for a in scored for result in results_of(a)
             ),
             "answers to the hostile client": sum(
                 a.client == "hostile" and a.route.endswith("/chat/completions") for a in done
@@ -266,8 +266,8 @@ def test_the_service_survives_what_may_befall_it(database: str, tmp_path: Path) 
 
 
 def results_of(answer: Answer) -> list[dict[str, Any]]:
-    """What ``/v1/score`` or ``/v1/verify`` says of each solution."""
-    found: list[dict[str, Any]] = answer.body.get("results") or [answer.body]
+    """What ``/v1/score`` says of each solution."""
+    found: list[dict[str, Any]] = answer.body["results"]
     return found
 
 
@@ -299,18 +299,15 @@ def check_nothing_is_lost(chaos: Chaos) -> None:
     db, project = chaos.site.room.db, chaos.site.room.project
     lost, kept = [], 0
     for answer in chaos.load.answers:
-        if answer.status != 200 or not answer.route.endswith(("/chat/completions", "/verify")):
+        if answer.status != 200 or not answer.route.endswith("/chat/completions"):
             continue
         try:
             record = db.gateway.get(answer.body["id"])
         except NotFoundError:
             lost.append(f"{answer.route} {answer.body['id']}")
             continue
-        if answer.route.endswith("verify"):
-            assert record.decision == answer.body["decision"]
-        else:
-            [chosen] = [candidate for candidate in record.candidates if candidate.chosen]
-            assert chosen.trace.text == answer.body["choices"][0]["message"]["content"]
+        [chosen] = [candidate for candidate in record.candidates if candidate.chosen]
+        assert chosen.trace.text == answer.body["choices"][0]["message"]["content"]
         kept += 1
     stored = {label.id for label in db.export.stored(project)}
     flags = {comment.text for comment in db.comments.list(project, limit=1_000_000)}
@@ -330,14 +327,15 @@ def check_verdicts(chaos: Chaos) -> None:
     for answer in chaos.load.answers:
         if answer.status != 200:
             continue
-        if answer.route.endswith("/verify"):
-            scores = answer.body["scores"]
-            if answer.body["decision"] == "accept":
-                least = answer.body["threshold"]
-                assert all(isinstance(score, float) and least <= score <= 1 for score in scores), answer.body
-                accepted += 1
-            assert answer.body["decision"] != "accept" or scores
-        if answer.route.endswith(("/verify", "/score")) and not answer.client.startswith("hostile"):
+        if answer.route.endswith("/score"):
+            least = answer.body["threshold"]
+            for result in results_of(answer):
+                scores = result["scores"]
+                if result["decision"] == "accept":
+                    assert scores
+                    assert all(isinstance(score, float) and least <= score <= 1 for score in scores), result
+                    accepted += 1
+        if answer.route.endswith("/score") and not answer.client.startswith("hostile"):
             for result in results_of(answer):
                 assert all(score is None or isinstance(score, float) for score in result["scores"])
                 if None in result["scores"]:
@@ -395,7 +393,7 @@ def check_reports(chaos: Chaos) -> None:
     for row in chaos.site.room.db.gateway.find(limit=1_000_000):
         assert row.tokens < 10**10, row  # a scorer may read two megabytes 1,000 times
     for answer in chaos.load.answers:
-        if answer.route.endswith(("/verify", "/score")) and answer.status == 200:
+        if answer.route.endswith("/score") and answer.status == 200:
             for result in results_of(answer):
                 reason = result["unscored_reason"] or ""
                 assert len(reason) <= 500

@@ -148,11 +148,11 @@ def scoring(load: Load, client: str) -> None:
 
 
 def verifying(load: Load, client: str) -> None:
-    """The same solutions, to be judged and recorded."""
+    """The same solutions, to be judged by three thresholds."""
     for number in numbers(load, 0.05):
         threshold = (0.0, 0.5, 0.9)[number % 3]
-        body = {"problem": "1 + 1", "steps": SOLUTIONS[number % len(SOLUTIONS)], "threshold": threshold}
-        load.ask(client, "POST", "/v1/verify", body)
+        items = [{"problem": "1 + 1", "steps": SOLUTIONS[number % len(SOLUTIONS)]}]
+        load.ask(client, "POST", "/v1/score", {"items": items, "threshold": threshold})
 
 
 def innocent(load: Load, client: str) -> None:
@@ -251,14 +251,15 @@ def hostile_requests(project: int) -> list[tuple[str, str, str, Any, str]]:
 
     bomb = gzip.compress(b'{"text": "' + b"a" * 80_000_000, 1)
     files = f"/projects/{project}/files"
+    control, escapes = ({"items": [{"problem": text, "steps": [text, text]}]} for text in (CONTROL, ESCAPES))
     found: list[tuple[str, str, str, Any, str]] = [
         ("hard answers", "POST", "/v1/chat/completions", chat_body("hostile", model="majority:n=16"), ""),
-        ("openings", "POST", "/v1/verify", {"problem": "p", "solution": r"\[" * 600_000}, ""),
-        ("control tokens", "POST", "/v1/verify", {"problem": CONTROL, "steps": [CONTROL, CONTROL]}, ""),
+        ("openings", "POST", "/v1/score", {"items": [{"problem": "p", "solution": r"\[" * 600_000}]}, ""),
+        ("control tokens", "POST", "/v1/score", control, ""),
         ("control tokens", "POST", "/v1/chat/completions", chat_body(CONTROL), ""),
         ("deep JSON", "POST", "/v1/score", b'{"items": ' + b"[" * 500_000 + b"]" * 500_000 + b"}", ""),
         ("escape sequences", "POST", "/v1/chat/completions", chat_body("x", model=ESCAPES), ""),
-        ("escape sequences", "POST", "/v1/verify", {"problem": ESCAPES, "steps": [ESCAPES]}, ""),
+        ("escape sequences", "POST", "/v1/score", escapes, ""),
         ("5,000 digits", "GET", f"/projects/{'9' * 5000}", None, ""),
         ("5,000 digits", "GET", f"/projects/{project}/items/{'9' * 5000}.json", None, ""),
         ("odd addresses", "GET", f"/projects/{project}/run?id={quote(ESCAPES)}", None, ""),
@@ -266,8 +267,8 @@ def hostile_requests(project: int) -> list[tuple[str, str, str, Any, str]]:
         ("bombs", "POST", files, upload("traces", bomb), boundary),
     ]
     for number in ("NaN", "1e999", "-Infinity", "true", '"0.9"', "0." + "9" * 5000):
-        body = b'{"problem": "p", "steps": ["a"], "threshold": %s}' % number.encode()
-        found.append(("scores that are none", "POST", "/v1/verify", body, ""))
+        body = b'{"items": [{"problem": "p", "steps": ["a"]}], "threshold": %s}' % number.encode()
+        found.append(("scores that are none", "POST", "/v1/score", body, ""))
         row = b'{"trace_id": "t", "scorer": "s", "scores": [%s]}\n' % number.encode()
         found.append(("scores that are none", "POST", files, upload("scores", row), boundary))
     return found

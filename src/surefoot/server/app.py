@@ -102,7 +102,6 @@ GATEWAY: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/messages", chat.anthropic_messages, "chat"),
     Route("GET", "/v1/held/{number:int}", chat.held, "chat"),
     Route("POST", "/v1/score", score.score, "score"),
-    Route("POST", "/v1/verify", score.verify, "score"),
     Route("GET", "/v1/models", models, "connect"),
     Route("GET", "/v1/models/{model:path}", model, "connect"),
     Route("GET", "/health", health, "probe"),

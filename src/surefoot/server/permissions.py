@@ -13,7 +13,7 @@ Role = Literal["admin", "viewer", "annotator", "client"]
 """admin: everything; viewer: reads; annotator: labels; client: the gateway only."""
 
 KeyScope = Literal["chat", "score", "pages", "admin"]
-"""chat: generate; score: score and verify solutions; pages: read and label on the pages, and read metrics;
+"""chat: generate; score: score solutions; pages: read and label on the pages, and read metrics;
 admin: what administrators of a project or of the server do on the pages, such as imports, members and
 accounts."""
 

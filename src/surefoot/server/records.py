@@ -14,9 +14,6 @@ from surefoot.protocols import Completion, SampleResult
 from surefoot.records import FrozenModel, Message, Problem, Record, StepScores, Tool, Trace, Usage
 from surefoot.segment import segment_trace
 
-Decision = Literal["accept", "reject", "unscored"]
-"""unscored: all scores reach the threshold, but some steps were not scored."""
-
 
 class SessionTurn(FrozenModel):
     """A request's position in a session."""
@@ -70,13 +67,13 @@ class AnswerFlag(FrozenModel):
 
 
 class GatewayCandidate(FrozenModel):
-    """A solution that the strategy considered, or that the client sent."""
+    """A solution that the strategy considered."""
 
     trace: Trace
     chosen: bool
     """Whether it became an answer."""
-    choice: int | None = Field(default=0, ge=0)
-    """The answer that it was considered for, counted from 0; ``None`` if the client sent it."""
+    choice: int = Field(default=0, ge=0)
+    """The answer that it was considered for, counted from 0."""
     weight: int = Field(default=1, ge=1)
     """How often it was sampled."""
     score: float | None = None
@@ -122,8 +119,7 @@ class GatewayRecord(Record):
     model: str
     """The model that the client named."""
     strategy: str
-    """``best-of-n``, ``beam:width=8`` …: a search with the settings that differ from its defaults; empty if
-    no strategy applies."""
+    """``best-of-n``, ``beam:width=8`` …: a search with the settings that differ from its defaults."""
     policy: str | None = None
     """The model that wrote the candidates."""
     scorer: str | None = None
@@ -144,8 +140,6 @@ class GatewayRecord(Record):
     ``surefoot.search.saved_tree.SavedTree``."""
     session: SessionTurn | None = None
     """Position in a session that the client named."""
-    decision: Decision | None = None
-    """The verdict on a solution that the client sent."""
     guard: dict[int, tuple[GuardDecision, ...]] = Field(default_factory=dict)
     """The guard's decisions about messages with tool calls, in order of sampling, by answer."""
     request: dict[str, Any] = Field(default_factory=dict)

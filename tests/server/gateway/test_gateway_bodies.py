@@ -126,7 +126,7 @@ def test_half_a_surrogate_is_the_clients_error():
         ),
         "tools.0.function.description": ("chat/completions", {**plain, "tools": [tool]}),
         "tools.0.bad?": ("chat/completions", {**plain, "tools": [{"bad\ude00": 1}]}),
-        "steps.1": ("verify", {"problem": "p", "steps": ["a", half]}),
+        "items.0.steps.1": ("score", {"items": [{"problem": "p", "steps": ["a", half]}]}),
         "items.0.problem": ("score", {"items": [{"problem": half, "steps": ["a"]}]}),
     }
     with served(scorer=LineScorer()) as found:

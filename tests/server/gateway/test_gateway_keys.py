@@ -79,7 +79,6 @@ def test_nothing_answers_without_a_key_or_with_a_wrong_one(locked):
         for path in (
             "/v1/chat/completions",
             "/v1/score",
-            "/v1/verify",
         ):
             assert status(locked.root + path, key, b"not even json") == 401
     with (

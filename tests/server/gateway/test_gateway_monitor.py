@@ -156,7 +156,7 @@ def test_metrics_tell_what_happened():
         used = [chat(strategy)[1]["usage"] for strategy in ("scripted", "best-of-n:n=2", "accept-reject")]
         chat("best-of-n:n=2", surefoot={"abstain_below": 1.0})
         assert chat("nothing")[0] == 404
-        ask(f"{found.url}/verify", json_of({"problem": "p", "solution": "bad"}))
+        ask(f"{found.url}/score", json_of({"items": [{"problem": "p", "solution": "bad"}]}))
         status, text = ask(f"{found.root}/metrics")
     assert status == 200
     got = {
@@ -166,14 +166,14 @@ def test_metrics_tell_what_happened():
     }
     assert got["surefoot_requests_total", "/v1/chat/completions", "200"] == 4
     assert got["surefoot_requests_total", "/v1/chat/completions", "404"] == 1
-    assert got["surefoot_request_seconds_count", "/v1/verify"] == 1
+    assert got["surefoot_request_seconds_count", "/v1/score"] == 1
     assert got["surefoot_choices_total", "best-of-n"] == 2
     assert got["surefoot_verdicts_total", "reject"] == 1
     assert got["surefoot_tokens_total", "completion"] == sum(one["completion_tokens"] for one in used) + 26
     assert got["surefoot_running",] == 0
     assert got["surefoot_share", "abstained"] == pytest.approx(1 / 3)
     assert got["surefoot_share", "unparsed"] == 0
-    assert got["surefoot_share", "accepted"] == pytest.approx(4 / 6)  # five draws, and a verdict
+    assert got["surefoot_share", "accepted"] == pytest.approx(4 / 5)  # of five draws
     assert got["surefoot_alarm", "accepted"] == 0
     assert got["surefoot_alarm", "change"] == 0
     assert got["surefoot_policy_batch_samples_count",] > 0

@@ -23,7 +23,7 @@ ROUTES = {
         "POST /v1/messages",
         "GET /v1/held/{number:int}",
     },
-    "score": {"POST /v1/score", "POST /v1/verify"},
+    "score": {"POST /v1/score"},
     "pages": {
         "GET /",
         "GET /metrics",
@@ -123,9 +123,8 @@ def test_a_key_without_the_scope_is_refused_with_its_name(tmp_path):
 
         allowed = [
             ("score", "/v1/score", {"items": [SOLUTION]}),
-            ("score", "/v1/verify", SOLUTION),
             ("chat", "/v1/chat/completions", CHAT),
-            ("all", "/v1/verify", SOLUTION),
+            ("all", "/v1/score", {"items": [SOLUTION]}),
             ("pages", "/metrics", None),
             *((key, "/v1/models", None) for key in keys),
         ]
@@ -134,7 +133,6 @@ def test_a_key_without_the_scope_is_refused_with_its_name(tmp_path):
         refused = [
             ("score", "/v1/chat/completions", CHAT, "chat"),
             ("chat", "/v1/score", {"items": [SOLUTION]}, "score"),
-            ("chat", "/v1/verify", SOLUTION, "score"),
             ("pages", "/v1/chat/completions", CHAT, "chat"),
         ]
         for key, path, body, scope in refused:

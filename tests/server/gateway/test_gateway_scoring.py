@@ -1,4 +1,4 @@
-"""Scores and verdicts of solutions: ``/v1/score``, ``/v1/verify``, and the client that the package ships."""
+"""Scores and verdicts of solutions: ``/v1/score``, and the client that the package ships."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import Attachment, Message, Problem, Reasoning, ToolCall, Trace
 from surefoot.segment import Line, segment_trace
-from surefoot.server import Monitor, MonitorSettings, open_database
+from surefoot.server import Monitor, MonitorSettings
 
 
 def post(url, body):
@@ -55,12 +55,8 @@ def lab_items(count=6):
 
 
 @pytest.fixture(scope="module")
-def scripted(tmp_path_factory):
-    with (
-        open_database(tmp_path_factory.mktemp("record") / "store.db") as db,
-        served(ScriptedPolicy(lines), LineScorer(), db=db) as found,
-    ):
-        found.db = db
+def scripted():
+    with served(ScriptedPolicy(lines), LineScorer()) as found:
         yield found
 
 
@@ -81,21 +77,21 @@ def test_score_cuts_a_solution_and_says_why_a_step_has_none(scripted):
         {"problem": "p", "solution": "a\n\nb\nc"},
         {"problem": "p", "steps": ["x", " bad"]},
         {"problem": "p", "steps": ["raise"]},
-        {"problem": "p", "solution": "one. two bad.", "segment": "sentence"},
     ]
     status, answer = post(f"{scripted.url}/score", {"items": items, "aggregation": "mean"})
     assert status == 200
-    first, second, third, fourth, fifth = answer["results"]
+    first, second, third, fourth = answer["results"]
     assert first == {
         "steps": ["a\n", "odd\n", "bad"],
         "scores": [0.9, None, 0.1],
         "value": None,
         "unscored_reason": "odd",
+        "decision": "reject",
+        "first_bad_step": 2,
     }
     assert second["steps"] == ["a\n\n", "b\nc"]
     assert third["value"] == pytest.approx(0.5)
     assert (fourth["scores"], fourth["unscored_reason"]) == ([None], "scorer: ValueError")
-    assert fifth["scores"] == [0.9, 0.1]
     assert answer["usage"]["verifier_tokens"] > 0
 
 
@@ -108,9 +104,7 @@ def test_score_cuts_a_solution_and_says_why_a_step_has_none(scripted):
         ({"items": [{"problem": "p", "steps": [""]}]}, 400, "steps"),
         ({"items": [{"problem": "p", "solution": " "}]}, 400, "solution: has 0 steps"),
         ({"items": [{"problem": "p", "trace": {"problem_id": "p", "text": " "}}]}, 400, "trace: has 0 steps"),
-        ({"items": [{"problem": "p", "steps": ["x"], "segment": "line"}]}, 400, "'segment'"),
-        ({"items": [{"problem": "p", "solution": "x", "segment": "regex:(a+)+$"}]}, 400, "patterns"),
-        ({"items": [{"problem": "p", "solution": "x", "segment": "odd"}]}, 400, "segment"),
+        ({"items": [{"problem": "p", "solution": "x"}], "threshold": 1.5}, 400, "threshold"),
         ({"model": "other", "items": [{"problem": "p", "solution": "x"}]}, 404, "'lines'"),
         (b'{"items": [{"problem": "\\ud800", "solution": "x"}]}', 400, "problem"),
     ],
@@ -120,11 +114,15 @@ def test_score_refuses_with_the_field(scripted, body, status, said):
     assert (got, said in answer["error"]["message"]) == (status, True), answer
 
 
-def test_verify_accepts_rejects_and_says_what_it_does_not_know(scripted):
-    def verdict(*steps, **more):
-        status, answer = post(f"{scripted.url}/verify", {"problem": "p", "steps": list(steps), **more})
+def test_a_verdict_accepts_rejects_and_says_what_it_does_not_know(scripted):
+    def judged(item, **more):
+        status, answer = post(f"{scripted.url}/score", {"items": [item], **more})
         assert status == 200
-        return answer["decision"], answer["first_bad_step"]
+        [result] = answer["results"]
+        return result["decision"], result["first_bad_step"]
+
+    def verdict(*steps, **more):
+        return judged({"problem": "p", "steps": list(steps)}, **more)
 
     assert verdict("a\n", "b\n") == ("accept", None)
     assert verdict("a\n", "bad\n", "odd\n") == ("reject", 1)
@@ -136,7 +134,7 @@ def test_verify_accepts_rejects_and_says_what_it_does_not_know(scripted):
         "text": "good\nbad\n",
         "steps": [{"start": 0, "end": 5}, {"start": 5, "end": 9}],
     }
-    assert post(f"{scripted.url}/verify", {"problem": "p", "trace": run})[1]["first_bad_step"] == 1
+    assert judged({"problem": "p", "trace": run}) == ("reject", 1)
 
 
 def test_a_model_that_computes_nan_is_never_accepted_and_raises_the_alarm(lab_base):
@@ -147,26 +145,17 @@ def test_a_model_that_computes_nan_is_never_accepted_and_raises_the_alarm(lab_ba
     monitor = Monitor(MonitorSettings(least=3))
     with served(ScriptedPolicy(lines), Scorer(broken, name="prm"), monitor=monitor) as found:
         for number in range(3):
-            body = {"problem": "Start with 3. Add 4.", "steps": [f"{number} + 4 = 7\n", "Answer: 7\n"]}
-            status, answer = post(f"{found.url}/verify", body)
-            assert (status, answer["decision"], answer["scores"]) == (200, "unscored", [None, None])
-            assert "2 of 2 scores were not finite" in answer["unscored_reason"]
+            steps = [f"{number} + 4 = 7\n", "Answer: 7\n"]
+            item = {"problem": "Start with 3. Add 4.", "steps": steps}
+            status, answer = post(f"{found.url}/score", {"items": [item]})
+            [result] = answer["results"]
+            assert (status, result["decision"], result["scores"]) == (200, "unscored", [None, None])
+            assert "2 of 2 scores were not finite" in result["unscored_reason"]
         _, metrics = ask(f"{found.root}/metrics")
     assert 'surefoot_alarm{of="unscored"} 1.0' in metrics
-    assert 'surefoot_share{of="accepted"} 0.0' in metrics
+    assert 'surefoot_verdicts_total{decision="unscored"} 3.0' in metrics
+    assert 'decision="accept"' not in metrics
     assert "surefoot_unscored_steps_total 6.0" in metrics
-
-
-def test_a_verdict_is_recorded_with_the_solution(scripted):
-    body = {"problem": "p", "steps": ["line 0 good\n", "line 1 bad\n", "wrong"]}
-    status, answer = post(f"{scripted.url}/verify", body)
-    assert status == 200
-    record = scripted.db.gateway.get(answer["id"])
-    assert (record.endpoint, record.decision, record.strategy) == ("/v1/verify", "reject", "")
-    [solution] = record.candidates
-    assert (solution.trace.text, solution.choice, solution.chosen) == ("".join(body["steps"]), None, False)
-    assert solution.scores.scores == (0.9, 0.1, 0.9)
-    assert record.usage.verifier_tokens == answer["usage"]["verifier_tokens"] > 0
 
 
 def test_scores_of_many_clients_go_out_together():

@@ -17,9 +17,9 @@ from surefoot.server import GatewaySettings, open_database
 from surefoot.server.app import GATEWAY
 
 CHAT = {"model": "surefoot", "messages": [{"role": "user", "content": "1 + 1"}], "max_tokens": 50}
-VERIFY = {"problem": "1 + 1", "steps": ["We add.\n", "It is 2."]}
+SCORE = {"items": [{"problem": "1 + 1", "steps": ["We add.\n", "It is 2."]}]}
 SETTINGS = GatewaySettings(chat=True)
-ASKED = (("chat/completions", CHAT), ("verify", VERIFY))
+ASKED = (("chat/completions", CHAT), ("score", SCORE))
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +55,7 @@ def test_other_clients_go_on_and_nothing_is_believed(
         assert {status for status, _ in answers} <= statuses
         assert "\x1b" not in str(answers)
         assert len(str(answers)) < 10_000
-        assert [ask(f"{found.url}/verify", json.dumps(VERIFY))[0], ask(f"{found.root}/ready")[0]] == [
-            200,
-            200,
-        ]
+        assert ask(f"{found.url}/score", json.dumps(SCORE))[0] == ask(f"{found.root}/ready")[0] == 200
         tokens = [row.tokens for row in db.gateway.find()]
         assert tokens
         assert max(tokens) < 1_000_000 < LIE

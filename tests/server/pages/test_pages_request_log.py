@@ -55,17 +55,6 @@ def test_an_answer_that_was_withheld_is_no_success(found: Inspection, admin: Bro
     assert ">200<" not in page
 
 
-def test_a_clients_solution_is_neither_chosen_nor_rejected(found: Inspection, admin: Browser) -> None:
-    problem = Problem(text="p")
-    trace = Trace(problem_id=problem.id, text="x")
-    given = GatewayCandidate(trace=trace, chosen=False, choice=None)
-    add_request(found.db, "verdict", candidates=(given,), decision="reject", endpoint="/v1/verify")
-    page = admin.get("/request?id=verdict").text
-    assert ">by client</span>" in page
-    assert "✗ rejected" not in page
-    assert '✗ <span class="word">rejected</span>' in page  # the verdict
-
-
 def test_answers_are_imported_into_a_project_to_be_labelled(found: Inspection, admin: Browser) -> None:
     project = found.db.projects.create("new").id
     trace = answer(found.db, "two lines", "first\nsecond\n", model="m1")

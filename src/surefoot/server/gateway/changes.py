@@ -251,19 +251,19 @@ def signals_of(record: GatewayRecord) -> dict[str, float] | None:
     """
     if 400 <= record.status < 500:
         return None
-    best = next((item for item in record.candidates if item.chosen or item.choice is None), None)
+    best = next((item for item in record.candidates if item.chosen), None)
     if best is None:
         return {"score": math.nan, "answer length": math.nan, "without answer": 1.0}
     trace = best.trace
     message = trace.messages[-1] if trace.messages else None
     text = trace.text or (message.content if message else None) or ""
     calls = bool(message and message.tool_calls)
-    unread = record.strategy not in ("", "plain") and trace.answer is None
+    unread = record.strategy != "plain" and trace.answer is None
     missing = not calls and (not text.strip() or trace.cut_off or unread)
     return {
         "score": math.nan if best.score is None else best.score,
         "answer length": math.log1p(len(text)) if text else math.nan,
-        "without answer": math.nan if best.choice is None else float(missing or record.status >= 500),
+        "without answer": float(missing or record.status >= 500),
     }
 
 

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from surefoot.server.store.requests import RequestLog
 
 Share = Literal["accepted", "abstained", "unparsed", "unscored"]
-"""accepted: accepted steps, or accepted solutions of clients; abstained: answers withheld or missing;
-unparsed: searched answers without a final answer; unscored: searched and scored answers with a step that was
-not scored."""
+"""accepted: accepted steps; abstained: answers withheld or missing; unparsed: searched answers without a
+final answer; unscored: searched answers, and clients' solutions, with a step that was not scored."""
 
 
 class Monitor:
@@ -150,8 +149,8 @@ class Metrics:
         unscored = "Steps of clients' solutions that the reward model gave no finite score."
         self.unscored_steps = counter("unscored_steps", unscored)
         self.log_failures = counter("log_failures", "Answers that could not be recorded.")
+        self.verdicts = counter("verdicts", "Solutions of /v1/score.", "decision")
         self.batches = histogram("policy_batch_samples", "Samples of a call of the policy.", _SAMPLES)
-        self.verdicts = counter("verdicts", "Answers of /v1/verify.", "decision")
         refused = "Requests refused because of their key: invalid, or its role, scopes or rate."
         self.key_refusals = counter("key_refusals", refused, "reason")
         seconds = "Time of all stages for a message with calls, without people's."

@@ -177,7 +177,7 @@ def _nodes(record: GatewayRecord) -> list[_Node]:
     keys = _keys("", record.session.messages)
     nodes = []
     for candidate in record.candidates:
-        if not candidate.chosen or candidate.choice is None:
+        if not candidate.chosen:
             continue
         trace = candidate.trace
         reply = trace.messages[-1] if trace.messages else None

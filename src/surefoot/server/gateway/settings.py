@@ -229,7 +229,7 @@ class GatewaySettings(Settings):
         default=40, ge=1, description="Steps after which the rest is written in one piece."
     )
     threshold: float = Field(
-        default=0.5, ge=0, le=1, description="A step below this is bad, for /v1/verify and flags."
+        default=0.5, ge=0, le=1, description="A step below this is bad, for /v1/score and flags."
     )
     abstain_below: float | None = Field(
         default=None, ge=0, le=1, description="Withhold answers whose aggregated score is below this."

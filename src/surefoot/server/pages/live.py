@@ -66,12 +66,11 @@ def _row(record: GatewayRecord) -> dict[str, Any]:
     chosen = chosen or next(iter(candidates), None)
     scores = chosen.scores.scores if chosen and chosen.scores else ()
     failed = record.error is not None or record.status >= 400
-    decided = {"accept": "accepted", "reject": "rejected"}.get(record.decision or "", "answered")
     return {
         "title": _title(record, chosen.trace if chosen else None),
         "link": f"/request?{urlencode({'id': record.request_id})}",
-        "outcome": not failed and decided != "rejected",
-        "outcome_word": str(record.status) if record.status >= 400 else "withheld" if failed else decided,
+        "outcome": not failed,
+        "outcome_word": str(record.status) if record.status >= 400 else "withheld" if failed else "answered",
         "held": any(decision.held for decisions in record.guard.values() for decision in decisions),
         "steps": (len(chosen.trace.steps) if chosen else 0) or None,
         "tokens": record.usage.tokens or None,
@@ -88,10 +87,8 @@ def _title(record: GatewayRecord, trace: Trace | None) -> str:
 def request_page(page: Page) -> Response:
     """One request as a run: the candidate ``?candidate=``, by default the chosen one, or the held call."""
     record = page.db.gateway.get(page.query.required_id("id"))
-    # the client's own solutions, then choice by choice the chosen candidate and the others
-    candidates = sorted(
-        record.candidates, key=lambda one: (-1 if one.choice is None else one.choice, not one.chosen)
-    )
+    # choice by choice the chosen candidate and the others
+    candidates = sorted(record.candidates, key=lambda one: (one.choice, not one.chosen))
     held, session = page.db.held_calls.of_request(record.request_id), record.session
     number = page.query.natural("candidate")
     if number >= max(1, len(candidates)):
@@ -154,7 +151,7 @@ def import_answers(page: Page) -> Response:
     problems, solutions = [], list[tuple[Trace, StepScores | None]]()
     for row in reversed(rows[:_MOST]):
         record = db.gateway.get(row.request_id)
-        picked = (entry for entry in record.candidates if import_all or entry.chosen or entry.choice is None)
+        picked = (entry for entry in record.candidates if import_all or entry.chosen)
         unique = {pair[0].id: pair for pair in (entry.solution() for entry in picked) if pair}
         if record.problem is not None and unique:
             problems.append(record.problem)
