@@ -88,16 +88,11 @@ def builders(seed: int) -> dict[str, object]:
             seed=seed,
         )
 
-    hard, test = (
-        MonteCarloSettings(estimate="hard", rollouts=ROLLOUTS),
-        MonteCarloSettings(estimate="sequential", rollouts=16),
-    )
+    hard = MonteCarloSettings(estimate="hard", rollouts=ROLLOUTS)
     return {
         "hard, every step": monte_carlo(hard, "every"),
         OURS: monte_carlo(hard, "until-error"),
         "hard, binary search": monte_carlo(hard, "bisect"),
-        "adaptive, until error": monte_carlo(test, "until-error"),
-        "adaptive, binary search": monte_carlo(test, "bisect"),
         TREE: tree,
     }
 

@@ -32,9 +32,8 @@ class Alone(MonteCarloSettings):
 
     estimate: str = "hard"
 
-    @property
-    def borrowed(self):
-        return "none"
+    def lends(self, outcome):
+        return False
 
 
 def item(text, problem=PROBLEM, **fields):
@@ -127,11 +126,10 @@ RULES = [
     MonteCarloSettings(rollouts=4),
     MonteCarloSettings(estimate="hard", rollouts=4),
     MonteCarloSettings(estimate="hard", rollouts=4, first=2),
-    MonteCarloSettings(estimate="sequential", rollouts=6),
 ]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.estimate}-{rule.borrowed}")
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.estimate}-{rule.first}")
 @pytest.mark.parametrize("order", ["every", "until-error", "bisect"])
 @pytest.mark.parametrize("own", ["never", "always"])
 def test_what_is_on_the_labels_is_what_was_spent(lab_traces, rule, order, own):
@@ -219,16 +217,11 @@ def test_whose_outcome_counts(own, policy, counts):
         # a wrong one is no rollout of a hard estimate, and a soft one never borrows
         ((first, _),) = label(watched, [one], rule=MonteCarloSettings(rollouts=2), own_outcome=own)
         assert (first.value, first.evidence.trials) == (0, 2)
-        # the sequential test counts right and wrong ones
-        rule = MonteCarloSettings(estimate="sequential", rollouts=2)
-        ((first, _),) = label(watched, [one], rule=rule, own_outcome=own)
-        assert (first.evidence.successes, first.evidence.trials) == (outcome and counts, 2)
 
 
 def test_a_trace_cut_off_by_its_length_says_nothing_of_its_prefixes():
     cut = item("One.\nTwo.\n", outcome=False, policy="scripted", finish_reason="length")
-    rule = MonteCarloSettings(estimate="sequential", rollouts=1)
-    (found,) = label(replies("Answer: 3"), [cut], rule=rule, own_outcome="always")
+    (found,) = label(replies("Answer: 3"), [cut], rule=ONE, own_outcome="always")
     assert [(one.value, one.evidence.successes, one.evidence.trials) for one in found] == [(1, 1, 1)] * 2
 
 
@@ -260,23 +253,11 @@ def test_a_rollout_through_a_later_prefix_is_lent_to_it():
     assert messages == [None, "1 of the trials were sampled from another prefix", None, None]
 
 
-def test_the_sequential_test_is_lent_right_and_wrong_ones():
-    trace = item("One.\nTwo.\nAnswer: 1\n", outcome=False)
-    wrong, right = "Two.\nAnswer: 1", "Two.\nAnswer: 3"
-    policy = replies(wrong, wrong, right, wrong, right, right)
-    (first, second, _) = label(
-        policy, [trace], rule=MonteCarloSettings(estimate="sequential", rollouts=16), order="until-error"
-    )[0]
-    assert (first.value, first.evidence.successes, first.evidence.trials) == (1, 3, 6)
-    assert (second.value, second.evidence.successes, second.evidence.trials) == (1, 3, 6)
-    assert second.evidence.usage == Usage()
-
-
 @pytest.mark.parametrize("completion", ["Two.\n", "Two?\nAnswer: 3", "Two."])
 def test_nothing_is_lent_to_a_prefix_that_a_rollout_does_not_pass(completion):
     trace = item("One.\nTwo.\nAnswer: 1\n", outcome=False)
     policy = Watched(replies(completion))
-    (found,) = label(policy, [trace], rule=MonteCarloSettings(estimate="sequential", rollouts=1))
+    (found,) = label(policy, [trace], rule=ONE)
     assert [one.evidence.trials for one in found] == [1, 1, 1]
     assert [request.prefix for request in policy.requests] == ["One.\n", "One.\nTwo.\n"]
 

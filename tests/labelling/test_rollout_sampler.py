@@ -115,7 +115,6 @@ LABELLERS = {
     for rule in (
         MonteCarloSettings(rollouts=3),
         MonteCarloSettings(estimate="hard"),
-        MonteCarloSettings(estimate="sequential", rollouts=16),
     )
     for order in ("every", "until-error", "bisect")
 } | {

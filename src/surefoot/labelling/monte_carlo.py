@@ -139,9 +139,9 @@ class _TraceProgress:
         # the outcome of a finished trace is known; a trace that was cut off could continue
         self.open = self.count if trace.cut_off else max(self.count - 1, 0)
         self.tallies = {depth: rollouts.tally(trace.prefix(depth)) for depth in range(1, self.open + 1)}
-        if self.open < self.count and labeller.counts_own(item):
+        if self.open < self.count and labeller.settings.lends(outcome) and labeller.counts_own(item):
             for tally in self.tallies.values():
-                tally.borrow(outcome, labeller.settings.borrowed)
+                tally.borrow(True)
 
     def next_prefixes(self) -> list[PrefixRollouts]:
         """Prefixes to roll out next; none if the trace's labels are final."""
@@ -164,7 +164,7 @@ class _TraceProgress:
         for depth, tally in self.tallies.items():
             if not tally.more(rule):
                 bad = tally.unknown(rule) is not None
-                decided[depth] = None if bad else rule.good(tally.successes, tally.trials)
+                decided[depth] = None if bad else tally.successes > 0
         if self.open < self.count:
             decided[self.count] = self.outcome
         return decided

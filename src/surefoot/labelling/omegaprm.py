@@ -254,7 +254,8 @@ class TreeSearch:
         same_policy = [trace for trace in seeds if trace.policy == name and trace.seed == rollouts.seed]
         tally.start = max((trace.sample + 1 for trace in same_policy), default=0)
         for outcome in outcomes:
-            tally.borrow(outcome, "all")
+            if outcome is not None:
+                tally.borrow(outcome)
         rule = RolloutRule(rollouts=self.settings.rollouts)
         await rollouts.settle([tally], rule)
         for trace, outcome in zip(seeds, outcomes, strict=True):

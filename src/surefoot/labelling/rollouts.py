@@ -3,13 +3,12 @@ prefix they pass through."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from surefoot.answers import ProblemGrader, Solution
 from surefoot.batching import Batcher
@@ -17,13 +16,6 @@ from surefoot.errors import LabelError
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Completion, ProblemTrace, SampleRequest, Sampling
 from surefoot.records import FrozenModel, Message, Problem, Trace, Usage
-
-Borrowed = Literal["none", "right", "all"]
-"""Which solutions sampled from another prefix count as rollouts of a prefix that they pass through.
-
-From that prefix on, such a solution is a sample of its continuations. Candidates are the traces themselves
-and the rollouts from earlier prefixes.
-"""
 
 
 class RolloutRule(FrozenModel):
@@ -39,102 +31,32 @@ class RolloutRule(FrozenModel):
     which decides the label. Any correct solution that passes through the prefix is a success, such as the
     trace itself. Rollouts come in batches of ``first``, ``first``, 2 ``first``, 4 ``first`` …: a small
     ``first`` wastes fewer rollouts, a large one reads the prefix less often.
-
-    **sequential**: Wald's sequential probability ratio test of "value ≤ ``p_bad``" against "value ≥
-    ``p_good``". After s successes in n trials the log-likelihood ratio is L = s ln(p_good / p_bad) + (n - s)
-    ln((1 - p_good) / (1 - p_bad)). With a = ``error_rate`` the prefix is good once L ≥ ln((1 - a) / a), bad
-    once L ≤ ln(a / (1 - a)). So uncertain prefixes get more rollouts. A prefix that is still undecided after
-    ``rollouts`` gets the likelier value. Each batch is the fewest rollouts that could decide. The number of
-    trials depends on their outcomes, so successes / trials is biased; the value is the decision.
-
-    a is a target. Let A be the chance of calling a prefix of value ``p_bad`` good, and B the chance of
-    calling a prefix of value ``p_good`` bad. A test without a limit has A / (1 - B) and B / (1 - A) of at
-    most a / (1 - a), and so A + B ≤ 2 a (Wald 1945, section 3.2). With the limit ``rollouts`` they can be
-    larger: with 8 rollouts the other defaults give B = 0.106, with 4 A = 0.186 and B = 0.130.
-    :meth:`chance_of_good` computes A and B exactly.
     """
 
-    estimate: Literal["soft", "hard", "sequential"] = Field(
-        default="soft",
-        description="soft: the share that succeeded. hard: whether any did. sequential: a test that ends "
-        "when it is sure.",
+    estimate: Literal["soft", "hard"] = Field(
+        default="soft", description="soft: the share that succeeded. hard: whether any did."
     )
-    rollouts: int = Field(
-        default=8, ge=1, description="Completions per prefix; at most, if hard or sequential."
-    )
+    rollouts: int = Field(default=8, ge=1, description="Completions per prefix; at most, if hard.")
     first: int = Field(default=2, ge=1, description="Hard: completions in the first batch of a prefix.")
-    p_bad: float = Field(
-        default=0.05, gt=0, lt=1, description="Sequential: a prefix of at most this value is bad."
-    )
-    p_good: float = Field(
-        default=0.4, gt=0, lt=1, description="Sequential: a prefix of at least this value is good."
-    )
-    error_rate: float = Field(
-        default=0.05,
-        gt=0,
-        lt=0.5,
-        description="Sequential: chance of a wrong decision, either way, that the test aims at. The exact "
-        "chances with so many `rollouts` are printed.",
-    )
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if not self.p_bad < self.p_good:
-            raise ValueError(f"'p_bad' must be below 'p_good', not {self.p_bad} and {self.p_good}")
-        return self
+    def lends(self, outcome: bool | None) -> bool:
+        """Whether a solution sampled from another prefix counts for a prefix that it passes through.
 
-    @property
-    def borrowed(self) -> Borrowed:
-        """Which solutions from other prefixes count."""
-        return {"soft": "none", "hard": "right", "sequential": "all"}[self.estimate]  # type: ignore[return-value]
+        From that prefix on, it is a sample of its continuations. Candidates are the traces themselves and the
+        rollouts from earlier prefixes.
+        """
+        return self.estimate == "hard" and outcome is True
 
-    def more(self, successes: int, trials: int, sampled: int) -> int:
+    def more(self, successes: int, sampled: int) -> int:
         """Rollouts to sample next, 0 = decided. ``sampled`` also counts rollouts that could not be graded."""
         remaining = max(self.rollouts - sampled, 0)
         if self.estimate == "soft":
             return remaining
-        if self.estimate == "hard":
-            return 0 if successes else min(max(sampled, self.first), remaining)
-        ratio, (success, failure) = self._ratio(successes, trials), self._gains
-        bound = math.log((1 - self.error_rate) / self.error_rate)
-        if not -bound < ratio < bound:
-            return 0
-        return min(math.ceil((bound - ratio) / success), math.ceil((-bound - ratio) / failure), remaining)
+        return 0 if successes else min(max(sampled, self.first), remaining)
 
     def value(self, successes: int, trials: int) -> float:
         """The label, in [0, 1], from at least one trial."""
-        return successes / trials if self.estimate == "soft" else float(self.good(successes, trials))
-
-    def good(self, successes: int, trials: int) -> bool:
-        """Whether the answer can be reached from the prefix."""
-        return self._ratio(successes, trials) > 0 if self.estimate == "sequential" else successes > 0
-
-    def chance_of_good(self, value: float) -> float:
-        """Chance that a prefix of this value is called good (operating characteristic).
-
-        Exact, by recursion over the successes after each trial, for independent rollouts that can all be
-        graded. A is ``chance_of_good(p_bad)``, B is 1 - ``chance_of_good(p_good)``.
-        """
-        undecided, good = {0: 1.0}, 0.0
-        for trials in range(self.rollouts + 1):
-            following: dict[int, float] = {}
-            for successes, chance in undecided.items():
-                if not self.more(successes, trials, trials):
-                    good += chance * self.good(successes, trials)
-                    continue
-                following[successes] = following.get(successes, 0.0) + chance * (1 - value)
-                following[successes + 1] = following.get(successes + 1, 0.0) + chance * value
-            undecided = following
-        return good
-
-    @property
-    def _gains(self) -> tuple[float, float]:
-        """Change of the log-likelihood ratio by a success, and by a failure."""
-        return math.log(self.p_good / self.p_bad), math.log((1 - self.p_good) / (1 - self.p_bad))
-
-    def _ratio(self, successes: int, trials: int) -> float:
-        success, failure = self._gains
-        return successes * success + (trials - successes) * failure
+        return successes / trials if self.estimate == "soft" else float(successes > 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,10 +102,8 @@ class PrefixRollouts:
             return f"rollouts failed: {self.error}"
         return None if self.trials else "no rollout's answer could be compared"
 
-    def borrow(self, outcome: bool | None, borrowed: Borrowed) -> None:
-        """Count a solution that was sampled from another prefix, if the rule allows it."""
-        if outcome is None or borrowed == "none" or (borrowed == "right" and not outcome):
-            return
+    def borrow(self, outcome: bool) -> None:
+        """Count a solution that was sampled from another prefix."""
         self.borrowed_trials += 1
         self.borrowed_successes += outcome
 
@@ -191,11 +111,11 @@ class PrefixRollouts:
         """Rollouts that ``rule`` still needs; 0 after a failure."""
         if self.error is not None:
             return 0
-        return rule.more(self.successes, self.trials, self.sampled)
+        return rule.more(self.successes, self.sampled)
 
     def unknown(self, rule: RolloutRule) -> str | None:
         """Why ``rule`` cannot decide; ``None`` if it can, even after a failure."""
-        decided = self.trials and not rule.more(self.successes, self.trials, self.sampled)
+        decided = self.trials and not rule.more(self.successes, self.sampled)
         return None if decided else self.failure
 
 
@@ -258,18 +178,17 @@ class RolloutSampler:
                 # where others can be compared, an answer that cannot counts as a wrong one
                 outcome = grade.outcome is True if comparable else None
                 tally.rollouts.append(GradedCompletion(completion=completion, outcome=outcome))
-                self._lend(tally, tally.prefix + completion.text, outcome, rule.borrowed)
+                if rule.lends(outcome):
+                    self._lend(tally, tally.prefix + completion.text)
 
-    def _lend(self, lender: PrefixRollouts, text: str, outcome: bool | None, borrowed: Borrowed) -> None:
-        """Count a solution for the prefixes that it passes through after the lender's.
+    def _lend(self, lender: PrefixRollouts, text: str) -> None:
+        """Count a right solution for the prefixes that it passes through after the lender's.
 
         A solution that ends with a prefix says nothing about the prefix's continuations.
         """
-        if borrowed == "none":
-            return
         for prefix in prefixes_of(text, self._tallies):
             if len(lender.prefix) < len(prefix) < len(text):
-                self._tallies[prefix].borrow(outcome, borrowed)
+                self._tallies[prefix].borrow(True)
 
     def _request(self, tally: PrefixRollouts, count: int) -> SampleRequest:
         return SampleRequest(

@@ -105,16 +105,8 @@ class MonteCarlo(MonteCarloSettings, Method):
             raise ValueError("'sandbox' is where grader=tests runs programs; grader=answer runs none")
 
     def items(self, label: Label) -> Any:
-        """Traces that can be graded; reports the error rates of a sequential test."""
+        """Traces that can be graded."""
         items = super().items(label)
-        if self.estimate == "sequential":
-            false_good = self.chance_of_good(self.p_bad)
-            false_bad = 1 - self.chance_of_good(self.p_good)
-            note(
-                f"sequential test of at most {self.rollouts} rollouts: calls {false_good:.1%} of "
-                f"prefixes of value {self.p_bad:g} good, and {false_bad:.1%} of prefixes of value "
-                f"{self.p_good:g} bad (aim: {self.error_rate:.1%})"
-            )
         if self.environment is not None:
             return items
         if self.grader == "answer":
