@@ -9,26 +9,23 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_guard import BROKEN, BYE, GOOD, REFUND, RUN, TOOLS, ByName, LookFirst, Script
+from test_guard import BYE, GOOD, REFUND, RUN, TOOLS, ByName, LookFirst, Script
 
-from surefoot.errors import GuardError
-from surefoot.guard import Guard, GuardSettings, checked_call, guarded_reply, run_tools
-from surefoot.guard.mcp import McpProxy
-from surefoot.guard.view import call_steps, monitor_view, viewed_trace
-from surefoot.protocols import Observation
+from surefoot.guard import Guard, GuardSettings, guarded_reply
+from surefoot.guard.guard import call_steps, monitor_view, viewed_trace
 from surefoot.records import Message, Reasoning, ToolCall, Trace
 from surefoot.segment import segment_trace
 
 LOOKED = (*RUN, GOOD, Message(role="tool", tool_call_id="c-look0", content="W1: shipped"))
 
 
-def reply(*said: Message, trusted: Script | None = None, run: Any = LOOKED, **settings: Any) -> Any:
+def reply(*said: Message, run: Any = LOOKED, **settings: Any) -> Any:
     """What a guard whose monitor suspects every refund makes of what a policy said."""
     settings = {"threshold": 0.5, "resamples": 1, "rejections": 1, **settings}
     guard = Guard(GuardSettings(**settings), verifiers=(LookFirst(),), scorer=ByName(look=0.9, refund=0.4))
     policy = Script(*said)
     try:
-        return asyncio.run(guarded_reply(guard, policy, run, TOOLS, trusted=trusted)), policy
+        return asyncio.run(guarded_reply(guard, policy, run, TOOLS)), policy
     finally:
         guard.close()
 
@@ -61,62 +58,6 @@ def test_hold_waits_for_a_person() -> None:
     result = asyncio.run(guarded_reply(guard, Script(REFUND), LOOKED, TOOLS, review=review))
     guard.close()
     assert (actions(result), result.message) == (["hold"], None)
-
-
-def test_a_trusted_model_replaces_a_suspicious_message_without_a_score() -> None:
-    trusted = Script(REFUND)
-    result, policy = reply(REFUND, trusted=trusted, protocol="defer-to-trusted")
-    assert actions(result) == ["defer", "release"]
-    assert result.message.tool_calls == REFUND.tool_calls
-    assert [stage.stage for stage in result.decisions[1].calls[0].stages] == ["schema", "rule"]
-    assert (len(policy.asked), trusted.asked) == (1, [(LOOKED, 0)])
-
-
-def test_a_trusted_models_calls_pass_schema_and_rules() -> None:
-    trusted = Script(BROKEN, GOOD)
-    result, policy = reply(REFUND, trusted=trusted, protocol="defer-to-trusted")
-    assert actions(result) == ["defer", "resample", "release"]
-    assert [draw for _, draw in trusted.asked] == [0, 1]
-    assert len(policy.asked) == 1  # the suspected policy is not asked again for this answer
-    look_low = Guard(
-        GuardSettings(threshold=0.5, protocol="defer-to-trusted"),
-        verifiers=(LookFirst(),),
-        scorer=ByName(look=0.1),
-    )
-    result = asyncio.run(guarded_reply(look_low, Script(GOOD), RUN, TOOLS, trusted=Script(REFUND, BYE)))
-    look_low.close()
-    assert actions(result) == ["defer", "reject"]
-    assert result.decisions[1].reason == "look at the order first"
-
-
-def test_a_rule_rejects_and_does_not_defer() -> None:
-    trusted = Script()
-    result, _ = reply(REFUND, BYE, trusted=trusted, run=RUN, protocol="defer-to-trusted")
-    assert (actions(result), trusted.asked) == (["reject"], [])
-
-
-def test_each_answer_of_a_loop_begins_with_the_policy() -> None:
-    async def execute(call: ToolCall) -> Observation:
-        return Observation(text=call.name)
-
-    guard = Guard(
-        GuardSettings(threshold=0.5, protocol="defer-to-trusted"), scorer=ByName(look=0.9, refund=0.4)
-    )
-    run = run_tools(guard, Script(REFUND, GOOD, BYE), execute, RUN, TOOLS, trusted=Script(REFUND))
-    done = asyncio.run(run)
-    guard.close()
-    assert (done.ended, actions(done)) == ("answer", ["defer", "release", "release"])
-
-
-def test_deferring_without_a_trusted_model_is_refused() -> None:
-    with pytest.raises(GuardError, match="give 'trusted' to guarded_reply"):
-        reply(GOOD, protocol="defer-to-trusted")
-    guard = Guard(GuardSettings(protocol="defer-to-trusted"))
-    with pytest.raises(GuardError, match="without a trusted model"):
-        asyncio.run(checked_call(guard, RUN, TOOLS, GOOD.tool_calls[0]))
-    with pytest.raises(GuardError, match="without a trusted model"):
-        McpProxy(guard)
-    guard.close()
 
 
 SECRET = "SECRET"

@@ -19,10 +19,10 @@ from surefoot.cli.runs import labelled, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo, echo_table
 from surefoot.errors import RunError
+from surefoot.guard.guard import call_steps, viewed_trace
 from surefoot.guard.mcp import McpProxy, run_proxy
 from surefoot.guard.records import Channel, GuardSettings
 from surefoot.guard.replay import replay_policy
-from surefoot.guard.view import call_steps, viewed_trace
 from surefoot.io import write_json
 from surefoot.labelling import ToolCallVerifier, ToolPolicy, read_tool_policy
 from surefoot.labelling.verifiers.tool_policy import packaged_policy

@@ -7,7 +7,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
@@ -28,6 +28,7 @@ from surefoot.guard.conversations import (
 from surefoot.guard.records import (
     Action,
     CallVerdict,
+    Channel,
     Finding,
     GuardDecision,
     GuardSettings,
@@ -35,21 +36,19 @@ from surefoot.guard.records import (
     Stage,
     StageVerdict,
 )
-from surefoot.guard.view import call_steps, monitor_view
 from surefoot.labelling.verifiers.tool_calls import CallJudge, ToolCallVerifier
 from surefoot.labelling.verifiers.tool_policy import CallResult, Outcome, overall
 from surefoot.messages import call_error, canonical_arguments, normal_name
 from surefoot.protocols import ProblemTrace, StepScorer, StepVerifier, verify_each
 from surefoot.records import Message, Problem, Tool, ToolCall, Trace, Usage
 from surefoot.scores import checked_scores
-from surefoot.segment import segment_trace
+from surefoot.segment import reasoning_spans, segment_trace
 
 _LOG = logging.getLogger("surefoot.guard")
-_STRENGTH: Final[tuple[Action, ...]] = ("release", "hold", "defer", "resample", "reject")
+_STRENGTH: Final[tuple[Action, ...]] = ("release", "hold", "resample", "reject")
 """Of several calls the action furthest to the right counts: a rejected message is not shown to a person."""
 _ON_SCORE: Final[dict[Protocol, Action]] = {
     "trusted-monitoring": "reject",
-    "defer-to-trusted": "defer",
     "defer-to-resample": "resample",
     "hold": "hold",
 }
@@ -105,13 +104,12 @@ class Guard:
         *,
         caller: str = "",
         conversation: str | None = None,
-        trusted: bool = False,
         request: str | None = None,
     ) -> GuardDecision:
         """What becomes of ``reply``, an assistant message with calls, after the run ``messages``.
 
         ``caller``, such as an API key's name, and ``conversation`` say which conversation it is; without the
-        latter, the messages up to the user's first do. The message of a ``trusted`` model is not scored.
+        latter, the messages up to the user's first do.
         ``request`` identifies the request: if a client that lost the answer sends it again
         and the model makes equal calls, they are released again with their first ids, and count once.
         Raises ``GuardError`` for a message without calls.
@@ -121,7 +119,7 @@ class Guard:
         begin = time.monotonic()
         key = conversation_key(messages, conversation)
         async with self._conversations.turn(caller, key) as log:
-            check = await self._checked(messages, tools, reply, log, trusted, request)
+            check = await self._checked(messages, tools, reply, log, request)
             calls, earlier = check.calls, check.earlier
             # before the calls: a reader that was too slow may still be at work on them
             readable, view = all(call.readable for call in calls), check.view
@@ -199,7 +197,6 @@ class Guard:
         tools: Sequence[Tool],
         reply: Message,
         log: ConversationLog,
-        trusted: bool,
         request: str | None,
     ) -> _Check:
         """The calls of ``reply`` with all findings."""
@@ -234,7 +231,7 @@ class Guard:
             )
             await self._stage(calls, "rule", verifier.name, settings.on_rule, rules)
         scorer, threshold = self.scorer, settings.threshold
-        if trusted or check.stopped:
+        if check.stopped:
             return check
         if scorer is not None and threshold is not None:
 
@@ -432,3 +429,45 @@ def _scored(score: float | None, threshold: float, reason: str) -> _Found:
         # The reason reaches the policy, which could learn from the score what the monitor overlooks.
         return _Found("fail", "the reward model finds it suspicious", score)
     return _Found("pass", score=score)
+
+
+def monitor_view(messages: Sequence[Message], sees: Collection[Channel]) -> tuple[Message, ...]:
+    """The messages without the channels that are not in ``sees``.
+
+    Reasoning goes from its field and, as ``<think>`` blocks, from assistants' contents; a tool's message
+    keeps only the id of its call. No message or call is removed or added, so each has its place as before.
+    """
+    return tuple(message.model_copy(update=_hidden(message, sees)) for message in messages)
+
+
+def _hidden(message: Message, sees: Collection[Channel]) -> dict[str, Any]:
+    """The fields that change."""
+    if message.role == "tool":
+        hides = "results" not in sees
+        return {"content": "", "name": None, "attachments": (), "error": None} if hides else {}
+    if message.role != "assistant" or "reasoning" in sees:
+        return {}
+    content = message.content
+    while content and (spans := reasoning_spans(content)):  # the rest can be a block again
+        content = "".join(
+            content[end:start]
+            for (_, end), (start, _) in zip([(0, 0), *spans], [*spans, (len(content), 0)], strict=True)
+        )
+    return {"reasoning": None, "content": content or None}
+
+
+def viewed_trace(trace: Trace, sees: Collection[Channel]) -> Trace:
+    """A recorded run as a guard's scorer would see it, with the steps that a guard cuts."""
+    view = {"messages": monitor_view(trace.messages, sees), "steps": ()}
+    return segment_trace(trace.model_copy(update=view))
+
+
+def call_steps(trace: Trace) -> dict[tuple[int, int], int]:
+    """The step of each call, by the numbers of its message and of the call there."""
+    steps = {}
+    for number, step in enumerate(trace.steps):
+        if step.message is not None and step.part in ("tool_call", "message"):
+            calls = trace.messages[step.message].tool_calls
+            for call in range(len(calls)) if step.call is None else (step.call,):
+                steps[step.message, call] = number
+    return steps

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from surefoot.errors import GuardError
 from surefoot.guard.guard import Guard
 from surefoot.guard.records import Action, GuardDecision, Review
 from surefoot.protocols import Observation
@@ -55,7 +54,6 @@ async def guarded_reply(
     tools: Sequence[Tool],
     *,
     review: Reviewer | None = None,
-    trusted: Ask | None = None,
     caller: str = "",
     conversation: str | None = None,
     request: str | None = None,
@@ -66,17 +64,11 @@ async def guarded_reply(
     ``settings.rejections`` times. Without ``review`` a call that would be held is rejected. ``caller``,
     ``conversation`` and ``request`` are as in :meth:`Guard.check`. The released calls are canonical and
     redeemed.
-
-    With the protocol defer-to-trusted, ``trusted`` samples in place of ``ask`` after a suspicious message;
-    its messages pass the schema and the rules, but are not scored. Raises ``GuardError`` if it is missing.
     """
     settings, run, decisions = guard.settings, tuple(messages), []
-    if trusted is None:
-        refuse_deferring(guard)
-    source, deferred = ask, False
     resamples = rejections = draws = 0
     while True:
-        reply = await source(run, draws)
+        reply = await ask(run, draws)
         draws += 1
         if not reply.tool_calls:
             break
@@ -86,7 +78,6 @@ async def guarded_reply(
             reply,
             caller=caller,
             conversation=conversation,
-            trusted=deferred,
             request=request,
         )
         reply = reply.model_copy(update={"tool_calls": tuple(verdict.call for verdict in decision.calls)})
@@ -104,9 +95,7 @@ async def guarded_reply(
         if action == "release":
             reply = reply.model_copy(update={"tool_calls": guard.redeem(decision)})
             break
-        if action == "defer" and trusted is not None:
-            source, deferred, draws = trusted, True, 0
-        elif action == "resample":
+        if action == "resample":
             resamples += 1
             guard.settle(decision, "reject")  # nothing can come of it any more
         elif action == "hold" or rejections >= settings.rejections:
@@ -115,15 +104,6 @@ async def guarded_reply(
             rejections += 1
             run += rejection_messages(reply, decision)
     return GuardedReply(message=reply, decisions=tuple(decisions), added=run[len(messages) :])
-
-
-def refuse_deferring(guard: Guard) -> None:
-    """Raise ``GuardError`` for a protocol that needs a trusted model."""
-    if guard.settings.protocol == "defer-to-trusted":
-        raise GuardError(
-            "'protocol' is defer-to-trusted, without a trusted model: give 'trusted' to guarded_reply "
-            "or run_tools, or use trusted-monitoring, defer-to-resample or hold"
-        )
 
 
 async def _reviewed(
@@ -154,9 +134,8 @@ async def checked_call(
     ``review`` decides about calls that would be held; without it, or without a decision, they are rejected.
     ``caller`` and ``conversation`` name it as in :meth:`Guard.check`. After ``release`` the framework
     executes what :meth:`Guard.redeem` returns; after any other action it executes nothing, and shows
-    :func:`refusal_text` to the model. Raises ``GuardError`` for the protocol defer-to-trusted.
+    :func:`refusal_text` to the model.
     """
-    refuse_deferring(guard)
     reply = Message(role="assistant", tool_calls=(call,))
     decision = await guard.check(messages, tools, reply, caller=caller, conversation=conversation)
     if decision.action == "resample":  # the framework asks the model itself
@@ -223,19 +202,15 @@ async def run_tools(
     tools: Sequence[Tool],
     *,
     review: Reviewer | None = None,
-    trusted: Ask | None = None,
     max_turns: int = 20,
 ) -> ToolRun:
     """Let a model call tools until it answers; only what ``guard`` releases is executed.
 
     The reasons of rejections stay in the run. ``ask`` and ``execute`` may raise, which ends the run.
-    ``trusted`` works as in :func:`guarded_reply`, separately for each answer.
     """
     run, decisions, conversation = tuple(messages), list[GuardDecision](), uuid.uuid4().hex
     for _ in range(max_turns):
-        reply = await guarded_reply(
-            guard, ask, run, tools, review=review, trusted=trusted, conversation=conversation
-        )
+        reply = await guarded_reply(guard, ask, run, tools, review=review, conversation=conversation)
         run += reply.added
         decisions += reply.decisions
         if reply.message is None:

@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol
 from surefoot.errors import GuardError
 from surefoot.failures import fields_failed
 from surefoot.guard.guard import Guard
-from surefoot.guard.loop import Reviewer, checked_call, refusal_text, refuse_deferring
+from surefoot.guard.loop import Reviewer, checked_call, refusal_text
 from surefoot.guard.records import GuardDecision
 from surefoot.messages import normal_name, strict_decoder
 from surefoot.records import Message, Tool, ToolCall
@@ -123,7 +123,7 @@ class McpProxy:
 
     The client reads the reason of a refused call as the call's result, with ``isError``. ``resample`` is the
     same, because the client samples. ``review`` decides about held calls; without it they are refused.
-    ``on_decision`` gets each decision. Raises ``GuardError`` for the protocol defer-to-trusted.
+    ``on_decision`` gets each decision.
 
     The guard's run has the calls of this session with their results, and no messages of the user, which a
     server never sees. Rules about the user's messages are therefore not satisfied here. A request for a call
@@ -143,7 +143,6 @@ class McpProxy:
         review: Reviewer | None = None,
         on_decision: Callable[[GuardDecision], None] = lambda _: None,
     ) -> None:
-        refuse_deferring(guard)
         self.guard, self.review, self.on_decision = guard, review, on_decision
         self._session = uuid.uuid4().hex
         self._numbers = itertools.count(1)

@@ -11,7 +11,7 @@ from surefoot.records import ToolCall, Usage
 Blocked = Literal["resample", "reject", "hold"]
 """What happens to a call that is not released. resample: the policy samples again without an explanation;
 reject: the policy sees the reason and answers again; hold: a person decides."""
-Protocol = Literal["trusted-monitoring", "defer-to-trusted", "defer-to-resample", "hold"]
+Protocol = Literal["trusted-monitoring", "defer-to-resample", "hold"]
 """A control protocol: what follows when the scorer, the monitor of an untrusted policy, suspects a call."""
 Channel = Literal["reasoning", "results"]
 """What may persuade a scorer (an assistant's reasoning) or carry instructions to it (tools' results)."""
@@ -35,8 +35,7 @@ class GuardSettings(BaseModel):
     protocol: Protocol = Field(
         default="defer-to-resample",
         description="For a call that scores below the threshold. trusted-monitoring: it is rejected; "
-        "defer-to-trusted: a trusted model answers instead; defer-to-resample: the policy samples again; "
-        "hold: a person decides.",
+        "defer-to-resample: the policy samples again; hold: a person decides.",
     )
     monitor_sees: tuple[Channel, ...] = Field(
         default=(),
@@ -74,8 +73,7 @@ class GuardSettings(BaseModel):
     )
 
 
-Action = Literal["release", "defer", Blocked]
-"""defer: a trusted model's message takes the place of this one."""
+Action = Literal["release", Blocked]
 Stage = Literal["schema", "rule", "score"]
 Finding = Literal["pass", "fail", "ask", "unknown", "error"]
 """ask: a person must agree; unknown: the stage cannot judge this call; error: it failed or took too long."""

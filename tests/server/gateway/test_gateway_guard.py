@@ -306,11 +306,6 @@ def test_a_threshold_needs_a_reward_model() -> None:
         Gateway(ScriptedPolicy(lambda request, sample: "hello"), settings=settings)
 
 
-def test_a_server_has_no_trusted_model_to_defer_to() -> None:
-    with pytest.raises(ValueError, match="a server has one; use hold"):
-        ToolGuard(enabled=True, protocol="defer-to-trusted")
-
-
 @pytest.mark.parametrize(
     ("protocol", "actions"),
     [

@@ -137,15 +137,6 @@ class ToolGuard(GuardSettings):
         default=100, ge=1, description="Calls that may wait for people at once; more are rejected."
     )
 
-    @model_validator(mode="after")
-    def _has_one_policy(self) -> Self:
-        if self.protocol == "defer-to-trusted":
-            raise ValueError(
-                "'protocol' defer-to-trusted needs a second policy, and a server has one; use hold, "
-                "defer-to-resample or trusted-monitoring, or surefoot.guard.run_tools in your own loop"
-            )
-        return self
-
 
 class FlagSettings(Settings):
     """Warnings to raise on answers, and their effects."""
