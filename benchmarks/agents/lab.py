@@ -184,7 +184,7 @@ def measure_judge(model: Path, tasks: int, draws: int) -> Figures:
     policy = TransformersPolicy.from_pretrained(str(model))
     prompts = {
         "judge_failures": JudgePrompt(name_failures=True),
-        "judge_boxed": JudgePrompt(mode="first-error", structured=False),
+        "judge_first_error": JudgePrompt(mode="first-error"),
     }
     seeds = [Runs.sampled(seed, tasks=tasks, n=1) for seed in SEEDS]
     floors = [label_sources(runs, ()) for runs in seeds]

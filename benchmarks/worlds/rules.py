@@ -16,7 +16,7 @@ be checked with certainty against any specification of this world: renumbered, p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from types import MappingProxyType
@@ -100,7 +100,7 @@ class RuleRequest:
 
     def deciding(self, specification: Specification) -> Clause:
         """The clause that decides. Raises ``RecordError`` if none does."""
-        clause = specification.deciding(filter(None, self.applicable(specification)))
+        clause = deciding_clause(filter(None, self.applicable(specification)))
         if clause is None:
             raise RecordError(f"version {specification.version} does not cover {self.text!r}")
         return clause
@@ -110,6 +110,20 @@ class RuleRequest:
         clause = self.deciding(specification)
         meta = {"clause": clause.id, "version": specification.version}
         return Problem(text=self.text, answer=clause.decision, source="lab-rules", meta=meta)
+
+
+def deciding_clause(applicable: Iterable[Clause]) -> Clause | None:
+    """The one of the applicable clauses that no other one overrides; ``None`` if there is not one."""
+    clauses = list(applicable)
+    remaining = [
+        clause
+        for clause in clauses
+        if not any(
+            other is not clause and (other.overrides == "all" or clause.id in other.overrides)
+            for other in clauses
+        )
+    ]
+    return remaining[0] if len(remaining) == 1 else None
 
 
 def parse_request(text: str) -> RuleRequest:

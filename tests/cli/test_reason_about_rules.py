@@ -68,7 +68,7 @@ def exact_judge(body):
     """What a judge that knows this world replies: its checker's verdict on each step, and the clause."""
     problems = {problem.id: problem for problem in read_records("p.jsonl", Problem)}
     items = [ProblemTrace(problem=problems[t.problem_id], trace=t) for t in read_records("c.jsonl", Trace)]
-    prompt = JudgePrompt(specification=SPECIFICATION, structured=True)
+    prompt = JudgePrompt(specification=SPECIFICATION)
     [item] = [item for item in items if prompt.render(item)[0].content == body["messages"][0]["content"]]
     names = {1: "correct", 0: "neutral", -1: "incorrect"}
     rows = [

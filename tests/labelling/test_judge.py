@@ -245,14 +245,12 @@ def test_the_reference_answer_is_shown_only_if_asked():
 
 def test_the_version_tells_prompts_apart():
     prompts = [
-        JudgePrompt(mode=mode, rules=rules, show_answer=answer, structured=structured)
+        JudgePrompt(mode=mode, rules=rules, show_answer=answer)
         for mode in ("per-step", "first-error")
         for rules in (None, "Be kind.", "Be brief.")
         for answer in (True, False)
-        for structured in (True, False)
     ]
-    # Verdicts on each step are asked for in JSON either way, so there the last choice changes nothing.
-    assert len({prompt.version for prompt in prompts}) == 6 + 12
+    assert len({prompt.version for prompt in prompts}) == 12
     assert re.fullmatch(r"[0-9a-f]{8}\+rules\+answer", JudgePrompt(rules="R", show_answer=True).version)
     assert JudgePrompt().version == JudgePrompt().version
 
@@ -266,11 +264,10 @@ def test_unusable_prompts_are_refused(field, value):
 def test_the_kinds_of_an_agents_failures_are_asked_for():
     plain = JudgePrompt()
     for mode in ("per-step", "first-error"):
-        asked = JudgePrompt(mode=mode, structured=False, name_failures=True)
+        asked = JudgePrompt(mode=mode, name_failures=True)
         text = shown(asked, agent_item())
         assert all(f'- "{name}": {meaning}' in text for name, meaning in AGENT_FAILURES.items())
         assert '"failure": "<failure>"}' in text
-        assert "boxed" not in text
         assert asked.version not in (JudgePrompt(mode=mode).version, plain.version)
     assert "failure" not in shown(plain, agent_item())
 
@@ -278,8 +275,8 @@ def test_the_kinds_of_an_agents_failures_are_asked_for():
 # how replies are read
 
 
-def read(text, *, mode="first-error", steps=3, boxed=False, name_failures=False):
-    prompt = JudgePrompt(mode=mode, structured=not boxed, name_failures=name_failures)
+def read(text, *, mode="first-error", steps=3, name_failures=False):
+    prompt = JudgePrompt(mode=mode, name_failures=name_failures)
     return read_reply(text, prompt=prompt, steps=steps)
 
 
@@ -316,7 +313,7 @@ def test_the_kind_of_a_failure_stands_before_the_critique():
     assert values(labels) == [-1, 1]
     assert [label.evidence.message for label in labels] == ["loophole: incorrect at 0", "correct at 1"]
     reply = json.dumps({"critique": "seen", "first_error": 1, "failure": "invented"})
-    prompt = JudgePrompt(mode="first-error", structured=False, name_failures=True)
+    prompt = JudgePrompt(mode="first-error", name_failures=True)
     _, (labels,) = judged(scripted(reply), agent_item(), prompt=prompt)
     assert labels[1].evidence.message == "invented: seen"
     schema = structured_output("per-step", name_failures=True)["response_format"]["json_schema"]["schema"]
@@ -396,38 +393,6 @@ def test_other_replies_are_named_and_give_no_verdicts(text, reason):
         read(text, mode="per-step")
 
 
-@pytest.mark.parametrize(
-    ("text", "index"),
-    [
-        ("Step 0 is fine, \\boxed{0} is no answer yet. So \\boxed{2}.", 2),
-        ("$\\boxed{ -1 }$", -1),
-        ("\\boxed{−1}", -1),
-        ("<think>\\boxed{0}</think> \\boxed {1}", 1),
-        (first_error(2), 2),
-    ],
-)
-def test_a_box_is_read_where_it_was_asked_for(text, index):
-    (vote,) = read(text, boxed=True)
-    assert vote.first_error == index
-    assert vote.critique == ("seen" if text.startswith("{") else text.rpartition("</think>")[2].strip())
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("\\boxed{none}", "no box with a step number"),
-        ("\\boxed{1} or rather \\boxed{step 2}", "no box with a step number"),
-        ("Step 1", "no box with a step number"),
-        ("\\boxed{\ud800} \\boxed{1}", "no box with a step number"),
-        ("\\boxed{3}", "step number out of range"),
-        ("\\boxed{-2}", "step number out of range"),
-    ],
-)
-def test_a_box_without_a_step_is_no_vote(text, reason):
-    with pytest.raises(ReplyError, match=reason):
-        read(text, boxed=True)
-
-
 @given(st.text())
 def test_no_text_breaks_the_reading(text):
     for mode in ("per-step", "first-error"):
@@ -467,18 +432,16 @@ def test_the_verdict_with_the_most_votes_counts_and_a_tie_is_unknown():
     assert [labels[0].evidence.message, labels[2].evidence.message] == ["incorrect at 0", "correct at 2"]
 
 
-@pytest.mark.parametrize("structured", [True, False])
 @pytest.mark.parametrize(
     ("index", "expected"), [(-1, [1, 1, 1]), (0, [-1, None, None]), (1, [1, -1, None]), (2, [1, 1, -1])]
 )
-def test_the_first_error_labels_what_is_before_it(index, expected, structured):
-    reply = first_error(index, "why") if structured else f"why \\boxed{{{index}}}"
-    _, labels = by_votes("first-error", reply, structured=structured)
+def test_the_first_error_labels_what_is_before_it(index, expected):
+    _, labels = by_votes("first-error", first_error(index, "why"))
     assert values(labels) == expected
     assert {label.reason for label in labels if label.value is None} <= {AFTER_FIRST_ERROR}
     told = [step for step, label in enumerate(labels) if label.evidence.message]
     assert told == [2 if index == -1 else index]
-    assert labels[told[0]].evidence.message == ("why" if structured else reply)
+    assert labels[told[0]].evidence.message == "why"
 
 
 def test_the_index_with_the_most_votes_counts_and_a_tie_is_unknown():
@@ -727,7 +690,7 @@ def test_the_options_reach_the_judge(files):
     words = [
         *(f"--rules={files / 'rules.txt'}", "--top-p=0.9", "--max-tokens=99", "--seed=5", f"--out={out}"),
     ]
-    with serve(lambda body: Reply(payload=chat(["It is \\boxed{1}"]))) as server:
+    with serve(lambda body: Reply(payload=chat([first_error(1)]))) as server:
         method = "judge:mode=first-error,votes=3,show-answer=true,structured=false"
         command(files, f"--base-url={server.url}", *words, method=method)
     assert len(server.bodies) == 9

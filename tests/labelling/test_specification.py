@@ -87,16 +87,6 @@ def test_no_json_and_no_file_are_errors(tmp_path):
             Specification.of_file(path)
 
 
-def test_exceptions_override_and_ambiguity_decides_nothing():
-    first, second, third = CLAUSES
-    assert SPECIFICATION.deciding([first]) == first
-    assert SPECIFICATION.deciding([first, second]) == second
-    assert SPECIFICATION.deciding([first, third]) is None
-    assert SPECIFICATION.deciding([]) is None
-    over_all = third.model_copy(update={"overrides": "all"})
-    assert SPECIFICATION.deciding([first, second, over_all]) == over_all
-
-
 def test_one_file_holds_the_rules_of_the_guard_too(tmp_path):
     policy = read_tool_policy(file(tmp_path, SPECIFICATION.model_dump(mode="json")))
     assert [rule.tools for rule in policy.rules] == [("refund",)]

@@ -109,10 +109,9 @@ class Guard:
         """What becomes of ``reply``, an assistant message with calls, after the run ``messages``.
 
         ``caller``, such as an API key's name, and ``conversation`` say which conversation it is; without the
-        latter, the messages up to the user's first do.
-        ``request`` identifies the request: if a client that lost the answer sends it again
-        and the model makes equal calls, they are released again with their first ids, and count once.
-        Raises ``GuardError`` for a message without calls.
+        latter, the messages up to the user's first do. ``request`` identifies the request: if a client that
+        lost the answer sends it again and the model makes equal calls, they are released again with their
+        first ids, and count once. Raises ``GuardError`` for a message without calls.
         """
         if not reply.tool_calls:
             raise GuardError("'reply' contains no tool calls to check")

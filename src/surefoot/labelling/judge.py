@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from surefoot.errors import LabelError, RecordError
 from surefoot.images import embedded
@@ -117,9 +117,6 @@ Beside the verdict, give the id of the clause that the step cites in "clause", "
 _NAME_FAILURE = """\
 Beside the {place}, name what is wrong in "failure": "none" where nothing is wrong, else one of
 {failures}"""
-_FIRST_BOXED = """\
-Check one step after the other. End your reply with the number of that step in \\boxed{}; the number \
-is -1 if no step is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,17 +129,15 @@ class JudgePrompt:
     after their first character; otherwise the texts are unchanged, apart from the line ends around them.
 
     ``rules`` is a policy or specification to judge by, instead of general correctness. ``show_answer`` shows
-    the problem's reference answer. ``structured`` asks for JSON; without it a first error is requested in a
-    box, and verdicts on each step still in JSON. ``name_failures`` also asks for the kind of each wrong step
-    (``AGENT_FAILURES``), always in JSON. With ``specification`` a step is judged by the clause that it cites,
-    which the reply names. Raises ``LabelError`` for an unknown mode, empty rules, or a specification with
+    the problem's reference answer. ``name_failures`` also asks for the kind of each wrong step
+    (``AGENT_FAILURES``). With ``specification`` a step is judged by the clause that it cites, which the reply
+    names. Replies are JSON. Raises ``LabelError`` for an unknown mode, empty rules, or a specification with
     other rules, another mode or named failures.
     """
 
     mode: JudgeMode = "per-step"
     rules: str | None = None
     show_answer: bool = False
-    structured: bool = True
     name_failures: bool = False
     specification: Specification | None = None
     images: Path | None = None
@@ -186,11 +181,6 @@ class JudgePrompt:
         held = tuple(attachment.model_copy(update={"at": len(content)}) for attachment in attached)
         return (Message(role="user", content=content, attachments=held),)
 
-    @property
-    def boxed(self) -> bool:
-        """Whether the first error is requested in a box."""
-        return self.mode == "first-error" and not self.structured and not self.name_failures
-
     def _question(self, steps: int) -> str:
         failure = ', "failure": "<failure>"' if self.name_failures else ""
         if self.specification:
@@ -200,7 +190,7 @@ class JudgePrompt:
             question = _VERDICTS.format(steps=steps, last=steps - 1, neutral=neutral, failure=failure)
         else:
             question = _FIRST.format(steps=steps, last=steps - 1)
-            question += _FIRST_BOXED if self.boxed else _FIRST_JSON.format(failure=failure)
+            question += _FIRST_JSON.format(failure=failure)
         if self.specification:
             return f"{question}\n\n{_NAME_CLAUSE}"
         if not self.name_failures:
@@ -481,8 +471,6 @@ def _leaders(votes: list[V]) -> tuple[list[V], int]:
 
 
 _FENCED = re.compile(r"```[a-zA-Z]*[ \t]*\n((?:(?!```).)*)```\Z", re.S)
-_BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
-_INDEX = re.compile(r"[-−]?[0-9]{1,9}")
 _REFUSAL = re.compile(
     r"(?:i['’]?m |i am )?(?:so |very )?sorry\b|as an ai\b"
     r"|i (?:can['’]?t|cannot|won['’]?t|will not) (?:help|assist|comply|fulfil)"
@@ -598,9 +586,8 @@ def read_reply(text: str, *, prompt: JudgePrompt, steps: int) -> list[Judgement]
     """The judge's reply on a trace of ``steps`` steps: one judgement of each, or one of the first error.
 
     The JSON object may be the whole reply, or its end, in a code fence or not; reasoning up to ``</think>``
-    is skipped. An object followed by words is invalid: it may be quoted from a step. If the prompt asks for
-    a box, a first error in the last ``\\boxed{}`` is valid too, with the reply as its critique. A refusal is
-    invalid even if a schema forced a verdict onto it. Raises :class:`ReplyError`.
+    is skipped. An object followed by words is invalid: it may be quoted from a step. A refusal is invalid
+    even if a schema forced a verdict onto it. Raises :class:`ReplyError`.
     """
     answer = _after_reasoning(text)
     by_step = prompt.mode == "per-step"
@@ -608,14 +595,12 @@ def read_reply(text: str, *, prompt: JudgePrompt, steps: int) -> list[Judgement]
     candidates = _candidates(text, answer, ("verdicts",) if by_step else fields)
     votes = (_parsed(part, fields, by_step=by_step) for part in candidates)
     reply = next((vote for vote in votes if vote is not None), None)
-    if reply is None and prompt.boxed:
-        reply = _boxed(answer)
     if reply is None:
         if not answer:
             raise ReplyError("empty reply")
         if _REFUSAL.match(answer):
             raise ReplyError("refused")
-        raise ReplyError("no box with a step number" if prompt.boxed else "not the JSON that was asked for")
+        raise ReplyError("not the JSON that was asked for")
     _check(reply, steps, by_step=by_step)
     return reply
 
@@ -657,16 +642,6 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({name for name, _ in pairs}) < len(pairs):
         raise ValueError("a name occurs twice")
     return dict(pairs)
-
-
-def _boxed(answer: str) -> list[Judgement] | None:
-    boxes = _BOXED.findall(answer)
-    if not boxes or not _INDEX.fullmatch(boxes[-1].strip()):
-        return None
-    try:
-        return [Judgement(critique=answer, first_error=int(boxes[-1].strip().replace("−", "-")))]
-    except ValidationError:
-        return None
 
 
 def _check(vote: list[Judgement], steps: int, *, by_step: bool) -> None:

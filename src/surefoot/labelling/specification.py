@@ -95,19 +95,6 @@ class Specification(FrozenModel):
         ]
         return ToolPolicy(rules=tuple(rules))
 
-    def deciding(self, applicable: Iterable[Clause]) -> Clause | None:
-        """The one of the applicable clauses that no other one overrides; ``None`` if there is not one."""
-        clauses = list(applicable)
-        remaining = [
-            clause
-            for clause in clauses
-            if not any(
-                other is not clause and (other.overrides == "all" or clause.id in other.overrides)
-                for other in clauses
-            )
-        ]
-        return remaining[0] if len(remaining) == 1 else None
-
     def require_absent(self, prompts: Iterable[str]) -> None:
         """Raise ``TrainingError`` if a training prompt has a clause's line in it, or a text of 24 characters
         or more. White space counts as one space."""

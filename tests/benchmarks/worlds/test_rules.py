@@ -19,6 +19,7 @@ from benchmarks.worlds.rules import (
     all_requests,
     changed,
     citation,
+    deciding_clause,
     draw_specification,
     parse_request,
     reasoned_answer,
@@ -26,7 +27,7 @@ from benchmarks.worlds.rules import (
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import RecordError, TrainingError
 from surefoot.lab.checkpoints import build_tokenizer
-from surefoot.labelling import VerifierLabeller
+from surefoot.labelling import Clause, VerifierLabeller
 from surefoot.models import load_causal
 from surefoot.policies import PromptFormat, ScriptedPolicy
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
@@ -70,6 +71,19 @@ def test_the_exception_for_who_asks_decides_before_the_topic():
             expected = by_text.get(request.role, by_text[name])
             assert request.deciding(specification) == expected
             assert request.problem(specification).answer == expected.decision
+
+
+def test_exceptions_override_and_ambiguity_decides_nothing():
+    def clause(name, overrides=()):
+        return Clause(id=name, text=name, decision="refuse", overrides=overrides)
+
+    first, second, third = clause("1"), clause("2", ("1",)), clause("3")
+    assert deciding_clause([first]) == first
+    assert deciding_clause([first, second]) == second
+    assert deciding_clause([first, third]) is None
+    assert deciding_clause([]) is None
+    over_all = clause("3", "all")
+    assert deciding_clause([first, second, over_all]) == over_all
 
 
 def test_a_request_without_a_clause_is_an_error():

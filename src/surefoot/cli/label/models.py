@@ -353,7 +353,8 @@ class JudgeLabels(Method):
             name_failures=prompt.name_failures,
             name_clauses=prompt.specification is not None,
         )
-        body = form if prompt.structured else None
+        structured = bool(label.policy.base_url) if self.structured is None else self.structured
+        body = form if structured else None
         policy = label.open_policy(chat=True, batch_size=REVIEWS, extra_body=body)
         judge = labelling.JudgeLabeller(
             policy=policy,
@@ -376,7 +377,6 @@ class JudgeLabels(Method):
             specification=specification,
             rules=rules,
             show_answer=self.show_answer,
-            structured=bool(label.policy.base_url) if self.structured is None else self.structured,
             name_failures=self.name_failures,
             images=Path(label.file).parent if self.images else None,
         )
