@@ -66,11 +66,10 @@ def fill(db: Database, engine: Engine, labels: int, rng: random.Random) -> list[
                 submission = _add_item(rows, rng, project, item, submission, users)
             for name in ("problems", "traces", "trace_search", "step_scores", "items", "assignments"):
                 _put(engine, tables.tables[name], rows[name])
-            for name in ("submissions", "labels"):
-                _put(engine, tables.tables[name], rows.get(name, []))
+            _put(engine, tables.tables["labels"], rows.get("labels", []))
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
-            for name in ("items", "assignments", "submissions", "labels"):
+            for name in ("items", "assignments", "labels"):
                 serial = f"pg_get_serial_sequence('{name}', 'id')"
                 connection.execute(text(f"SELECT setval({serial}, (SELECT max(id) FROM {name}))"))  # noqa: S608
         connection.execute(text("ANALYZE"))
@@ -123,13 +122,7 @@ def _add_item(
         undone = rng.random() < 0.02
         for turn in range(2 if undone else 1):
             submission += 1
-            send = {"digest": "0" * 32, "finished": True, **own}
-            add("submissions", id=submission, key=f"k{submission}", action="submit", undoes=None, **send)
-            sent = submission
             counts = not undone or turn == 1
-            if not counts:
-                submission += 1
-                add("submissions", id=submission, key=f"k{submission}", action="undo", undoes=sent, **send)
             for step in range(STEPS):
                 value = -1 if step >= truth and rng.random() < 0.9 else 1
                 label = StepLabel(
@@ -140,7 +133,7 @@ def _add_item(
                     source="human",
                     evidence=Evidence(rater=f"rater-{user}"),
                 )
-                add("labels", trace_id=trace.id, step=step, submission_id=sent, source="human", kind="correctness", value=value, payload=label.model_dump_json(), digest=None, milliseconds=100, chosen_by="order", meta="{}", is_current=counts, **own)  # fmt: skip # noqa: E501
+                add("labels", trace_id=trace.id, step=step, key=f"k{submission}", source="human", kind="correctness", value=value, payload=label.model_dump_json(), digest=None, milliseconds=100, chosen_by="order", is_current=counts, **own)  # fmt: skip # noqa: E501
     return submission
 
 
@@ -187,7 +180,6 @@ def routes(project: int, trace: str) -> list[str]:
         f"{base}/runs.json?" + urlencode({"text": "999 999"}),
         f"{base}/run.json?" + urlencode({"id": trace}),
         f"{base}/settings.json",
-        f"{base}/flags.json",
         *(f"{base}/export/{kind}.jsonl" for kind in ("traces", "scores", "labels")),
         f"{base}/export/labels.jsonl?settled=1",
     ]

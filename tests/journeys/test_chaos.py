@@ -54,7 +54,7 @@ ENOUGH_S = 90.0
 LEAST = {
     "recorded answers": 21,
     "labels": 11,
-    "flags": 6,
+    "comments": 6,
     "scores": 21,
     "accepted solutions": 1,
     "answers to the hostile client": 1,
@@ -121,7 +121,7 @@ class Chaos:
         return {
             "recorded answers": sum(a.route.endswith("/chat/completions") for a in done),
             "labels": len(self.load.labels),
-            "flags": len(self.load.flags),
+            "comments": len(self.load.comments),
             "scores": sum(None not in result["scores"] for a in scored for result in results_of(a)),
             "accepted solutions": sum(
                 result["decision"] == "accept" for a in scored for result in results_of(a)
@@ -309,15 +309,16 @@ def check_nothing_is_lost(chaos: Chaos) -> None:
         [chosen] = [candidate for candidate in record.candidates if candidate.chosen]
         assert chosen.trace.text == answer.body["choices"][0]["message"]["content"]
         kept += 1
-    stored = {label.id for label in db.export.stored(project)}
-    flags = {comment.text for comment in db.comments.list(project, limit=1_000_000)}
-    print(f"kept: {kept} answers, {len(chaos.load.labels)} labels, {len(chaos.load.flags)} flags")
+    labels = db.export.stored(project)
+    stored = {label.id for label in labels}
+    comments = {label.record.evidence.message for label in labels}
+    print(f"kept: {kept} answers, {len(chaos.load.labels)} labels, {len(chaos.load.comments)} comments")
     assert not lost
     assert chaos.load.labels <= stored
-    assert chaos.load.flags <= flags
+    assert chaos.load.comments <= comments
     assert kept > 20
     assert len(chaos.load.labels) > 10
-    assert len(chaos.load.flags) > 5
+    assert len(chaos.load.comments) > 5
 
 
 def check_verdicts(chaos: Chaos) -> None:

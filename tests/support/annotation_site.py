@@ -18,9 +18,7 @@ from surefoot.records import Message, Problem, Reasoning, Step, StepScores, Tool
 from surefoot.segment import segment_trace
 from surefoot.server import Database, PageSettings, Protocol, create_pages_app, open_database
 from surefoot.server.store import queue
-from surefoot.server.store.accounts import Role, User
-from surefoot.server.store.people import token_hash
-from surefoot.server.store.projects import locked_project
+from surefoot.server.store.accounts import Role, User, locked_project, token_hash
 
 SCRIPT = "<script>document.title='owned'</script>"
 

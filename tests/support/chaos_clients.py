@@ -52,8 +52,8 @@ class Load:
     answers: list[Answer] = field(default_factory=list)
     labels: set[str] = field(default_factory=set)
     """Ids of labels that annotators had acknowledged."""
-    flags: set[str] = field(default_factory=set)
-    """Texts of flags that annotators had acknowledged."""
+    comments: set[str] = field(default_factory=set)
+    """Comments with labels that annotators had acknowledged."""
     tried: Counter[str] = field(default_factory=Counter)
     """How often each entry of the hostile list was sent."""
     broken: list[str] = field(default_factory=list)
@@ -176,7 +176,7 @@ def probing(load: Load, client: str) -> None:
 
 
 def annotating(name: str, project: int) -> Callable[[Load, str], None]:
-    """Labels, takes the label back, and flags, as a browser; signs in again after the server's end."""
+    """Labels with a comment and takes it back, as a browser; signs in again after the server's end."""
 
     def work(load: Load, client: str) -> None:
         root = f"http://127.0.0.1:{load.port}"
@@ -207,14 +207,12 @@ def _annotate(load: Load, client: str, browser: httpx2.Client, name: str, projec
     _note(load, client, "GET annotate", offer)
     item = offer.headers.get("location")
     while item and not load.stop.wait(0.05):
-        flag = f"{client} {time.monotonic()}"
-        for action, fields in (("label", {"value": "1"}), ("undo", {})):
+        comment = f"{client} {time.monotonic()}"
+        for action, fields in (("label", {"value": "1", "comment": comment}), ("undo", {})):
             if (sent := send(item, f"{item}/{action}", **fields)) is None:
                 return
             load.labels.update(sent.json()["submission"]["label_ids"])
-        if send(item, f"{item}/comment", kind="flag", comment=flag) is None:
-            return
-        load.flags.add(flag)
+        load.comments.add(comment)
 
 
 JSON_WANTED = {"Accept": "application/json"}

@@ -32,7 +32,7 @@ def open_shown(folder: Path, **settings: Any) -> tuple[Inspection, Views]:
 
 
 def _labelled(room: Room) -> Views:
-    """Work of two annotators, and flags."""
+    """Work of two annotators."""
     base, db = f"/projects/{room.project}", room.db
     _known_item(room)
     people = {name: room.browser(name) for name in ("ann", "ben")}
@@ -40,17 +40,6 @@ def _labelled(room: Room) -> Views:
         _label(people[name], base, values)
     current = str(people["ann"].follow(f"{base}/annotate").url.path)
     people["ann"].send(current, f"{current}/label", value="1", comment="Odd, but not wrong.")
-    people["ann"].send(
-        current,
-        f"{current}/comment",
-        page=current,
-        step="1",
-        kind="flag",
-        comment=r"Is $\frac{2}{6}$ meant? The step adds tops and bottoms, but says so nowhere.",
-    )
-    db.comments.add(room.project, 1, room.ids["ben"], "comment", "A nice one for the instructions.", step=1)
-    db.comments.resolve(room.project, 2)
-    db.comments.add(room.project, 1, room.ids["ben"], "flag", "The reference answer is not reduced.")
     agent = next(
         item.id
         for item in db.items.list(room.project)
@@ -77,7 +66,6 @@ def _labelled(room: Room) -> Views:
         "agreement": ("admin", f"{base}/agreement"),
         "disagreements": ("admin", f"{base}/adjudicate"),
         "adjudicate": ("admin", f"{base}/run?id={disputed}&disagreement=1"),
-        "flags": ("admin", f"{base}/flags?all=1"),
         "settings": ("admin", f"{base}/settings"),
         "files": ("admin", f"{base}/files"),
         "people": ("admin", "/people"),

@@ -29,24 +29,14 @@ from surefoot.server.gateway.errors import EXPECTED_ERRORS, ApiError, answered, 
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.monitor import Monitor
 from surefoot.server.gateway.settings import PageSettings, ServerSettings
-from surefoot.server.pages import (
-    adjudicate,
-    agreement,
-    annotate,
-    files,
-    live,
-    projects,
-    reports,
-    run,
-    session,
-)
+from surefoot.server.pages import agreement, annotate, files, live, projects, reports, run, session
 from surefoot.server.pages.page import ERROR_HANDLERS, Pages, StaticFiles, page_endpoint
 from surefoot.server.permissions import Action
 from surefoot.server.routing import Route
 
 if TYPE_CHECKING:
+    from surefoot.server.store.accounts import Keys
     from surefoot.server.store.database import Database
-    from surefoot.server.store.people import Keys
 
 
 async def models(gateway: Gateway, _: Request) -> Response:
@@ -132,11 +122,8 @@ PAGES: Final[tuple[Route, ...]] = (
     Route("POST", f"{_ITEM}/label", annotate.label, "label"),
     Route("POST", f"{_ITEM}/undo", annotate.undo, "label"),
     Route("POST", f"{_ITEM}/skip", annotate.skip, "label"),
-    Route("POST", f"{_ITEM}/comment", annotate.comment, "label"),
     page(f"{_PROJECT}/agreement", agreement.agreement_page, "read"),
-    page(f"{_PROJECT}/adjudicate", adjudicate.disagreements, "manage"),
-    page(f"{_PROJECT}/flags", adjudicate.flag_list, "manage"),
-    Route("POST", f"{_PROJECT}/flags/{{comment_id:number}}", adjudicate.resolve, "manage"),
+    page(f"{_PROJECT}/adjudicate", agreement.disagreements, "manage"),
     page(f"{_PROJECT}/files", files.files_page, "read"),
     Route("POST", f"{_PROJECT}/files", files.upload, "manage", files=16),
     Route("GET", f"{_PROJECT}/export/{{name}}", files.export, "read"),

@@ -42,7 +42,6 @@ ROUTES = {
         f"POST {PROJECT}/items/{{item_id:number}}/label",
         f"POST {PROJECT}/items/{{item_id:number}}/undo",
         f"POST {PROJECT}/items/{{item_id:number}}/skip",
-        f"POST {PROJECT}/items/{{item_id:number}}/comment",
         "GET /reports",
         "GET /report",
         "GET /report-file",
@@ -55,8 +54,6 @@ ROUTES = {
     },
     "admin": {
         f"GET {PROJECT}/adjudicate",
-        f"GET {PROJECT}/flags",
-        f"POST {PROJECT}/flags/{{comment_id:number}}",
         f"GET {PROJECT}/settings",
         f"POST {PROJECT}/settings",
         f"POST {PROJECT}/members",

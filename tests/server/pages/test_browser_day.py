@@ -20,6 +20,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from surefoot.io import read_records, write_records
 from surefoot.records import Problem, StepLabel
 from surefoot.server import PageSettings
+from surefoot.server.store.labels import decisions_in
 
 CHROMIUM = shutil.which("chromium")
 
@@ -117,7 +118,7 @@ def drop(page: Page, *files: Path) -> None:
 
 
 def labelled_by_ann(browser: Browser, address: str) -> None:
-    """By keyboard, with a correction, a flag and a comment."""
+    """By keyboard, with a correction and a comment."""
     ann = enter(browser, address, "ann")
     begin(ann)
     assert ann.evaluate("document.activeElement.id") == "current"
@@ -128,8 +129,6 @@ def labelled_by_ann(browser: Browser, address: str) -> None:
     press(ann, "-", "Step 3 of 3")
     press(ann, "u", "Step 2 of 3")
     press(ann, "+", "Step 3 of 3")
-    ann.keyboard.press("f")
-    ann.wait_for_selector(".step.current .comment:has-text('flagged')")
     ann.keyboard.press("c")
     ann.keyboard.type("1 2 3 are keys, and text here")
     ann.keyboard.press("Escape")
@@ -148,7 +147,7 @@ def labelled_by_ben(browser: Browser, address: str) -> None:
     ben = enter(browser, address, "ben", viewport={"width": 375, "height": 700})
     begin(ben)
     assert ben.evaluate("document.documentElement.scrollWidth") <= 375
-    assert "flagged" not in ben.content()
+    assert "are keys" not in ben.content()
     label(ben, "1", "1", "1")
     label(ben, "0", "-", "1")
     label(ben, "-", "1")
@@ -234,36 +233,10 @@ def test_story(tmp_path: Path, browser: Browser, gpt2_base: Path) -> None:
     room.db.close()
 
 
-def test_a_flag_ends_nothing(room: Room, address: str, browser: Browser) -> None:
-    """The step stays, and the time until the flag counts."""
-    page = enter(browser, address, "ann")
-    page.goto(f"{address}/projects/{room.project}/annotate")
-    page.keyboard.press("c")
-    page.keyboard.type("This is odd.")
-    page.keyboard.press("Escape")
-    page.wait_for_timeout(600)
-    page.keyboard.press("f")
-    page.wait_for_selector(".comment:has-text('This is odd.')")
-    assert page.locator("#comment").input_value() == ""
-    press(page, "-", "Item finished")
-    (mine,) = room.db.assignments.of_user(room.project, room.ids["ann"])
-    assert mine.milliseconds is not None
-    assert mine.milliseconds >= 600
-
-
-def test_flags_are_resolved_by_keyboard(room: Room, address: str, browser: Browser) -> None:
-    for text in ("first", "second"):
-        room.db.comments.add(room.project, 1, room.ids["ann"], "flag", text, step=0)
-    page = enter(browser, address, "admin")
-    page.goto(f"{address}/projects/{room.project}/flags")
-    page.keyboard.press("r")
-    page.wait_for_selector("text=first", state="detached")
-    assert page.locator(".tabs .count").inner_text().startswith("1")
-    page.get_by_role("button", name="Resolve the flag on item 1, step 1").focus()
-    page.keyboard.press("Enter")
-    page.wait_for_selector("text=No open flag or comment")
-    page.keyboard.press("f")
-    page.wait_for_selector("text=second")
+def decided(room: Room, run: str) -> list[tuple[int, float | None]]:
+    """Steps of a run with their decisions."""
+    found = decisions_in(room.db.labels.of_trace(room.project, run))
+    return [(step, label.record.value) for step, label in found.items()]
 
 
 def test_a_page_that_is_read_stores_nothing_until_one_decides(
@@ -279,15 +252,15 @@ def test_a_page_that_is_read_stores_nothing_until_one_decides(
     page.keyboard.press("Escape")
     page.keyboard.press("d")
     page.wait_for_selector("#dock")
-    assert room.db.reviews.adjudications(room.project) == []
+    assert decided(room, run) == []
     page.locator("#step-2").click()
     page.keyboard.press("-")
     page.wait_for_selector(".notice:has-text('Step 2 is now')")
-    assert [(one.step, one.value) for one in room.db.reviews.adjudications(room.project)] == [(1, -1)]
+    assert decided(room, run) == [(1, -1)]
     assert page.locator("#step-2 input[type=radio]").is_checked()
     page.keyboard.press("u")
     page.wait_for_selector(".notice", state="detached")
-    assert room.db.reviews.adjudications(room.project) == []
+    assert decided(room, run) == []
 
 
 def test_on_a_phone_the_end_of_a_long_formula_is_reached(room: Room, address: str, browser: Browser) -> None:

@@ -123,7 +123,7 @@ def test_adjudication_stands_in_the_settled_export(room: Room) -> None:
     assert admin.client.post(page, data=form).status_code == 303
     assert admin.client.post(page, data=form).status_code == 409  # a second tab
     data = admin.json(page)
-    assert (data["decisions"]["1"]["value"], data["decisions"]["1"]["note"]) == (-1, "0.5 + 0.25")
+    assert (data["decisions"]["1"]["value"], data["decisions"]["1"]["message"]) == (-1, "0.5 + 0.25")
     assert data["strips"] == []  # scores must not influence a decision
     assert "0.80" not in admin.get(page).text
     assert admin.json("/projects/1/adjudicate")["open"] == []
@@ -132,7 +132,7 @@ def test_adjudication_stands_in_the_settled_export(room: Room) -> None:
     ]
     first = [row for row in rows if row["trace_id"] == data["trace"]["id"] and row["step"] == 1]
     assert [(row["value"], row["source"]) for row in first] == [(-1, "human:adjudicated")]
-    assert len(room.db.export.stored(1)) == 15
+    assert len(room.db.export.stored(1)) == 15 + 1
 
 
 def test_queue_puts_convincing_wrong_answers_first(room: Room) -> None:

@@ -144,14 +144,11 @@ def test_annotators_are_blind_to_each_other(room: Room) -> None:
     ann, ben = room.browser("ann"), room.browser("ben")
     item = first_item(ann)
     ann.send(item, f"{item}/label", value="1", comment="a private thought")
-    ann.send(item, f"{item}/comment", kind="flag", comment="look here", step="0")
     ann.send(item, f"{item}/label", value="-1")
     assert first_item(ben) == item
     page, data = ben.get(item).text, ben.json(item)
     assert "private" not in page
-    assert "look here" not in page
     assert data["labelled"] == 0
-    assert data["comments"] == []
     own = room.db.projects.member(1, room.ids["ann"])
     assert own is not None
     overview = ben.get("/projects/1/label").text
@@ -159,18 +156,23 @@ def test_annotators_are_blind_to_each_other(room: Room) -> None:
     assert all(word not in str(data) for word in ("chosen_by", "screening", "known", "policy", "outcome"))
 
 
-def test_flags_comments_and_skipping(room: Room) -> None:
-    ann = room.browser("ann")
+def test_comments_and_skipping(room: Room) -> None:
+    ann, admin = room.browser("ann"), room.browser("admin")
     item = first_item(ann)
-    assert ann.send(item, f"{item}/comment", kind="comment", comment=f"odd {SCRIPT}").status_code == 303
+    assert ann.send(item, f"{item}/label", value="1", comment=f"odd {SCRIPT}").status_code == 303
     assert SCRIPT not in ann.get(item).text
     assert "odd &lt;script&gt;" in ann.get(item).text
-    assert ann.send(item, f"{item}/comment", kind="comment", comment=" ").status_code == 400
-    assert ann.send(item, f"{item}/comment", kind="shout", comment="x").status_code == 400
     assert ann.send(item, f"{item}/skip", reason="whim").status_code == 400
-    answer = ann.send(item, f"{item}/skip", reason="bad_problem", words="no question in it")
+    answer = ann.send(item, f"{item}/skip", reason="bad_problem", words=f"no {SCRIPT} in it")
     assert answer.headers["location"] == "/projects/1/annotate"
-    assert room.db.assignments.of_user(1, room.ids["ann"])[0].reason == "bad_problem: no question in it"
+    assert room.db.assignments.of_user(1, room.ids["ann"])[0].reason == f"bad_problem: no {SCRIPT} in it"
+    (skipped,) = admin.json("/projects/1/adjudicate")["skipped"]
+    assert skipped["reason"] == f"bad_problem: no {SCRIPT} in it"
+    assert skipped["trace_id"] == room.db.items.get(1, int(item.rpartition("/")[2])).trace_id
+    page = admin.get("/projects/1/adjudicate").text
+    assert "bad_problem: no &lt;script&gt;" in page
+    assert SCRIPT not in page
+    assert ann.get("/projects/1/adjudicate").status_code == 403
     assert first_item(ann) != item
 
 
@@ -256,7 +258,7 @@ def test_the_keyboard_script_is_there_and_ours(room: Room) -> None:
     assert 'src="/static/pages.js"' in page
     assert "http://" not in page
     assert "https://" not in page
-    for key in ('data-keys="-"', 'data-keys="0"', 'data-keys="1 + ="', 'data-keys="f"', 'data-keys="s"'):
+    for key in ('data-keys="-"', 'data-keys="0"', 'data-keys="1 + ="', 'data-keys="c"', 'data-keys="s"'):
         assert key in page
     assert "keydown" in ann.get("/static/pages.js").text
     assert ann.get("/static/pages.css").headers["content-type"].startswith("text/css")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -28,7 +29,6 @@ from surefoot.server.store.traces import RunFilter
 SESSION = "surefoot_session"
 ADMIN_PAGES = (
     "adjudicate",
-    "flags",
     "settings",
     "files",
     "agreement",
@@ -47,15 +47,13 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
     """Every form of the pages: (who may send it, its page, its action)."""
     ann = room.browser("ann")
     item = str(ann.get("/projects/1/annotate").headers["location"])
-    comment = room.db.comments.add(1, int(item.rpartition("/")[2]), room.ids["ann"], "flag", "odd")
-    empty = f"/projects/{room.db.projects.create(f'empty {comment.id}').id}"
+    empty = f"/projects/{room.db.projects.create(f'empty {secrets.token_hex(4)}').id}"
     held = f"/held/{room.db.held_calls.hold(held_call(), most=99)}"
     add_request(room.db)  # the form for imports needs something to import
     return [
         ("ann", "/projects", "/sign-out"),
         ("ann", item, f"{item}/label"),
         ("ann", item, f"{item}/undo"),
-        ("ann", item, f"{item}/comment"),
         ("ann", item, f"{item}/skip"),
         ("admin", "/projects", "/projects"),
         ("admin", empty, f"{empty}/sample"),
@@ -67,7 +65,6 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
         ("admin", "/projects/1/settings", "/projects/1/members"),
         ("admin", "/projects/1/settings", "/projects/1/queue"),
         ("admin", "/projects/1/files", "/projects/1/files"),
-        ("admin", "/projects/1/flags", f"/projects/1/flags/{comment.id}"),
         ("admin", "/requests", "/requests/import"),
         ("admin", held, held),
     ]

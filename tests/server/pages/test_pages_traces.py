@@ -18,7 +18,8 @@ from surefoot.evaluation.verdict import run_verdict
 from surefoot.records import Evidence, Message, Problem, Reasoning, StepLabel, StepScores, ToolCall, Trace
 from surefoot.segment import segment_trace
 from surefoot.server.pages.render import call_arguments
-from surefoot.server.pages.run import aligned, evidence_of, gold_view, result_summary, strip
+from surefoot.server.pages.run import aligned, gold_view, result_summary, strip
+from surefoot.server.store.labels import evidence_of
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +90,8 @@ def test_labels_of_every_source_stand_beside_each_other(found: Inspection) -> No
 def test_a_decision_stands_for_the_labels_of_its_step(tmp_path: Path) -> None:
     made = open_inspection(tmp_path)
     add_labels(made)
-    item = next(one.id for one in made.db.items.list(made.room.project) if one.trace_id == made.traces[1].id)
-    made.db.reviews.adjudicate(made.room.project, item, made.room.ids["admin"], 1, 1, note="it holds")
+    run = made.traces[1].id
+    made.db.reviews.adjudicate(made.room.project, run, made.room.ids["admin"], 1, 1, note="it holds")
     twin = made.viewer.json(f"{made.base}/run.json?id={made.traces[1].id}")
     assert twin["first_error"] is None
     assert twin["decisions"]["1"]["value"] == 1
@@ -98,20 +99,50 @@ def test_a_decision_stands_for_the_labels_of_its_step(tmp_path: Path) -> None:
     made.db.close()
 
 
+def test_the_filter_of_first_errors_finds_what_their_column_shows(tmp_path: Path) -> None:
+    """A minority's vote and a decision against a label name no first error; a value label is no vote."""
+    made = open_inspection(tmp_path)
+    add_labels(made)
+    project, run = made.room.project, made.traces[1].id
+    for source, value in (("a", -1), ("b", 1), ("c", 1)):
+        label = StepLabel(trace_id=made.traces[0].id, step=0, kind="correctness", value=value, source=source)
+        assert made.db.labels.import_labels(project, [label]).new == 1
+
+    def shown_and_found() -> set[tuple[str, int]]:
+        rows = made.viewer.json(f"{made.base}/runs")["runs"]
+        expected = {(row["id"], row["first_error"]) for row in rows if row["first_error"] is not None}
+        found = made.viewer.json(f"{made.base}/runs?text=error:any")["runs"]
+        assert {(row["id"], row["first_error"]) for row in found} == expected
+        for name, step in expected:
+            exact = made.viewer.json(f"{made.base}/runs?text=error:{step + 1}")["runs"]
+            assert name in [row["id"] for row in exact]
+        others = made.viewer.json(f"{made.base}/runs?text=error:none")["runs"]
+        assert {row["id"] for row in others} == {row["id"] for row in rows} - {name for name, _ in expected}
+        return expected
+
+    before = shown_and_found()
+    assert run in [name for name, _ in before]
+    assert made.traces[0].id not in [name for name, _ in before]
+    step = dict(before)[run]
+    made.db.reviews.adjudicate(project, run, made.room.ids["admin"], step, 1)
+    assert (run, step) not in shown_and_found()
+    made.db.close()
+
+
 def test_a_decision_leaves_what_a_source_says_of_other_steps() -> None:
     """A source's second error counts after a decision that its first one is none."""
 
-    def label(step: int, value: float) -> Any:
+    def label(step: int, value: float, decided: bool = False) -> Any:
         record = StepLabel(trace_id="t", step=step, kind="correctness", value=value, source="judge")
-        return SimpleNamespace(record=record)
+        return SimpleNamespace(record=record, is_decision=decided)
 
     labels: list[Any] = [label(0, 1), label(1, -1), label(2, 1), label(3, -1)]
     scores = [StepScores(trace_id="t", scorer="prm", scores=(0.9, 0.1, 0.9, 0.2))]
-    right: Any = SimpleNamespace(value=1)
-    verdict = run_verdict(4, None, evidence_of(labels, {1: right}, scores))
+    labels.append(label(1, 1, decided=True))
+    verdict = run_verdict(4, None, evidence_of(labels, scores))
     assert (verdict.error, verdict.tone) == (3, "wrong")
     assert verdict.sources == ("decision: right", "judge: step 4", "prm scores step 4 at 0.20")
-    verdict = run_verdict(4, None, evidence_of(labels, {1: right, 3: right}, scores))
+    verdict = run_verdict(4, None, evidence_of([*labels, label(3, 1, decided=True)], scores))
     assert (verdict.error, verdict.tone) == (None, "good")
     assert verdict.sources[2:] == ("judge: step 2",)
 
@@ -124,7 +155,7 @@ def test_a_step_is_decided_on_the_page_of_its_run(tmp_path: Path) -> None:
     answer = admin.client.post(page, data=form)
     assert (answer.status_code, answer.headers["location"]) == (303, f"{page}&step=2&decision_id=1#step-2")
     twin = admin.json(page.replace("run?", "run.json?"))
-    assert twin["decisions"]["1"]["note"] == "2 + 4 of what?"
+    assert twin["decisions"]["1"]["message"] == "2 + 4 of what?"
     assert twin["first_error"] == 1
     assert admin.client.post(page, data=form).status_code == 409  # a second tab
     assert admin.client.post(page, data={**form, "step": "9"}).status_code == 400

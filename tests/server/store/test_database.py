@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, inspect, text
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.server import Database, Protocol, open_database
-from surefoot.server.store.people import token_hash
+from surefoot.server.store.accounts import token_hash
 
 HOSTILE = "'; DROP TABLE users; --<script>alert(1)</script>\"\\ % _ {x} \u202e naïve 漢字 🙂\r\n\t"
 HOSTILE_NAME = "'; DROP TABLE users; --<script>alert(1)</script>\"\\ % _ {x} naïve 漢字 🙂"
@@ -41,7 +41,7 @@ def test_other_versions_are_refused(url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("UPDATE database_version SET version = 9999"))
     engine.dispose()
-    with pytest.raises(StoreError, match="version 9999, and this surefoot uses version 4; open it with"):
+    with pytest.raises(StoreError, match="version 9999, and this surefoot uses version 5; open it with"):
         open_database(url)
 
 

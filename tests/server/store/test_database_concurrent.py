@@ -44,7 +44,7 @@ while endless or (offer := db.assignments.next(project, user, rng)).assignment:
                             finish=not endless)
     print(json.dumps([name, item, made.label_ids[0]]), flush=True)
     if endless:
-        db.labels.undo(project, item, user, f"undo {name}")
+        db.labels.undo(project, item, user)
 """
 
 

@@ -15,6 +15,7 @@ from surefoot.io import write_records
 from surefoot.records import Message, Problem, Step, StepLabel, StepScores, Trace
 from surefoot.segment import segment_trace
 from surefoot.server import Database, KnownAnswer, LabelInput, NewItem, import_files, kind_of
+from surefoot.server.store.labels import decisions_in
 from surefoot.server.store.traces import RunFilter
 from surefoot.stats.rater_agreement import agreement
 
@@ -68,17 +69,25 @@ def test_undo_appends_and_opens_the_item_again(lab: Lab) -> None:
     item, user = lab.next(), lab.people[0].user_id
     rate(lab, 0, item, [1], "a", finish=False)
     lab.db.labels.submit(lab.id, item, user, [LabelInput(step=1, value=-1)], "b", finish=True)
-    undone = lab.db.labels.undo(lab.id, item, user, "u1")
-    assert lab.db.labels.undo(lab.id, item, user, "u1").repeated
+    last = lab.db.labels.item(lab.id, item, user).last
+    undone = lab.db.labels.undo(lab.id, item, user, last)
+    again = lab.db.labels.undo(lab.id, item, user, last)
+    assert (undone.repeated, again.repeated, again.label_ids) == (False, True, undone.label_ids)
     assert [label.value for label in lab.db.export.labels(lab.id)] == [1]
     kept = lab.db.export.stored(lab.id)
     assert [(label.record.value, label.is_current) for label in kept] == [(1, True), (-1, False)]
     assert undone.label_ids == (kept[1].id,)
     assert lab.next() == item
-    lab.db.labels.undo(lab.id, item, user, "u2")
+    with pytest.raises(ConflictError, match="nothing to undo"):
+        lab.db.labels.undo(lab.id, item, user, last + 99)
+    lab.db.labels.submit(lab.id, item, user, [LabelInput(step=2, value=1)], "c")
+    with pytest.raises(ConflictError, match="reload it"):  # another tab's label is the latest
+        lab.db.labels.undo(lab.id, item, user, kept[0].id)
+    lab.db.labels.undo(lab.id, item, user)
+    lab.db.labels.undo(lab.id, item, user)
     assert list(lab.db.export.labels(lab.id)) == []
     with pytest.raises(ConflictError, match="nothing to undo"):
-        lab.db.labels.undo(lab.id, item, user, "u3")
+        lab.db.labels.undo(lab.id, item, user)
 
 
 def test_a_step_has_one_label_of_an_annotator_until_it_is_undone(lab: Lab) -> None:
@@ -86,7 +95,7 @@ def test_a_step_has_one_label_of_an_annotator_until_it_is_undone(lab: Lab) -> No
     rate(lab, 0, item, [1, 1], "a", finish=False)
     with pytest.raises(ConflictError, match="undo it first"):
         lab.db.labels.submit(lab.id, item, user, [LabelInput(step=1, value=-1)], "b")
-    lab.db.labels.undo(lab.id, item, user, "u")
+    lab.db.labels.undo(lab.id, item, user)
     lab.db.labels.submit(lab.id, item, user, [LabelInput(step=1, value=-1)], "c")
     assert [label.value for label in lab.db.export.labels(lab.id)] == [-1]
 
@@ -166,18 +175,25 @@ def test_matrix_disagreement_and_decision(lab: Lab) -> None:
     assert (found.item_id, found.trace_id, found.step) == (item, trace, 1)
     assert dict(found.values) == {lab.people[0].pseudonym: 1, lab.people[1].pseudonym: -1}
     judge = lab.people[0].user_id
-    decided = lab.db.reviews.adjudicate(lab.id, item, judge, 1, -1, note=HOSTILE, after=0)
-    assert (decided.note, decided.value, decided.user_id) == (HOSTILE, -1, judge)
+    decided = lab.db.reviews.adjudicate(lab.id, trace, judge, 1, -1, note=HOSTILE, after=0)
+    record = decided.record
+    assert (record.evidence.message, record.value, decided.user_id) == (HOSTILE, -1, judge)
+    assert record.evidence.rater == lab.people[0].pseudonym
     assert lab.db.reviews.disagreements(lab.id) == []
     (settled,) = lab.db.reviews.disagreements(lab.id, decided=True)
-    assert settled.adjudication == decided
+    assert settled.decision == decided
     with pytest.raises(ConflictError, match="decided since"):
-        lab.db.reviews.adjudicate(lab.id, item, judge, 1, 1, after=0)
+        lab.db.reviews.adjudicate(lab.id, trace, judge, 1, 1, after=0)
     settled = list(lab.db.export.labels(lab.id, settled=True))
     (one,) = [label for label in settled if label.trace_id == trace and label.step == 1]
     assert (one.value, one.source, one.evidence.message) == (-1, "human:adjudicated", HOSTILE)
-    later = lab.db.reviews.adjudicate(lab.id, item, judge, 1, 1, after=decided.id)
-    assert lab.db.reviews.adjudications(lab.id) == [later]
+    later = lab.db.reviews.adjudicate(lab.id, trace, judge, 1, 1, after=decided.id)
+    assert decisions_in(lab.db.labels.of_trace(lab.id, trace)) == {1: later}
+    assert [label.source for label in lab.db.export.labels(lab.id)] == ["human"] * 6
+    (one,) = [label for label in lab.db.export.labels(lab.id, settled=True) if label.step == 1]
+    assert one == later.record
+    lab.db.reviews.undo(lab.id, later.id, judge)
+    assert decisions_in(lab.db.labels.of_trace(lab.id, trace)) == {1: decided}
 
 
 def test_items_with_known_labels_stay_out_of_the_export(lab: Lab) -> None:
@@ -198,7 +214,6 @@ def test_nothing_crosses_from_project_to_project(db: Database) -> None:
     ours, theirs = make_lab(db, "ours"), make_lab(db, "theirs")
     item, user = ours.next(), ours.people[0].user_id
     rate(ours, 0, item, [1, -1], "k")
-    db.comments.add(ours.id, item, user, "flag", "x")
     db.traces.add_scores(
         ours.id, [StepScores(trace_id=ours.traces[0].id, scorer="s", scores=(0.1, 0.2, 0.3))]
     )
@@ -211,16 +226,14 @@ def test_nothing_crosses_from_project_to_project(db: Database) -> None:
         lambda: db.items.set_priorities(wrong, {item: 1.0}),
         lambda: db.assignments.skip(wrong, item, user, "x"),
         lambda: db.labels.submit(wrong, item, user, [LabelInput(step=0, value=1)], "w"),
-        lambda: db.labels.undo(wrong, item, user, "w"),
-        lambda: db.comments.add(wrong, item, user, "flag", "x"),
-        lambda: db.comments.resolve(wrong, 1),
-        lambda: db.reviews.adjudicate(wrong, item, user, 0, 1),
+        lambda: db.labels.undo(wrong, item, user),
+        lambda: db.reviews.adjudicate(99, trace, user, 0, 1),
     ):
         with pytest.raises(NotFoundError):
             ask()
     assert item not in [found.id for found in db.items.list(wrong)]
     assert db.export.stored(wrong) == db.reviews.known_labels(wrong) == []
-    assert db.comments.list(wrong) == db.assignments.of_user(wrong, user) == db.traces.scorers(wrong) == []
+    assert db.assignments.of_user(wrong, user) == db.traces.scorers(wrong) == []
     assert db.labels.of_trace(wrong, trace) == []  # the same trace lies in both
     assert len(db.labels.of_trace(ours.id, trace)) == 2
     assert db.assignments.progress(wrong).done == 0
@@ -230,23 +243,9 @@ def test_nothing_crosses_from_project_to_project(db: Database) -> None:
     for ask in (
         lambda: db.assignments.next(ours.id, stranger, Random(0)),
         lambda: db.labels.submit(ours.id, item, stranger, [LabelInput(step=0, value=1)], "w"),
-        lambda: db.comments.add(ours.id, item, stranger, "comment", "x"),
     ):
         with pytest.raises(ForbiddenError):
             ask()
-
-
-def test_comments(lab: Lab) -> None:
-    item, user, other = lab.items[0], lab.people[0].user_id, lab.people[1].user_id
-    flag = lab.db.comments.add(lab.id, item, user, "flag", HOSTILE, step=2)
-    note = lab.db.comments.add(lab.id, item, other, "comment", "fine")
-    assert (flag.text, flag.step, flag.resolved) == (HOSTILE, 2, None)
-    assert lab.db.comments.list(lab.id) == [flag, note]
-    assert lab.db.comments.list(lab.id, user_id=user) == lab.db.comments.list(lab.id, kind="flag") == [flag]
-    lab.db.comments.resolve(lab.id, flag.id)
-    assert lab.db.comments.list(lab.id, resolved=False) == [note]
-    with pytest.raises(StoreError, match="steps 0 to 2"):
-        lab.db.comments.add(lab.id, item, user, "flag", "x", step=3)
 
 
 def test_every_field_of_a_record_comes_back(lab: Lab) -> None:
@@ -371,7 +370,7 @@ def test_lists_are_searched_counted_and_sorted(lab: Lab) -> None:
     (row,) = traces.find(lab.id, RunFilter(facets={"model": "unknown"}))
     assert (row.title, row.kind) == ("Cancel my flight, please.", "agent")
     rate(lab, 0, lab.next(0), [1, -1], "k")
-    item, judge = lab.items[0], lab.people[1].user_id
+    judge = lab.people[1].user_id
 
     def with_error(low: int, high: int | None) -> list[str]:
         return [row.id for row in traces.find(lab.id, RunFilter(error=(low, high)))]
@@ -379,13 +378,13 @@ def test_lists_are_searched_counted_and_sorted(lab: Lab) -> None:
     assert with_error(0, None) == with_error(1, 1) == [lab.traces[0].id]
     assert with_error(0, 0) == with_error(2, None) == []
     assert len(traces.find(lab.id, RunFilter(no_error=True))) == 3
-    decided = lab.db.reviews.adjudicate(lab.id, item, judge, 1, 1)
-    lab.db.reviews.adjudicate(lab.id, item, judge, 2, -1)
+    decided = lab.db.reviews.adjudicate(lab.id, lab.traces[0].id, judge, 1, 1)
+    lab.db.reviews.adjudicate(lab.id, lab.traces[0].id, judge, 2, -1)
     assert (with_error(1, 1), with_error(2, 2)) == ([], [lab.traces[0].id])
     with pytest.raises(ConflictError):
         lab.db.reviews.undo(lab.id, decided.id, lab.people[0].user_id)
     lab.db.reviews.undo(lab.id, decided.id, judge)
-    assert with_error(1, 1) == [lab.traces[0].id]
+    assert with_error(2, 2) == [lab.traces[0].id]  # what was decided is the verdict
     scores = [
         StepScores(trace_id=one.id, scorer="s", scores=(0.9, low, 0.8))
         for one, low in zip(lab.traces, (0.4, 0.1, 0.7), strict=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from surefoot.cli import app
 from surefoot.errors import ConflictError, StoreError
 from surefoot.server import Database
-from surefoot.server.store.people import checked_user_name, folded_name
+from surefoot.server.store.accounts import checked_user_name, folded_name
 
 
 @pytest.mark.parametrize(

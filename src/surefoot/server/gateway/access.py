@@ -31,8 +31,7 @@ from surefoot.server.routing import Route
 
 if TYPE_CHECKING:
     from surefoot.server.gateway.gateway import Gateway
-    from surefoot.server.store.accounts import ApiKey
-    from surefoot.server.store.people import Keys
+    from surefoot.server.store.accounts import ApiKey, Keys
 
 MOST_BUCKETS: Final = 100_000
 """Most owners whose rate is tracked."""

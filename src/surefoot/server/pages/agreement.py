@@ -1,4 +1,5 @@
-"""Agreement: raw, Cohen, Krippendorff and Gwet, per project and annotator; quality control."""
+"""Agreement: raw, Cohen, Krippendorff and Gwet, per project and annotator; quality control; the lists of
+disagreements and of skipped items."""
 
 from __future__ import annotations
 
@@ -6,15 +7,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
+from itertools import groupby, islice
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 from numpy.typing import NDArray
 from starlette.responses import Response
 
 from surefoot.server.pages.page import Page
-from surefoot.server.store.labelling import KnownLabel
-from surefoot.server.store.reviews import Ratings
+from surefoot.server.store.reviews import Disagreement, KnownLabel, Ratings
 from surefoot.stats.bootstrap import Resample, bootstrap_statistic
 from surefoot.stats.intervals import Interval, wilson_interval
 from surefoot.stats.rater_agreement import Agreement, agreement, cohens_kappa, contingency
@@ -27,6 +29,8 @@ _DRAWS = 400
 """Bootstrap draws: opening within a second matters more than the third digit of a bound."""
 _MANY_UNITS = 5_000
 """Above this many steps the page leaves the bootstrap to ``surefoot evaluate --as labels``."""
+_SHOWN = 100
+"""Items of a list: those that follow move up when these are decided."""
 
 
 def agreement_page(page: Page) -> Response:
@@ -110,3 +114,36 @@ def _quality(labels: Sequence[KnownLabel]) -> list[dict[str, Any]]:
         row = {"annotator": name, "known": len(answers), "correct": sum(answers)}
         table.append({**row, "accuracy": share.value, "low": share.low, "high": share.high})
     return table
+
+
+def disagreements(page: Page) -> Response:
+    """Items that annotators who finished labelled differently: the first open ones and the first decided."""
+    disputes, data = page.db.reviews.disagreements(page.id, decided=None), dict[str, Any]()
+    for name, decided in (("open", False), ("decided", True)):
+        chosen = [row for row in disputes if (row.decision is not None) == decided]
+        by_item = {item_id: list(group) for item_id, group in groupby(chosen, key=lambda row: row.item_id)}
+        data[name] = _listed(page, dict(islice(by_item.items(), _SHOWN)))
+        data[f"{name}_items"] = len(by_item)
+    data["skipped"] = page.db.assignments.skipped(page.id, limit=_SHOWN)
+    return page.show("disagreements.html", data)
+
+
+def _listed(page: Page, groups: dict[int, list[Disagreement]]) -> list[dict[str, Any]]:
+    items = page.db.items.of_ids(page.id, groups)
+    problems = page.db.traces.problems_of(page.id, {item.problem_id for item in items.values()})
+    return [
+        {
+            "item": item_id,
+            "link": f"run?{urlencode({'id': items[item_id].trace_id, 'disagreement': 1})}",
+            "problem": problems[items[item_id].problem_id].text,
+            "steps": [
+                {
+                    "step": dispute.step,
+                    "values": [{"rater": rater, "value": value} for rater, value in dispute.values],
+                    "decided": dispute.decision,
+                }
+                for dispute in disputes
+            ],
+        }
+        for item_id, disputes in groups.items()
+    ]

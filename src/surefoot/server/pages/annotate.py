@@ -1,4 +1,4 @@
-"""The annotator's pages: the next item, one step at a time, undo, flags, comments, skipping, instructions.
+"""The annotator's pages: the next item, one step at a time, undo, skipping, instructions.
 
 Steps appear one at a time: the page does not contain what follows the current step, so that it cannot
 influence the label. The view of an item is built from ``AnnotatorItem`` alone: no labels by others.
@@ -15,7 +15,7 @@ from surefoot.server.pages.forms import new_key
 from surefoot.server.pages.page import Page
 from surefoot.server.pages.run import timeline
 from surefoot.server.store.accounts import Protocol
-from surefoot.server.store.labelling import AnnotatorItem, CommentKind, LabelInput
+from surefoot.server.store.labels import AnnotatorItem, LabelInput
 from surefoot.server.store.traces import title_of
 
 SKIP_REASONS = {
@@ -25,7 +25,6 @@ SKIP_REASONS = {
     "other": "Another reason",
 }
 """Why an item is skipped; the first two are PRM800K's ``finish_reason``."""
-_KINDS: tuple[CommentKind, ...] = ("flag", "comment")
 
 
 def next_item(page: Page) -> Response:
@@ -60,23 +59,10 @@ def _work(page: Page, why: str | None) -> Response:
 
 def item_page(page: Page, item_id: int) -> Response:
     """The item as far as it is labelled, and the current step."""
-    db = page.db
     item = _own(page, item_id)
-    view = item_view(item, page.project.protocol)
-    data = {
-        **view,
-        "comments": db.comments.list(page.id, item_id=item_id, user_id=page.user_id),
-    }
-    return page.show(
-        "run.html",
-        data,
-        mode="label",
-        title=title_of(item.problem, item.trace),
-        blocks=view["blocks"],
-        disputed=None,
-        key=new_key(),
-        skip_reasons=SKIP_REASONS,
-    )
+    data = item_view(item, page.project.protocol)
+    about = {"title": title_of(item.problem, item.trace), "blocks": data["blocks"], "disputed": None}
+    return page.show("run.html", data, mode="label", key=new_key(), skip_reasons=SKIP_REASONS, **about)
 
 
 def label(page: Page, item_id: int) -> Response:
@@ -93,8 +79,9 @@ def label(page: Page, item_id: int) -> Response:
             raise StoreError("'value' must be -1 for the first wrong step, or 1 if no step is wrong")
         labels = [*(LabelInput(step=earlier, value=1) for earlier in range(min(step, last))), *labels]
     finish = step == last or until == "whole-solution" or (value == -1 and until == "first-error")
+    key, after = page.form.text("key", most=200), page.form.whole("after")
     submission = db.labels.submit(
-        page.id, item_id, page.user_id, labels, _key(page), after=page.form.whole("after"), finish=finish,
+        page.id, item_id, page.user_id, labels, key, after=after, finish=finish,
         milliseconds=_total(item, step, time) if finish else None,
     )  # fmt: skip
     return page.done(f"/projects/{page.id}/items/{item_id}", {"submission": submission})
@@ -102,7 +89,7 @@ def label(page: Page, item_id: int) -> Response:
 
 def undo(page: Page, item_id: int) -> Response:
     """Retract the latest submission for the item."""
-    submission = page.db.labels.undo(page.id, item_id, page.user_id, _key(page))
+    submission = page.db.labels.undo(page.id, item_id, page.user_id, page.form.whole("after"))
     return page.done(f"/projects/{page.id}/items/{item_id}", {"submission": submission})
 
 
@@ -114,26 +101,12 @@ def skip(page: Page, item_id: int) -> Response:
     return page.done(f"/projects/{page.id}/annotate", {"skipped": item_id})
 
 
-def comment(page: Page, item_id: int) -> Response:
-    """A flag or a comment on the item or one of its steps."""
-    kind, text = page.form.choice("kind", _KINDS), page.form.text("comment", default="", most=5000)
-    if kind == "comment" and not text:
-        raise StoreError("'comment' is empty; write something first")
-    step = None if page.form.optional("step") is None else page.form.whole("step")
-    added = page.db.comments.add(page.id, item_id, page.user_id, kind, text or "flagged", step=step)
-    return page.done(f"/projects/{page.id}/items/{item_id}", {"comment": added})
-
-
 def _own(page: Page, item_id: int) -> AnnotatorItem:
     """The visitor's item. Any other item is reported as missing."""
     try:
         return page.db.labels.item(page.project.id, item_id, page.user_id)
     except ForbiddenError as error:
         raise NotFoundError(f"item {item_id} is not assigned to you") from error
-
-
-def _key(page: Page) -> str:
-    return page.form.text("key", most=200)
 
 
 def _total(item: AnnotatorItem, step: int, time: int | None) -> int | None:

@@ -26,7 +26,7 @@ from surefoot.records import Record, StepLabel
 from surefoot.server.pages.forms import LABEL_VALUES, Form
 from surefoot.server.pages.page import Page
 from surefoot.server.pages.render import HEADERS
-from surefoot.server.store.labelling import KnownAnswer, NewItem
+from surefoot.server.store.queue import KnownAnswer, NewItem
 from surefoot.server.store.transfer import RECORDS, import_files, kind_of
 
 _LINES: Final = 100
@@ -77,21 +77,18 @@ def export(page: Page, name: str) -> Response:
         raise NotFoundError(
             f"the export '{name}' does not exist; choose from {', '.join(RECORDS)} with .jsonl"
         )
-    records: Iterable[Record] = db.export.records(page.id, kind)
-    if (ids := query.getlist("id")) and kind == "traces":
-        records = db.traces.traces_of(page.id, ids).values()
-    elif ids and kind == "scores":
-        records = chain.from_iterable(db.traces.scores_of(page.id, ids).values())
-    elif ids:
-        labels = db.labels.of_traces(page.id, ids).values()
-        records = (label.record for group in labels for label in group)
-    elif kind == "labels":
-        records = db.export.labels(
+    ids = query.getlist("id") or None
+    records: Iterable[Record] = (
+        db.export.labels(
             page.id,
             known=query.get("known") == "1",
             imported=query.get("imported") != "0",
             settled=query.get("settled") == "1",
+            ids=ids,
         )
+        if kind == "labels"
+        else db.export.records(page.id, kind, ids)
+    )
     page.audit("export", kind=kind)
     headers = {**HEADERS, "Content-Disposition": f'attachment; filename="project-{page.id}-{name}"'}
     return StreamingResponse(_lines(records), media_type="application/jsonl", headers=headers)

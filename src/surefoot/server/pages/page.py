@@ -37,9 +37,8 @@ from surefoot.server.pages.mathematics import page_budget
 from surefoot.server.pages.render import FOLDER, HEADERS, templates
 from surefoot.server.permissions import Action, Principal, Role, allowed, role_in
 from surefoot.server.routing import Route
-from surefoot.server.store.accounts import Project
+from surefoot.server.store.accounts import Project, folded_name
 from surefoot.server.store.database import Database
-from surefoot.server.store.people import folded_name
 
 SameSite = Literal["lax", "strict"]
 SESSION: Final = "surefoot_session"
@@ -213,7 +212,6 @@ class Page:
         context = {
             "token": _TOKEN.format((visitor and visitor.csrf) or ""),
             "rail": project_page or (visitor and self.last_place()),
-            "open_flags": self.db.comments.open_flags(self.id) if self.role == "admin" else 0,
             "waiting_calls": self.db.held_calls.count()["waiting"] if reads_all else 0,
             **{"visitor": visitor, "place": project_page, "reads_all": reads_all, "status": status},
             **{"root": self.root, "here": self.request.url.path, "query": self.request.url.query},

@@ -9,8 +9,7 @@ administrators and viewers of the project.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import groupby, zip_longest
 from typing import Any, Final, get_args
@@ -20,26 +19,24 @@ from pydantic_core import from_json
 from starlette.responses import Response
 
 from surefoot.errors import LabelError, StoreError
-from surefoot.evaluation.verdict import Conclusion, Opinion, run_verdict
+from surefoot.evaluation.verdict import Conclusion, run_verdict
 from surefoot.failures import result_failed
 from surefoot.labelling.verifiers.gold_calls import compare_gold_calls
 from surefoot.labelling.verifiers.state_replay import gold_calls
-from surefoot.labels import LabelRule
 from surefoot.messages import call_arguments
 from surefoot.printable import printable
 from surefoot.protocols import ProblemTrace
-from surefoot.records import CodeTask, Execution, Problem, StepLabel, StepScores, Trace
+from surefoot.records import CodeTask, Execution, Problem, StepScores, Trace
 from surefoot.segment import trace_blocks
 from surefoot.server.pages.listing import Filter, Terms, show_list
 from surefoot.server.pages.page import Page
 from surefoot.server.pages.render import outcome_word
-from surefoot.server.store.labelling import Adjudication, Comment, StoredLabel
+from surefoot.server.store.labels import decisions_in, evidence_of
+from surefoot.server.store.queue import StoredLabel
 from surefoot.server.store.traces import Facet, RunFilter, RunOrder, TraceRow, title_of
 
 BUCKETS: Final = 10
 """Colours of scores: they also differ in brightness, and the number is always shown."""
-THRESHOLD: Final = 0.5
-"""A probability below it counts as a scorer's objection."""
 WINDOW: Final = 60
 """Most steps shown at once."""
 ORDERS: tuple[RunOrder, ...] = get_args(RunOrder)
@@ -49,7 +46,6 @@ TERMS: Final[Terms] = {
     "kind": ("solution", "agent", "program"),
 }  # fmt: skip
 """Terms of the filter of runs, and their values."""
-Decisions = Mapping[int, Adjudication]
 _MOST_PAIRS: Final = 250_000
 """Most pairs of steps to align by content; longer runs are aligned by position."""
 
@@ -65,33 +61,34 @@ def run_page(page: Page) -> Response:
     blind = fields.ticked("disagreement")
     trace = db.traces.trace(page.id, fields.required_id("id"))
     problem = db.traces.problem(page.id, trace.problem_id)
-    labels = db.labels.of_trace(page.id, trace.id)
-    labels = [label for label in labels if label.item_id is not None or not blind]
-    decisions = decisions_of(page, [trace.id])[trace.id]
+    stored = db.labels.of_trace(page.id, trace.id)
+    stored = [label for label in stored if label.user_id is not None or not blind]
+    labels = [label for label in stored if not label.is_decision]
+    decided = {
+        step: {**_label_row(label), "user_id": label.user_id} for step, label in decisions_in(stored).items()
+    }
     scores, gold = [] if blind else db.traces.scores(page.id, trace.id), gold_view(problem, trace)
-    evidence, missing = evidence_of(labels, decisions, scores), sum(not call["made"] for call in gold)
+    evidence, missing = evidence_of(stored, scores), sum(not call["made"] for call in gold)
     verdict = run_verdict(len(trace.steps), trace.outcome, evidence, missing_calls=missing)
-    items = sorted({label.item_id for label in labels if label.item_id is not None})
-    comments = [comment for item in items for comment in db.comments.list(page.id, item_id=item)]
     data = {
         "first_error": verdict.error,
         "verdict": verdict,
         "labels": [_label_row(label) for label in labels],
-        "decisions": decisions,
+        "decisions": decided,
         "attempts": db.traces.facets(page.id, RunFilter(problem_id=problem.id))[1]["outcome"],
-        "comments": with_names(page, comments),
         "gold_calls": gold,
         "program": program_view(problem, labels),
         "outcome_word": outcome_word(trace.meta.get("outcome")),
     }
     mode = "decide" if blind else "edit" if page.role == "admin" and fields.ticked("edit") else "read"
-    extra: dict[str, Any] = {"mode": mode, "decisions": decisions, "neighbours": _neighbours(page)}
-    saved = (decision for decision in decisions.values() if str(decision.id) == fields.id("decision_id"))
+    extra: dict[str, Any] = {"mode": mode, "neighbours": _neighbours(page)}
+    saved = (row for row in decided.values() if str(row["id"]) == fields.id("decision_id"))
     extra["saved_decision"] = next(saved, None)
     if blind:
-        disputes = db.reviews.disagreements(page.id, item_ids=items, decided=None)
+        numbers = {label.item_id for label in labels if label.item_id is not None}
+        disputes = db.reviews.disagreements(page.id, item_ids=numbers, decided=None)
         extra["disputes"] = [dispute.step for dispute in disputes]
-        extra["disputed"] = next((step for step in extra["disputes"] if step not in decisions), None)
+        extra["disputed"] = next((step for step in extra["disputes"] if step not in decided), None)
         runs = (item.trace_id for item in db.reviews.disagreements(page.id) if item.trace_id != trace.id)
         extra["following"] = next((urlencode({"id": run, "disagreement": 1}) for run in runs), None)
     elif trace.outcome is not None:  # an attempt at the same task that ended the other way
@@ -108,13 +105,12 @@ def show_run(
     data: Mapping[str, Any],
     *,
     scores: Sequence[StepScores] = (),
-    decisions: Decisions | None = None,
     disputed: int | None = None,
     title: str = "",
     **extra: Any,
 ) -> Response:
     """The page of a run, request or held call; a long run shows only the part with the relevant step."""
-    decisions, error, count = decisions or {}, data.get("first_error"), len(trace.steps)
+    decisions, error, count = data.get("decisions", {}), data.get("first_error"), len(trace.steps)
     focus = page.query.natural("step") or 1 + next((at for at in (disputed, error) if at is not None), 0)
     start = 0 if count <= WINDOW else (min(focus, count) - 1) // WINDOW * WINDOW
     part = range(start, min(start + WINDOW, count))
@@ -141,7 +137,7 @@ def show_run(
         "blocks": blocks,
         "part": part,
     }
-    about["seen"] = max((decision.id for decision in decisions.values()), default=0)
+    about["seen"] = max((row["id"] for row in decisions.values()), default=0)
     about["title"] = title or (problem and title_of(problem, trace)) or trace.id
     about["shown_strips"] = strips or [{"scorer": None, "cells": strip([None] * count, error)}]
     data = {"problem": problem, "trace": trace, "strips": strips, **data}
@@ -149,7 +145,7 @@ def show_run(
 
 
 def decide_here(page: Page) -> Response:
-    """Decide a step of the run of the address, which becomes an item if it is none, or undo a decision.
+    """Decide a step of the run of the address, or undo a decision.
 
     ``seen`` is the latest decision that the form showed, 0 if none. The annotators' labels stay as they are.
     """
@@ -162,20 +158,13 @@ def decide_here(page: Page) -> Response:
     if value not in values:
         raise StoreError(f"'value' must be one of this project's labels {list(values)}")
     note, seen = page.form.text("note", default="", most=5000), page.form.whole("seen")
-    if not 0 <= step < len(trace.steps):
-        raise StoreError(f"'step' {step}: the run has {len(trace.steps)} steps")
-    last = decisions_of(page, [trace.id])[trace.id].get(step)
+    last = decisions_in(page.db.labels.of_trace(page.id, trace.id)).get(step)
     prior = last.id if last and last.id <= seen else 0
-    (item_id,) = page.db.items.add_solutions(page.id, [trace.id])
-    decision = page.db.reviews.adjudicate(page.id, item_id, page.user_id, step, value, note=note, after=prior)
+    decision = page.db.reviews.adjudicate(
+        page.id, trace.id, page.user_id, step, value, note=note, after=prior
+    )
     to = page.link("decision_id", "step", step=step + 1, decision_id=decision.id)
-    return page.done(f"/projects/{page.id}/run{to}#step-{step + 1}", {"adjudication": decision})
-
-
-def with_names(page: Page, comments: Iterable[Comment]) -> list[dict[str, Any]]:
-    """Comments and flags with their authors' pseudonyms."""
-    names = {member.user_id: member.pseudonym for member in page.db.projects.members(page.id)}
-    return [{**vars(comment), "by": names.get(comment.user_id, "?")} for comment in comments]
+    return page.done(f"/projects/{page.id}/run{to}#step-{step + 1}", {"decision": decision})
 
 
 def _neighbours(page: Page) -> dict[str, str]:
@@ -248,56 +237,16 @@ def result_summary(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-def evidence_of(
-    labels: Sequence[StoredLabel], decisions: Decisions, scores: Iterable[StepScores] = ()
-) -> Iterator[Opinion]:
-    """Opinions from decisions, labels and scores; values, and scores below :data:`THRESHOLD`, object."""
-    for step, decision in decisions.items():
-        error = step if decision.value == -1 else None
-        yield Opinion(source="decision", kind="decision", checked=(step,), error=error)
-    by_rater: dict[tuple[str, str], list[StepLabel]] = defaultdict(list)
-    for record in sorted((label.record for label in labels), key=lambda record: (record.source, record.step)):
-        by_rater[record.source, record.evidence.rater or ""].append(record)
-    rule, right = LabelRule(neutral="good"), {step for step, one in decisions.items() if one.value != -1}
-    for (source, _), records in by_rater.items():
-        judged = [record for record in records if record.kind == "correctness" and record.value is not None]
-        errors = [record for record in judged or records if rule.good(record) is False]
-        replaced = next(iter(errors), None) if judged else None
-        wrong = next((record for record in errors if record.step not in right), replaced)
-        error, reason = (None, None) if wrong is None else (wrong.step, wrong.evidence.message)
-        if judged:
-            checked = tuple(record.step for record in judged)
-            yield Opinion(source=source, checked=checked, error=error, reason=reason or "")
-        elif error is not None:
-            yield Opinion(source=source, kind="objection", error=error)
-    for scored in scores:
-        known = ((step, score) for step, score in enumerate(scored.scores) if score is not None)
-        low = [step for step, score in known if score < THRESHOLD and step not in right]
-        if low and all(score is None or 0 <= score <= 1 for score in scored.scores):
-            score = scored.scores[low[0]]
-            yield Opinion(source=scored.scorer, kind="objection", error=low[0], score=score)
-
-
-def decisions_of(page: Page, ids: Collection[str]) -> dict[str, dict[int, Adjudication]]:
-    """The decisions on some runs, by step."""
-    decided: dict[str, dict[int, Adjudication]] = {trace_id: {} for trace_id in ids}
-    for item in page.db.reviews.adjudications(page.id):
-        if item.trace_id in decided:
-            decided[item.trace_id][item.step] = item
-    return decided
-
-
 def verdicts_of(
     page: Page, runs: Sequence[Trace] | Sequence[TraceRow], scores: Mapping[str, Sequence[StepScores]]
 ) -> dict[str, Conclusion]:
     """The verdicts on some runs, without the calls that their tasks need."""
-    ids = [run.id for run in runs]
-    labels, decided = page.db.labels.of_traces(page.id, ids), decisions_of(page, ids)
+    labels = page.db.labels.of_traces(page.id, [run.id for run in runs])
     return {
         run.id: run_verdict(
             run.steps if isinstance(run.steps, int) else len(run.steps),
             run.outcome,
-            evidence_of(labels[run.id], decided[run.id], scores.get(run.id, ())),
+            evidence_of(labels[run.id], scores.get(run.id, ())),
         )
         for run in runs
     }

@@ -1,21 +1,57 @@
-"""Users, keys and projects: the data that the database returns, and the tables that hold it.
+"""Accounts with their personal links and sessions, API keys, projects with their members, and the audit log.
 
 A token or key is shown once, when it is created. Only its hash is stored, in a column that the data classes
-leave out.
+leave out. A token is 256 random bits, which cannot be guessed from a plain hash, so it is hashed once with
+SHA-256.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
+import secrets
+import unicodedata
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Annotated, Any, Literal
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Annotated, Any, Final, Literal, TypedDict, Unpack, get_args
 
 from pydantic import Field
-from sqlalchemy import Column, ForeignKey, String, Text, UniqueConstraint
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    ForeignKey,
+    String,
+    Text,
+    UniqueConstraint,
+    delete,
+    insert,
+    or_,
+    select,
+    update,
+)
 
+from surefoot.errors import ConflictError, ExpiredKeyError, ForbiddenError, NotFoundError, StoreError
 from surefoot.records import FrozenModel
-from surefoot.server.permissions import KeyScope, Role
-from surefoot.server.store.schema import Count, Mark, ProjectId, RowId, UserId, table
+from surefoot.server.permissions import ROLE_SCOPES, SCOPES, KeyScope, Role
+from surefoot.server.store.engine import Repository, changed_by
+from surefoot.server.store.schema import (
+    METADATA,
+    Count,
+    Mark,
+    ProjectId,
+    RowId,
+    UserId,
+    as_data,
+    checked_name,
+    checked_text,
+    inserted,
+    matching,
+    one_of,
+    rows_of,
+    table,
+)
 
 QueuePolicy = Literal["order", "random", "convincing-wrong", "uncertainty", "disagreement"]
 """Which item comes next: as added; at random; by the stored priorities, highest first."""
@@ -159,3 +195,461 @@ class AuditEntry:
 
 
 audit_log = table("audit_log", AuditEntry)
+
+
+_LAST_USED_EVERY: Final = timedelta(minutes=1)
+_SKEW: Final = timedelta(minutes=5)
+"""Between the clocks of servers on one database."""
+_RECALLED: Final = timedelta(seconds=1)
+"""How long a valid key is not looked up again; changes by this process show at once."""
+_MOST_RECALLED: Final = 10_000
+
+
+class Users(Repository):
+    """Repository of users and their sessions."""
+
+    def create(self, name: str, role: Role = "annotator") -> User:
+        """Add a user, without a link.
+
+        Raises ``ConflictError`` if the name is taken (letter case does not matter), and ``StoreError`` for an
+        invalid name or an unknown role.
+        """
+        name = checked_user_name(name)
+        folded = folded_name(name)
+        with self._connections.write() as connection:
+            owner = connection.scalar(select(users.c.name).where(users.c.folded == folded))
+            if owner is not None:
+                raise ConflictError(f"the name '{owner}' is taken; choose another")
+            row = {"name": name, "folded": folded, "role": checked_role(role), "active": True}
+            return inserted(connection, User, users, **row, created=self._now)
+
+    def get(self, user_id: int) -> User:
+        """Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            return _user(connection, users.c.id == user_id)
+
+    def by_name(self, name: str) -> User:
+        """Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            return _user(connection, users.c.folded == folded_name(name))
+
+    def list(self) -> list[User]:
+        """All users by name, inactive ones too."""
+        return self._rows(User, select(users).order_by(users.c.name))
+
+    def new_link(self, user_id: int) -> str:
+        """The token of a new personal link, which is stored nowhere; the link before and sessions end."""
+        token = new_token()
+        self._set(user_id, link_hash=token_hash(token))
+        return token
+
+    def by_link(self, token: str) -> User | None:
+        """The owner of a personal link; ``None`` if it is unknown or ended, or its user inactive."""
+        query = select(users).where(users.c.link_hash == token_hash(token), users.c.active)
+        return next(iter(self._rows(User, query)), None)
+
+    def set_active(self, user_id: int, active: bool) -> None:
+        """Open or close an account; its link and its sessions end, and its labels stay."""
+        self._set(user_id, active=active, link_hash=None)
+
+    def set_role(self, user_id: int, role: Role) -> User:
+        """Change the role, and end the user's sessions."""
+        self._set(user_id, role=checked_role(role))
+        return self.get(user_id)
+
+    def open_session(self, user_id: int, *, lifetime: timedelta = timedelta(hours=12)) -> tuple[str, Session]:
+        """A new session and its token, which is stored nowhere; expired sessions are deleted."""
+        token, moment = new_token(), self._now
+        with self._connections.write() as connection:
+            if not _user(connection, users.c.id == user_id).active:
+                raise StoreError("the user is not active; activate them first")
+            connection.execute(delete(sessions).where(sessions.c.expires <= moment))
+            session = inserted(
+                connection,
+                Session,
+                sessions,
+                token_hash=token_hash(token),
+                user_id=user_id,
+                csrf=secrets.token_urlsafe(32),
+                created=moment,
+                expires=moment + lifetime,
+            )
+            return token, session
+
+    def session(self, token: str) -> tuple[User, Session] | None:
+        """The owner of a token; ``None`` if it is unknown, ended or expired, or its user inactive."""
+        hashed = token_hash(token)
+        with self._connections.read() as connection:
+            query = select(sessions).where(sessions.c.token_hash == hashed)
+            row = connection.execute(query).mappings().one_or_none()
+            moment = self._now
+            # one from the future was opened before the clock was set back, and would last too long
+            if row is None or not row["created"] - _SKEW <= moment < row["expires"]:
+                return None
+            user = _user(connection, users.c.id == row["user_id"])
+            return (user, as_data(Session, row)) if user.active else None
+
+    def end_session(self, token: str) -> None:
+        """Sign out. An unknown token is ignored."""
+        self._change(delete(sessions).where(sessions.c.token_hash == token_hash(token)))
+
+    def _set(self, user_id: int, **values: Any) -> None:
+        with self._connections.write() as connection:
+            if not changed_by(connection, update(users).where(users.c.id == user_id).values(values)):
+                raise NotFoundError(f"user {user_id} does not exist")
+            connection.execute(delete(sessions).where(sessions.c.user_id == user_id))
+        self._connections.keys.clear()
+
+
+def folded_name(name: str) -> str:
+    """``name`` without letter case and compatibility forms (Unicode's compatibility caseless match)."""
+    folded = unicodedata.normalize("NFD", name)
+    for _ in range(2):
+        folded = unicodedata.normalize("NFKC", folded.casefold())
+    return folded
+
+
+def checked_user_name(name: str) -> str:
+    """``name`` in Unicode's normal form NFKC.
+
+    Raises ``StoreError`` for invisible characters and for spaces other than single ones between words.
+    """
+    name = checked_name("name", unicodedata.normalize("NFKC", checked_name("name", name)))
+    if not name.isprintable():
+        character = next(character for character in name if not character.isprintable())
+        described = f"U+{ord(character):04X} ({unicodedata.name(character, 'unnamed')})"
+        raise StoreError(f"'name' contains {described}, which is invisible; leave it out")
+    if name != " ".join(name.split()):
+        raise StoreError("'name' may have single spaces between words, and no others")
+    return name
+
+
+def checked_role(role: Role) -> Role:
+    """``role``. Raises ``StoreError`` if it is not a ``Role``."""
+    if role not in get_args(Role):
+        raise StoreError(f"'{role}' is not a role; choose from {', '.join(get_args(Role))}")
+    return role
+
+
+def _user(connection: Connection, where: ColumnElement[bool]) -> User:
+    return one_of(connection, User, select(users).where(where), "the user does not exist")
+
+
+def new_token() -> str:
+    """256 random bits, safe in URLs and headers."""
+    return secrets.token_urlsafe(32)
+
+
+def token_hash(token: str) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class KeyLimits(TypedDict, total=False):
+    """What a key may do, until when, and how much; ``None`` = no limit. The fields are ``ApiKey``'s."""
+
+    rate_limit: int | None
+    expires: datetime | None
+    scopes: Collection[KeyScope] | None
+
+
+class Keys(Repository):
+    """Repository of API keys."""
+
+    def create(
+        self,
+        name: str,
+        role: Role,
+        *,
+        user_id: int | None = None,
+        project_id: int | None = None,
+        **limits: Unpack[KeyLimits],
+    ) -> tuple[str, ApiKey]:
+        """A new key ``sf-…`` and its row. The key itself is not stored: show it now.
+
+        It never expires, and may do what its role may, unless ``limits`` say otherwise. Raises
+        ``NotFoundError`` for an unknown user or project; ``StoreError`` for an unknown role, a limit below 1,
+        an expiry that is past, and scopes that are none or beyond the role.
+        """
+        row = {"name": checked_name("name", name), "role": checked_role(role), "created": self._now}
+        row |= {"user_id": user_id, "project_id": project_id}
+        row |= _checked_limits(limits, role, self._now)
+        key = f"sf-{new_token()}"
+        with self._connections.write() as connection:
+            for number, table in ((user_id, users), (project_id, projects)):
+                exists = select(table.c.id).where(table.c.id == number)
+                if number is not None and connection.scalar(exists) is None:
+                    raise NotFoundError(f"row {number} of {table.name} does not exist")
+            return key, inserted(connection, ApiKey, api_keys, key_hash=token_hash(key), **row)
+
+    def authenticate(self, key: str) -> ApiKey | None:
+        """The row of ``key``; ``None`` if it is unknown or revoked, or its user is not active.
+
+        Raises ``ExpiredKeyError`` if it is right, but past its time. The row is found by the key's hash,
+        which cannot be guessed. Writes nothing; see ``note_use``.
+        """
+        digest = token_hash(key)
+        query = (
+            select(api_keys, users.c.active)
+            .join(users, users.c.id == api_keys.c.user_id, isouter=True)
+            .where(api_keys.c.key_hash == digest)
+        )
+        with self._connections.read() as connection:
+            row = connection.execute(query).mappings().one_or_none()
+        if row is None or row["revoked"] is not None or row["active"] is False:
+            return None
+        if row["expires"] is not None and row["expires"] <= self._now:
+            when = row["expires"].isoformat(timespec="minutes")
+            raise ExpiredKeyError(f"key {row['name']!r} expired at {when}; ask for a new one")
+        api_key = as_data(ApiKey, row)
+        recalled = self._connections.keys
+        if len(recalled) >= _MOST_RECALLED:
+            recalled.clear()
+        recalled[digest] = self._now, api_key
+        return api_key
+
+    def recall(self, key: str) -> ApiKey | None:
+        """A key that ``authenticate`` found within the last second and that has not expired; ``None`` if only
+        ``authenticate`` can tell. Does not wait."""
+        api_key: ApiKey | None
+        at, api_key = self._connections.keys.get(token_hash(key), (self._now, None))
+        fresh = timedelta(0) <= self._now - at < _RECALLED
+        if not fresh or api_key is None or (api_key.expires is not None and api_key.expires <= self._now):
+            return None
+        return api_key
+
+    def note_use(self, key: ApiKey) -> None:
+        """Write that ``key`` was used now, at most once a minute: a busy key does not write each time.
+
+        Apart from ``authenticate``, so that who may pass does not depend on whether this can be written.
+        """
+        moment = self._now
+        if key.last_used is not None and moment - key.last_used < _LAST_USED_EVERY:
+            return
+        last_used = api_keys.c.last_used
+        stale = or_(last_used.is_(None), last_used <= moment - _LAST_USED_EVERY)
+        self._change(update(api_keys).where(api_keys.c.id == key.id, stale).values(last_used=moment))
+
+    def list(self) -> list[ApiKey]:
+        """All keys, oldest first, revoked ones too."""
+        return self._rows(ApiKey, select(api_keys).order_by(api_keys.c.id))
+
+    def get(self, key_id: int) -> ApiKey:
+        """Raises ``NotFoundError``."""
+        query = select(api_keys).where(api_keys.c.id == key_id)
+        return self._one(ApiKey, query, f"key {key_id} does not exist")
+
+    def change(self, key_id: int, **limits: Unpack[KeyLimits]) -> ApiKey:
+        """Set the limits that are named; ``None`` takes one away. Raises as ``create`` does."""
+        checked = _checked_limits(limits, self.get(key_id).role, self._now)
+        if checked:
+            self._set(api_keys.c.id == key_id, **checked)
+        return self.get(key_id)
+
+    def revoke(self, key_id: int) -> ApiKey:
+        """End a key for good; a second time changes nothing. Raises ``NotFoundError``."""
+        self._set((api_keys.c.id == key_id) & api_keys.c.revoked.is_(None), revoked=self._now)
+        return self.get(key_id)
+
+    def _set(self, where: ColumnElement[bool], **values: Any) -> None:
+        self._change(update(api_keys).where(where).values(values))
+        self._connections.keys.clear()
+
+
+def _checked_limits(limits: KeyLimits, role: Role, now: datetime) -> dict[str, Any]:
+    rate_limit = limits.get("rate_limit")
+    if rate_limit is not None and rate_limit < 1:
+        raise StoreError("'rate_limit' must be at least 1, or None for no limit")
+    expires = limits.get("expires")
+    if expires is not None and expires <= now:
+        raise StoreError(f"'expires' is in the past: {expires.isoformat(timespec='minutes')}")
+    checked: dict[str, Any] = {**limits}
+    if "scopes" in limits:
+        checked["scopes"] = _checked_scopes(role, limits["scopes"])
+    return checked
+
+
+def _checked_scopes(role: Role, scopes: Collection[KeyScope] | None) -> tuple[KeyScope, ...] | None:
+    if scopes is None:
+        return None
+    if not scopes:
+        raise StoreError("'scopes' is empty; leave it out for all that the role may do")
+    if unknown := sorted(set(scopes) - ROLE_SCOPES[role]):
+        allowed = ", ".join(scope for scope in SCOPES if scope in ROLE_SCOPES[role])
+        raise StoreError(f"the role {role} does not include the scope '{unknown[0]}'; choose from {allowed}")
+    return tuple(scope for scope in SCOPES if scope in scopes)
+
+
+_PERIOD: Final = re.compile(r"([1-9][0-9]{0,4})([hdw])")
+_UNITS: Final = {"h": "hours", "d": "days", "w": "weeks"}
+
+
+def expiry_of(text: str, now: datetime) -> datetime:
+    """When a key ends: ``30d`` (or ``12h``, ``2w``) from ``now``, or with the day ``2026-12-31`` (UTC).
+
+    Raises ``StoreError`` for anything else.
+    """
+    if period := _PERIOD.fullmatch(text):
+        return now + timedelta(**{_UNITS[period[2]]: int(period[1])})
+    try:
+        return datetime.combine(date.fromisoformat(text), time(), UTC) + timedelta(days=1)
+    except (ValueError, OverflowError) as error:
+        message = "write a period such as 30d, 12h or 2w, or a last day such as 2026-12-31"
+        raise StoreError(f"'expires' is {text[:100]!r}; {message}") from error
+
+
+class Projects(Repository):
+    """Repository of projects and their members."""
+
+    def create(self, name: str, *, instructions: str = "", protocol: Protocol | None = None) -> Project:
+        """Add a project. Raises ``ConflictError`` if the name is taken."""
+        checked_name("name", name)
+        with self._connections.write() as connection:
+            _refuse_taken(connection, name, None)
+            row: dict[str, Any] = {"name": name, "instructions": checked_text("instructions", instructions)}
+            row |= {"protocol": protocol or Protocol(), "version": 1, "archived": False}
+            return inserted(connection, Project, projects, **row, created=self._now)
+
+    def get(self, project_id: int) -> Project:
+        """Raises ``NotFoundError``."""
+        with self._connections.read() as connection:
+            return project_in(connection, project_id)
+
+    def by_name(self, name: str) -> Project:
+        """Raises ``NotFoundError``."""
+        query = select(projects).where(projects.c.name == name)
+        return self._one(Project, query, f"project '{name}' does not exist")
+
+    def update(
+        self,
+        project_id: int,
+        version: int,
+        *,
+        name: str | None = None,
+        instructions: str | None = None,
+        protocol: Protocol | None = None,
+        archived: bool | None = None,
+    ) -> Project:
+        """Change the arguments that are not ``None``, if the project is still at ``version``.
+
+        Raises ``ConflictError`` if it has changed since, or the name is taken.
+        """
+        changes = {
+            "name": None if name is None else checked_name("name", name),
+            "instructions": None if instructions is None else checked_text("instructions", instructions),
+            "protocol": protocol,
+            "archived": archived,
+        }
+        values = {column: value for column, value in changes.items() if value is not None}
+        with self._connections.write() as connection:
+            current = locked_project(connection, project_id)
+            if current.version != version:
+                raise ConflictError(
+                    f"the project is at version {current.version}, not {version}: it has changed; reload it"
+                )
+            if name is not None:
+                _refuse_taken(connection, name, project_id)
+            changed = (
+                update(projects).where(projects.c.id == project_id).values(**values, version=version + 1)
+            )
+            connection.execute(changed)
+            return project_in(connection, project_id)
+
+    def set_member(self, project_id: int, user_id: int, role: Role, active: bool = True) -> Member:
+        """Add a user to the project or change their membership; the pseudonym stays the same.
+
+        Items leased to a member who becomes inactive are available to others at once.
+
+        Raises ``NotFoundError`` for an unknown user or project.
+        """
+        where = (members.c.project_id == project_id) & (members.c.user_id == user_id)
+        with self._connections.write() as connection:
+            locked_project(connection, project_id)
+            if connection.scalar(select(users.c.id).where(users.c.id == user_id)) is None:
+                raise NotFoundError(f"user {user_id} does not exist")
+            values: dict[str, Any] = {"role": checked_role(role), "active": active}
+            if not changed_by(connection, update(members).where(where).values(values)):
+                values |= {"project_id": project_id, "user_id": user_id}
+                values["pseudonym"] = f"rater-{secrets.token_hex(4)}"
+                connection.execute(insert(members).values(values))
+            if not active:
+                assignments = METADATA.tables["assignments"]
+                a = assignments.c
+                leased = (a.project_id == project_id) & (a.user_id == user_id) & (a.state == "leased")
+                connection.execute(update(assignments).where(leased).values(leased_until=self._now))
+            return _members(connection, where)[0]
+
+    def members(self, project_id: int) -> list[Member]:
+        """All members by name, inactive ones too."""
+        with self._connections.read() as connection:
+            return _members(connection, members.c.project_id == project_id)
+
+    def member(self, project_id: int, user_id: int) -> Member | None:
+        """The user's membership; ``None`` if they have none or it is not active."""
+        where = (members.c.project_id == project_id) & (members.c.user_id == user_id)
+        with self._connections.read() as connection:
+            rows = _members(connection, where & members.c.active.is_(True))
+        return rows[0] if rows else None
+
+    def audit(self, action: str, user_id: int | None, project_id: int | None = None, **detail: Any) -> None:
+        """Log an action; ``detail`` is JSON and must hold no secret."""
+        row = {"action": checked_name("action", action), "user_id": user_id, "project_id": project_id}
+        self._change(insert(audit_log).values(**row, detail=detail, created=self._now))
+
+    def audit_log(self, project_id: int | None = None, limit: int = 100) -> list[AuditEntry]:
+        """The latest entries first, of one project or all."""
+        query = select(audit_log).where(*matching(audit_log, project_id=project_id))
+        return self._rows(AuditEntry, query.order_by(audit_log.c.id.desc()).limit(limit))
+
+    def list(self, user_id: int | None = None, *, archived: bool = False) -> list[Project]:
+        """Projects by name: all, or those in which the user is an active member."""
+        query = select(projects).order_by(projects.c.name)
+        if user_id is not None:
+            membership = (members.c.user_id == user_id) & members.c.active.is_(True)
+            query = query.where(projects.c.id.in_(select(members.c.project_id).where(membership)))
+        if not archived:
+            query = query.where(projects.c.archived.is_(False))
+        return self._rows(Project, query)
+
+
+def project_in(connection: Connection, project_id: int, *, lock: bool = False) -> Project:
+    """The project, in the caller's transaction. Raises ``NotFoundError``."""
+    query = select(projects).where(projects.c.id == project_id)
+    if lock:
+        query = query.with_for_update(key_share=True)
+    return one_of(connection, Project, query, f"project {project_id} does not exist")
+
+
+def locked_project(connection: Connection, project_id: int) -> Project:
+    """The project, whose row is locked until the transaction ends: writers of one project queue here.
+
+    Labelling is done at the pace of people, so one queue per project costs nothing and leaves no race to
+    think about. Foreign keys do not wait for this lock (``FOR NO KEY UPDATE``).
+    """
+    return project_in(connection, project_id, lock=True)
+
+
+def pseudonym_in(connection: Connection, project_id: int, user_id: int) -> str:
+    """Pseudonym of an active member. Raises ``ForbiddenError`` for others."""
+    where = (members.c.project_id == project_id) & (members.c.user_id == user_id)
+    query = select(members.c.pseudonym).where(where & members.c.active.is_(True))
+    pseudonym: str | None = connection.scalar(query)
+    if pseudonym is None:
+        raise ForbiddenError(f"user {user_id} is not a member of project {project_id}; add them first")
+    return pseudonym
+
+
+def _refuse_taken(connection: Connection, name: str, own: int | None) -> None:
+    owner = connection.scalar(select(projects.c.id).where(projects.c.name == name))
+    if owner is not None and owner != own:
+        raise ConflictError(f"the name '{name}' is taken; choose another")
+
+
+def _members(connection: Connection, where: Any) -> list[Member]:
+    query = (
+        select(members, users.c.name)
+        .join(users, users.c.id == members.c.user_id)
+        .where(where)
+        .order_by(users.c.name)
+    )
+    return rows_of(connection, Member, query)

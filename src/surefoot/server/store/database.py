@@ -8,19 +8,18 @@ from typing import Final, Self
 from sqlalchemy import Column, Connection, Integer, Table, insert, inspect, select, text
 
 from surefoot.errors import StoreError
+from surefoot.server.store.accounts import Keys, Projects, Users
 from surefoot.server.store.engine import Clock, Connections, connect, utc_now
 from surefoot.server.store.gold import GoldSamples
 from surefoot.server.store.labels import Labels
-from surefoot.server.store.people import Keys, Users
-from surefoot.server.store.projects import Projects
 from surefoot.server.store.queue import Assignments, Items
 from surefoot.server.store.requests import HeldCalls, RequestLog
-from surefoot.server.store.reviews import Comments, Reviews
+from surefoot.server.store.reviews import Reviews
 from surefoot.server.store.schema import METADATA
 from surefoot.server.store.traces import Traces, create_search
 from surefoot.server.store.transfer import ExportRepository
 
-VERSION: Final = 4
+VERSION: Final = 5
 """Version of the tables; raise it with each change of a table after a release."""
 database_version = Table("database_version", METADATA, Column("version", Integer, primary_key=True))
 _LOCK: Final = 0x5EF007
@@ -43,7 +42,6 @@ class Database:
         self.items = Items(connections)
         self.assignments = Assignments(connections)
         self.labels = Labels(connections)
-        self.comments = Comments(connections)
         self.reviews = Reviews(connections)
         self.export = ExportRepository(connections)
         self.gateway = RequestLog(connections)

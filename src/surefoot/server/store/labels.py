@@ -1,24 +1,38 @@
-"""Labels: appended, never overwritten. Undo appends a submission, too; a repeated key adds nothing.
+"""Labels of annotators, of other sources, and decisions: appended, never overwritten. A repeated key adds
+nothing.
 
-A step that has a label of the annotator gets another one only after an undo.
+A step that has a label of the annotator gets another one only after an undo, which ends what a submission
+counts for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any, Final
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, insert, select, update
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
-from surefoot.records import Evidence, Problem, StepLabel, Trace
-from surefoot.server.store import labelling as t
-from surefoot.server.store.accounts import Project
+from surefoot.evaluation.verdict import Opinion, run_verdict
+from surefoot.labels import LabelRule
+from surefoot.records import Evidence, Problem, StepLabel, StepScores, Trace
+from surefoot.server.store.accounts import Project, locked_project, project_in, pseudonym_in
 from surefoot.server.store.engine import Repository, insert_missing
-from surefoot.server.store.labelling import AnnotatorItem, Item, LabelInput, StoredLabel, Submission
-from surefoot.server.store.projects import locked_project, project_in, pseudonym_in
-from surefoot.server.store.queue import assignment_of, change, check_step, item_in, lease, renewed
+from surefoot.server.store.queue import (
+    AssignmentState,
+    Item,
+    StoredLabel,
+    assignment_of,
+    change,
+    check_step,
+    item_in,
+    labels,
+    lease,
+    renewed,
+)
 from surefoot.server.store.schema import (
     as_data,
     checked_name,
@@ -28,11 +42,53 @@ from surefoot.server.store.schema import (
     payload_of,
     storable,
 )
-from surefoot.server.store.traces import Added, add_chunks, record_in, refused
+from surefoot.server.store.traces import Added, add_chunks, problems, record_in, refused, traces
 
 HUMAN: Final = "human"
 """``StepLabel.source`` of an annotator's label."""
-_L, _S = t.labels.c, t.submissions.c
+THRESHOLD: Final = 0.5
+"""A probability below it counts as a scorer's objection."""
+_L = labels.c
+IS_DECISION: Final = and_(_L.item_id.is_(None), _L.user_id.is_not(None), _L.is_current)
+"""Whether a label is a decision that is not undone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotatorItem:
+    """An item as its annotator sees it, without known answers and labels of others.
+
+    ``problem.answer`` and ``trace.outcome`` are ``None`` unless the protocol shows the answer; ``meta`` is
+    always empty, since data sets keep labels there.
+    """
+
+    item_id: int
+    problem: Problem
+    trace: Trace
+    state: AssignmentState
+    leased_until: datetime
+    labels: tuple[StoredLabel, ...]
+    """The annotator's own, the ones that count now, without ``chosen_by``."""
+    last: int
+    """Id of the latest of these, 0 if none; pass it as ``after``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelInput:
+    """One label to append. ``value`` ``None`` (cannot tell) needs a ``reason``."""
+
+    step: int
+    value: Literal[-1, 0, 1] | None
+    reason: str | None = None
+    milliseconds: int | None = None
+    comment: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """Response to a submission or undo, with its labels. ``repeated``: it was made before."""
+
+    label_ids: tuple[int, ...]
+    repeated: bool
 
 
 class Labels(Repository):
@@ -43,7 +99,7 @@ class Labels(Repository):
         project_id: int,
         item_id: int,
         user_id: int,
-        labels: Sequence[LabelInput],
+        entries: Sequence[LabelInput],
         key: str,
         *,
         after: int | None = None,
@@ -61,53 +117,75 @@ class Labels(Repository):
         used for something else, or something was submitted since ``after``; ``ForbiddenError`` if the item is
         not theirs; ``StoreError`` naming the field that is wrong.
         """
-        digest = digest_of(item_id, [asdict(label) for label in labels], finish, milliseconds)
-        if not labels:
+        if not entries:
             raise StoreError("'labels' is empty; send at least one")
         if milliseconds is not None and milliseconds < 0:
             raise StoreError(f"'milliseconds' is {milliseconds}; it cannot be negative")
+        checked_name("key", key)
+        sent = [asdict(entry) for entry in entries]
+        digests = [
+            digest_of(user_id, key, item_id, sent, finish, milliseconds, place) for place in range(len(sent))
+        ]
         with self._connections.write() as connection:
             project, at = locked_project(connection, project_id), self._now
             pseudonym = pseudonym_in(connection, project_id, user_id)
-            if earlier := _repeated(connection, project_id, user_id, key, digest):
-                return earlier
+            of_key = (_L.project_id == project_id) & (_L.user_id == user_id) & (_L.key == key)
+            earlier = connection.execute(select(_L.id, _L.digest).where(of_key).order_by(_L.id)).all()
+            if earlier and [row.digest for row in earlier] != digests:
+                raise ConflictError(
+                    f"the key '{key}' was used for another submission; generate a new one for each"
+                )
+            if earlier:
+                return Submission(label_ids=tuple(row.id for row in earlier), repeated=True)
             item = item_in(connection, project_id, item_id)
             assignment = renewed(connection, project, item, user_id, at)
-            last = last_submission(connection, item_id, user_id)
+            last = _last_label(connection, item_id, user_id)
             if after is not None and last != after:
-                raise ConflictError(
-                    f"something was submitted for item {item_id} since ({last}, not {after}); reload it"
-                )
-            _check_labels(connection, project, item, labels)
-            steps = [label.step for label in labels]
-            labelled = select(_L.step).where(
-                _L.item_id == item_id, _L.user_id == user_id, _L.is_current, _L.step.in_(steps)
-            )
-            if (step := connection.scalar(labelled.limit(1))) is not None:
+                raise ConflictError(_changed(item_id, last, after))
+            _check_labels(connection, project, item, entries)
+            labelled = select(_L.step).where(_of_user(item_id, user_id), _L.is_current)
+            steps = [entry.step for entry in entries]
+            if (step := connection.scalar(labelled.where(_L.step.in_(steps)).limit(1))) is not None:
                 raise ConflictError(f"step {step} of item {item_id} has a label of yours; undo it first")
-            sender = {"project_id": project_id, "item_id": item_id, "user_id": user_id, "created": at}
-            submission = _submission(connection, **sender, key=key, digest=digest, finished=finish)
-            fixed = {**sender, "submission_id": submission, "chosen_by": assignment.chosen_by}
-            rows = [_label_row(fixed, item.trace_id, pseudonym, label) for label in labels]
-            connection.execute(insert(t.labels), rows)
+            fixed = {"project_id": project_id, "item_id": item_id, "user_id": user_id, "created": at}
+            fixed |= {"key": key, "chosen_by": assignment.chosen_by}
+            rows = [
+                {**fixed, **columns_of_label(_record(entry, item.trace_id, pseudonym, at))}
+                | {"milliseconds": entry.milliseconds, "digest": digest}
+                for entry, digest in zip(entries, digests, strict=True)
+            ]
+            ids = connection.scalars(
+                insert(labels).returning(_L.id, sort_by_parameter_order=True), rows
+            ).all()
             if finish:
                 done = {"state": "done", "finished": at, "milliseconds": milliseconds}
                 change(connection, assignment.id, **done)
-            return _response(connection, submission, finished=finish)
+            note_errors(connection, project_id, {item.trace_id})
+            return Submission(label_ids=tuple(ids), repeated=False)
 
-    def undo(self, project_id: int, item_id: int, user_id: int, key: str) -> Submission:
-        """Retract the user's latest submission for the item by appending an undo; reopens the item.
+    def undo(self, project_id: int, item_id: int, user_id: int, after: int | None = None) -> Submission:
+        """Retract the user's latest submission for the item, whose labels stay; reopens the item.
 
-        The response names the retracted labels. Raises ``ConflictError`` if there is nothing to undo, or
-        the item was skipped or went to others; otherwise as ``submit``.
+        ``after`` is ``AnnotatorItem.last`` as the sender read it: sent again, after a lost response, it
+        changes nothing. Raises ``ConflictError`` if there is nothing to undo, something was submitted since
+        ``after``, or the item was skipped or went to others; otherwise as ``submit``.
         """
-        digest = digest_of("undo", item_id)
         with self._connections.write() as connection:
             project, at = locked_project(connection, project_id), self._now
             pseudonym_in(connection, project_id, user_id)
-            if earlier := _repeated(connection, project_id, user_id, key, digest):
-                return earlier
-            item = item_in(connection, project_id, item_id)
+            item, last = item_in(connection, project_id, item_id), _last_label(connection, item_id, user_id)
+            after = last if after is None else after
+            of_user = _of_user(item_id, user_id)
+            chosen = select(_L.key, _L.is_current).where(of_user, _L.id == after)
+            undone = connection.execute(chosen).one_or_none()
+            if undone is None:
+                raise ConflictError(f"there is nothing to undo on item {item_id}")
+            ids = select(_L.id).where(of_user, _L.key == undone.key).order_by(_L.id)
+            submission = Submission(label_ids=tuple(connection.scalars(ids)), repeated=not undone.is_current)
+            if submission.repeated:
+                return submission
+            if after != last:
+                raise ConflictError(_changed(item_id, last, after))
             assignment = assignment_of(connection, item_id, user_id)
             if assignment.state == "done":
                 change(connection, assignment.id, state="leased", finished=None, milliseconds=None)
@@ -115,15 +193,10 @@ class Labels(Repository):
                 lease(connection, project, item_id, user_id, assignment.chosen_by, at)
             else:
                 renewed(connection, project, item, user_id, at)
-            of_user = (_L.item_id == item_id) & (_L.user_id == user_id)
-            retracted = connection.scalar(select(func.max(_L.submission_id)).where(of_user, _L.is_current))
-            if retracted is None:
-                raise ConflictError(f"there is nothing to undo on item {item_id}")
-            of_it = update(t.labels).where(of_user, _L.submission_id == retracted)
-            connection.execute(of_it.values(is_current=False))
-            sender = {"project_id": project_id, "item_id": item_id, "user_id": user_id, "created": at}
-            _submission(connection, **sender, key=key, digest=digest, finished=False, undoes=retracted)
-            return _response(connection, retracted, finished=False)
+            retracted = update(labels).where(_L.id.in_(submission.label_ids))
+            connection.execute(retracted.values(is_current=False))
+            note_errors(connection, project_id, {item.trace_id})
+            return submission
 
     def item(self, project_id: int, item_id: int, user_id: int) -> AnnotatorItem:
         """The item as its annotator may see it.
@@ -135,10 +208,9 @@ class Labels(Repository):
             item = item_in(connection, project_id, item_id)
             pseudonym_in(connection, project_id, user_id)
             assignment = assignment_of(connection, item_id, user_id)
-            problem = record_in(connection, t.problems, Problem, project_id, item.problem_id)
-            trace = record_in(connection, t.traces, Trace, project_id, item.trace_id)
-            labels = labels_in(connection, project_id, _L.item_id == item_id, _L.user_id == user_id)
-            last = last_submission(connection, item_id, user_id)
+            problem = record_in(connection, problems, Problem, project_id, item.problem_id)
+            trace = record_in(connection, traces, Trace, project_id, item.trace_id)
+            own = labels_in(connection, project_id, _of_user(item_id, user_id))
         hidden: dict[str, object] = {"meta": {}, "policy": None, "seed": None, "error": None}
         return AnnotatorItem(
             item_id=item_id,
@@ -148,16 +220,16 @@ class Labels(Repository):
             trace=trace.model_copy(update=hidden if show else {**hidden, "outcome": None}),
             state=assignment.state,
             leased_until=assignment.leased_until,
-            labels=tuple(replace(label, chosen_by=None) for label in labels),
-            last=last,
+            labels=tuple(replace(label, chosen_by=None) for label in own),
+            last=max((label.id for label in own), default=0),
         )
 
-    def import_labels(self, project_id: int, labels: Iterable[StepLabel]) -> Added:
+    def import_labels(self, project_id: int, records: Iterable[StepLabel]) -> Added:
         """Add labels of other sources; a label that already exists counts as ``same``.
 
         Labels of an unknown trace, or of a step that it lacks, are refused. Raises ``NotFoundError``.
         """
-        return add_chunks(self._connections, project_id, labels, self._import)
+        return add_chunks(self._connections, project_id, records, self._import)
 
     def of_trace(self, project_id: int, trace_id: str) -> list[StoredLabel]:
         """Labels of a trace from every source that count.
@@ -165,88 +237,70 @@ class Labels(Repository):
         Not for annotators, who must not see each other's labels. Raises ``NotFoundError``.
         """
         with self._connections.read() as connection:
-            record_in(connection, t.traces, Trace, project_id, trace_id)
+            record_in(connection, traces, Trace, project_id, trace_id)
             return labels_in(connection, project_id, _L.trace_id == trace_id)
 
     def of_traces(self, project_id: int, ids: Iterable[str]) -> dict[str, list[StoredLabel]]:
         """Labels that count, by trace. Not for annotators."""
-        labels: dict[str, list[StoredLabel]] = {trace_id: [] for trace_id in ids}
         with self._connections.read() as connection:
-            for label in labels_in(connection, project_id, _L.trace_id.in_(labels)):
-                labels[label.record.trace_id].append(label)
-        return labels
+            return _by_trace(connection, project_id, ids)
 
-    def _import(self, connection: Connection, project_id: int, labels: Sequence[StepLabel]) -> Added:
-        """Two statements, however many ``labels`` there are."""
-        trace = t.traces.c
-        names = {label.trace_id for label in labels if storable(label.trace_id)}
-        query = select(trace.id, trace.steps).where(trace.project_id == project_id, trace.id.in_(names))
+    def _import(self, connection: Connection, project_id: int, records: Sequence[StepLabel]) -> Added:
+        """A few statements, however many ``records`` there are."""
+        names = {record.trace_id for record in records if storable(record.trace_id)}
+        known = (traces.c.project_id == project_id) & traces.c.id.in_(names)
+        query = select(traces.c.id, traces.c.steps).where(known)
         steps = {row.id: row.steps for row in connection.execute(query)}
         refusals, rows = Added(), list[dict[str, Any]]()
-        for label in labels:
+        for record in records:
             try:
-                columns = _columns(label)
-                if label.trace_id not in steps:
-                    raise NotFoundError(f"project {project_id} does not have the trace '{label.trace_id}'")
-                if label.step >= steps[label.trace_id]:
+                columns = columns_of_label(record)
+                if record.trace_id not in steps:
+                    raise NotFoundError(f"project {project_id} does not have the trace '{record.trace_id}'")
+                if record.step >= steps[record.trace_id]:
                     raise StoreError(
-                        f"a label of step {label.step}; the trace has {steps[label.trace_id]} steps"
+                        f"a label of step {record.step}; the trace has {steps[record.trace_id]} steps"
                     )
             except StoreError as error:
-                refusals += refused(label, error)
+                refusals += refused(record, error)
                 continue
-            digest = digest_of(label.model_dump(mode="json"))
+            digest = digest_of(record.model_dump(mode="json"))
             rows.append({"project_id": project_id, **columns, "digest": digest, "created": self._now})
-        added = insert_missing(connection, t.labels).returning(_L.id)
+        added = insert_missing(connection, labels).returning(_L.id)
         new = len(connection.execute(added, rows).all()) if rows else 0
+        if new:
+            note_errors(connection, project_id, {row["trace_id"] for row in rows})
         return refusals + Added(new=new, same=len(rows) - new)
 
 
-def _submission(connection: Connection, **row: Any) -> int:
-    return int(connection.execute(insert(t.submissions).values(row).returning(_S.id)).scalar_one())
+def _of_user(item_id: int, user_id: int) -> ColumnElement[bool]:
+    return and_(_L.item_id == item_id, _L.user_id == user_id)
 
 
-def _repeated(
-    connection: Connection, project_id: int, user_id: int, key: str, digest: str
-) -> Submission | None:
-    """The earlier response to this key; ``None`` if the key is new.
-
-    Raises ``ConflictError`` if the key came with other content.
-    """
-    checked_name("key", key)
-    query = select(_S.id, _S.digest, _S.finished, _S.undoes).where(
-        _S.project_id == project_id, _S.user_id == user_id, _S.key == key
-    )
-    row = connection.execute(query).one_or_none()
-    if row is None:
-        return None
-    if row.digest != digest:
-        raise ConflictError(f"the key '{key}' was used for another submission; generate a new one for each")
-    return replace(_response(connection, row.undoes or row.id, finished=row.finished), repeated=True)
+def _last_label(connection: Connection, item_id: int, user_id: int) -> int:
+    """Id of the latest label that counts of the user for the item; 0 if there is none."""
+    return connection.scalar(select(func.max(_L.id)).where(_of_user(item_id, user_id), _L.is_current)) or 0
 
 
-def _response(connection: Connection, submission: int, *, finished: bool) -> Submission:
-    """The labels of a submission, or those that its undo retracted."""
-    ids = connection.scalars(select(_L.id).where(_L.submission_id == submission).order_by(_L.id))
-    return Submission(label_ids=tuple(ids), finished=finished, repeated=False)
+def _changed(item_id: int, last: int, after: int) -> str:
+    return f"something was submitted for item {item_id} since ({last}, not {after}); reload it"
 
 
-def _label_row(fixed: Mapping[str, Any], trace_id: str, pseudonym: str, label: LabelInput) -> dict[str, Any]:
-    """The row of one label; ``fixed`` are the columns that all labels of a submission share."""
-    record = StepLabel(
+def _record(entry: LabelInput, trace_id: str, pseudonym: str, at: datetime) -> StepLabel:
+    return StepLabel(
         trace_id=trace_id,
-        step=label.step,
+        step=entry.step,
         kind="correctness",
-        value=label.value,
-        reason=label.reason,
+        value=entry.value,
+        reason=entry.reason,
         source=HUMAN,
-        evidence=Evidence(rater=pseudonym, message=label.comment),
-        created=fixed["created"],
+        evidence=Evidence(rater=pseudonym, message=entry.comment),
+        created=at,
     )
-    return {**fixed, **_columns(record), "milliseconds": label.milliseconds}
 
 
-def _columns(label: StepLabel) -> dict[str, Any]:
+def columns_of_label(label: StepLabel) -> dict[str, Any]:
+    """The columns of a record that counts."""
     return {
         "trace_id": checked_name("trace_id", label.trace_id),
         "step": label.step,
@@ -258,19 +312,21 @@ def _columns(label: StepLabel) -> dict[str, Any]:
     }
 
 
-def _check_labels(connection: Connection, project: Project, item: Item, labels: Sequence[LabelInput]) -> None:
+def _check_labels(
+    connection: Connection, project: Project, item: Item, entries: Sequence[LabelInput]
+) -> None:
     """Raise ``StoreError`` unless every label is of a step of the item and has an allowed value."""
-    if len({label.step for label in labels}) < len(labels):
+    if len({entry.step for entry in entries}) < len(entries):
         raise StoreError("a step has two labels in one submission; send only one")
-    for label in labels:
-        check_step(connection, item, label.step)
-        if label.value is None and not (label.reason or "").strip():
+    for entry in entries:
+        check_step(connection, item.project_id, item.trace_id, entry.step)
+        if entry.value is None and not (entry.reason or "").strip():
             raise StoreError("a label without a value needs a 'reason'")
-        if label.value is not None and label.value not in project.protocol.values:
-            raise StoreError(f"'value' {label.value}: the project allows {list(project.protocol.values)}")
-        if label.milliseconds is not None and label.milliseconds < 0:
-            raise StoreError(f"'milliseconds' is {label.milliseconds}; it cannot be negative")
-        for field, text in (("reason", label.reason), ("comment", label.comment)):
+        if entry.value is not None and entry.value not in project.protocol.values:
+            raise StoreError(f"'value' {entry.value}: the project allows {list(project.protocol.values)}")
+        if entry.milliseconds is not None and entry.milliseconds < 0:
+            raise StoreError(f"'milliseconds' is {entry.milliseconds}; it cannot be negative")
+        for field, text in (("reason", entry.reason), ("comment", entry.comment)):
             checked_text(field, text or "")
 
 
@@ -278,7 +334,7 @@ def labels_in(
     connection: Connection, project_id: int, *conditions: ColumnElement[bool], retracted: bool = False
 ) -> list[StoredLabel]:
     """Labels of the project that count, in the order they were submitted; on request all ever submitted."""
-    query = select(*columns_of(StoredLabel, t.labels), _L.payload).where(_L.project_id == project_id)
+    query = select(*columns_of(StoredLabel, labels), _L.payload).where(_L.project_id == project_id)
     query = query.where(*conditions, *([] if retracted else [_L.is_current])).order_by(_L.id)
     return [
         as_data(StoredLabel, row, record=StepLabel.model_validate_json(row["payload"]))
@@ -286,7 +342,55 @@ def labels_in(
     ]
 
 
-def last_submission(connection: Connection, item_id: int, user_id: int) -> int:
-    """Id of the user's latest submission or undo for the item; 0 if there is none."""
-    where = (_S.item_id == item_id) & (_S.user_id == user_id)
-    return connection.scalar(select(func.max(_S.id)).where(where)) or 0
+def _by_trace(connection: Connection, project_id: int, ids: Iterable[str]) -> dict[str, list[StoredLabel]]:
+    found: dict[str, list[StoredLabel]] = {trace_id: [] for trace_id in ids}
+    for label in labels_in(connection, project_id, _L.trace_id.in_(found)):
+        found[label.record.trace_id].append(label)
+    return found
+
+
+def note_errors(connection: Connection, project_id: int, ids: Iterable[str]) -> None:
+    """Store the first wrong step of traces whose labels have changed, so that lists find it."""
+    rows = [
+        {"trace": name, "error": run_verdict(0, None, evidence_of(found)).error}
+        for name, found in _by_trace(connection, project_id, ids).items()
+    ]
+    where = (traces.c.project_id == project_id) & (traces.c.id == bindparam("trace"))
+    error = bindparam("error", type_=traces.c.first_error.type)
+    changed = update(traces).where(where, traces.c.first_error.is_distinct_from(error))
+    connection.execute(changed.values(first_error=error), rows)
+
+
+def decisions_in(found: Iterable[StoredLabel]) -> dict[int, StoredLabel]:
+    """The latest decision of each step of a trace, from its labels in their order."""
+    return {label.record.step: label for label in found if label.is_decision}
+
+
+def evidence_of(found: Sequence[StoredLabel], scores: Iterable[StepScores] = ()) -> Iterator[Opinion]:
+    """Opinions from decisions, labels and scores; values, and scores below :data:`THRESHOLD`, object."""
+    decided = {step: label.record.value for step, label in decisions_in(found).items()}
+    for step, value in decided.items():
+        error = step if value == -1 else None
+        yield Opinion(source="decision", kind="decision", checked=(step,), error=error)
+    by_rater: dict[tuple[str, str], list[StepLabel]] = defaultdict(list)
+    others = (label.record for label in found if not label.is_decision)
+    for record in sorted(others, key=lambda record: (record.source, record.step)):
+        by_rater[record.source, record.evidence.rater or ""].append(record)
+    rule, right = LabelRule(neutral="good"), {step for step, value in decided.items() if value != -1}
+    for (source, _), records in by_rater.items():
+        judged = [record for record in records if record.kind == "correctness" and record.value is not None]
+        errors = [record for record in judged or records if rule.good(record) is False]
+        replaced = next(iter(errors), None) if judged else None
+        wrong = next((record for record in errors if record.step not in right), replaced)
+        error, reason = (None, None) if wrong is None else (wrong.step, wrong.evidence.message)
+        if judged:
+            checked = tuple(record.step for record in judged)
+            yield Opinion(source=source, checked=checked, error=error, reason=reason or "")
+        elif error is not None:
+            yield Opinion(source=source, kind="objection", error=error)
+    for scored in scores:
+        known = ((step, score) for step, score in enumerate(scored.scores) if score is not None)
+        low = [step for step, score in known if score < THRESHOLD and step not in right]
+        if low and all(score is None or 0 <= score <= 1 for score in scored.scores):
+            score = scored.scores[low[0]]
+            yield Opinion(source=scored.scorer, kind="objection", error=low[0], score=score)

@@ -10,15 +10,24 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from statistics import median
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from sqlalchemy import (
+    Boolean,
+    Column,
     ColumnElement,
     Connection,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
     Select,
+    String,
+    Text,
+    UniqueConstraint,
     and_,
     bindparam,
     exists,
@@ -30,32 +39,191 @@ from sqlalchemy import (
 )
 
 from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, StoreError
-from surefoot.records import Trace
-from surefoot.server.store import labelling as t
-from surefoot.server.store.accounts import Project, members
+from surefoot.records import StepLabel, Trace
+from surefoot.server.store.accounts import Project, locked_project, members, project_in, pseudonym_in
 from surefoot.server.store.engine import Repository
-from surefoot.server.store.labelling import (
-    AnnotatorProgress,
-    Assignment,
-    ChosenBy,
-    Item,
-    NewItem,
-    Offer,
-    Progress,
-)
-from surefoot.server.store.projects import locked_project, project_in, pseudonym_in
 from surefoot.server.store.schema import (
+    BIG,
+    Mark,
+    Moment,
+    ProjectId,
+    RowId,
+    UserId,
     checked_name,
     checked_text,
     digest_of,
     inserted,
     matching,
+    of_project,
     one_of,
     rows_of,
+    table,
 )
-from surefoot.server.store.traces import CHUNK, record_in
+from surefoot.server.store.traces import CHUNK, record_in, traces
 
-_A, _I = t.assignments.c, t.items.c
+ChosenBy = Annotated[str, String(32)]
+"""A ``QueuePolicy``, or ``known`` for an item with known labels. Never shown to an annotator."""
+
+AssignmentState = Literal["leased", "done", "skipped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownAnswer:
+    """The correct label of one step."""
+
+    step: int
+    value: Literal[-1, 0, 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewItem:
+    """An item to be added: a trace to be labelled step by step."""
+
+    trace_id: str
+    known: tuple[KnownAnswer, ...] = ()
+    """Known labels of some steps: the item then checks its annotators, and each of them gets it once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """An item as an administrator sees it, known answers included."""
+
+    id: RowId
+    project_id: ProjectId
+    problem_id: str
+    trace_id: str
+    known: tuple[KnownAnswer, ...]
+    created: datetime
+
+
+items = table(
+    "items",
+    Item,
+    Column("digest", String(32), nullable=False),
+    Column("has_known", Boolean, nullable=False),
+    Column("priority", Float),
+    of_project("problem_id", "problems"),
+    of_project("trace_id", "traces"),
+    UniqueConstraint("project_id", "id"),
+    UniqueConstraint("project_id", "digest"),
+    Index(None, "project_id", "has_known", "id"),
+    Index(None, "project_id", "trace_id"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """An item leased to an annotator. ``chosen_by`` is for records and administrators only."""
+
+    id: RowId
+    project_id: int
+    item_id: int
+    user_id: UserId
+    state: AssignmentState
+    chosen_by: ChosenBy
+    leased_until: datetime
+    reason: str | None
+    """Why it was skipped."""
+    milliseconds: int | None
+    """Time that the annotator took, as measured by the page."""
+    created: datetime
+    finished: datetime | None
+
+
+assignments = table(
+    "assignments",
+    Assignment,
+    of_project("item_id", "items"),
+    UniqueConstraint("item_id", "user_id"),
+    Index(None, "project_id", "user_id"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """Response to "what next?". ``screening``: not passed, so no items; ``empty``: no items left."""
+
+    assignment: Assignment | None
+    why: Literal["leased", "resumed", "empty", "screening"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredLabel:
+    """A label in the database: the package's record, and what the database adds to it."""
+
+    id: RowId
+    """Rises with each label."""
+    item_id: int | None
+    """``None`` = imported from another source, or a decision."""
+    user_id: UserId | None
+    record: Annotated[StepLabel, Mark.COMPUTED]
+    milliseconds: int | None
+    chosen_by: ChosenBy | None
+    is_current: bool
+    """Whether it counts: it is not undone."""
+
+    @property
+    def is_decision(self) -> bool:
+        """Whether it settles a step, whatever the annotators say; the latest one of a step counts."""
+        return self.item_id is None and self.user_id is not None
+
+
+# Only ever added to: what is undone ends to count, and stays. ``key`` is that of the submission.
+labels = table(
+    "labels",
+    StoredLabel,
+    Column("project_id", BIG, ForeignKey("projects.id"), nullable=False),
+    Column("trace_id", Text, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("key", String(200)),
+    Column("source", Text, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("value", Float),
+    Column("payload", Text, nullable=False),
+    Column("digest", String(32)),
+    Column("created", Moment, nullable=False),
+    of_project("item_id", "items"),
+    of_project("trace_id", "traces"),
+    UniqueConstraint("project_id", "digest"),
+    Index(None, "project_id", "trace_id", "step"),
+    Index(None, "user_id", "key"),
+    Index(None, "item_id", "user_id"),
+    Index(None, "project_id", "user_id", "is_current", "item_id"),
+    sqlite_autoincrement=True,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotatorProgress:
+    """Work of one annotator; ``done`` includes items with known labels."""
+
+    user_id: int
+    annotator: str
+    done: int
+    skipped: int
+    labels: int
+    milliseconds: int | None
+    """Median time of a finished item; ``None`` = not measured."""
+    last: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Progress of a project; but for ``annotators`` without items of known labels. ``needed`` = items times
+    annotators per item."""
+
+    items: int
+    complete: int
+    """Items finished by as many annotators as required."""
+    needed: int
+    done: int
+    """Finished assignments."""
+    leased: int
+    """Leased right now."""
+    annotators: tuple[AnnotatorProgress, ...]
+
+
+_A, _I = assignments.c, items.c
 
 
 class Items(Repository):
@@ -78,7 +246,7 @@ class Items(Repository):
         the missing items.
         """
         if trace_ids is None:
-            trace = t.traces.c
+            trace = traces.c
             in_item = exists().where(_I.project_id == trace.project_id, _I.trace_id == trace.id)
             query = select(trace.id).where(trace.project_id == project_id, ~in_item, trace.steps > 0)
             trace_ids = [row.id for row in self._all(query.order_by(trace.created, trace.id))]
@@ -96,13 +264,13 @@ class Items(Repository):
 
     def of_ids(self, project_id: int, ids: Collection[int]) -> dict[int, Item]:
         """Items by number, without those that the project lacks. Not for annotators."""
-        query = select(t.items).where(_I.project_id == project_id, _I.id.in_(ids))
+        query = select(items).where(_I.project_id == project_id, _I.id.in_(ids))
         return {item.id: item for item in self._rows(Item, query)}
 
     def list(self, project_id: int, *, has_known: bool | None = None) -> list[Item]:
         """Items in the order they were added, with or without known labels. Not for annotators."""
-        where = matching(t.items, project_id=project_id, has_known=has_known)
-        return self._rows(Item, select(t.items).where(*where).order_by(_I.id))
+        where = matching(items, project_id=project_id, has_known=has_known)
+        return self._rows(Item, select(items).where(*where).order_by(_I.id))
 
     def set_priorities(self, project_id: int, values: Mapping[int, float]) -> None:
         """Replace the priorities: the highest comes first, items without one last.
@@ -118,9 +286,9 @@ class Items(Repository):
             foreign = sorted(set(values) - set(connection.scalars(select(_I.id).where(of_project))))
             if foreign:
                 raise NotFoundError(f"project {project_id} does not have item {foreign[0]}")
-            connection.execute(update(t.items).where(of_project).values(priority=None))
+            connection.execute(update(items).where(of_project).values(priority=None))
             if rows := [{"number": item_id, "value": value} for item_id, value in values.items()]:
-                ranked = update(t.items).where(_I.id == bindparam("number"))
+                ranked = update(items).where(_I.id == bindparam("number"))
                 connection.execute(ranked.values(priority=bindparam("value")), rows)
 
     def priorities(self, project_id: int) -> dict[int, float]:
@@ -129,7 +297,7 @@ class Items(Repository):
         return {row.id: row.priority for row in self._all(select(_I.id, _I.priority).where(where))}
 
     def _put(self, connection: Connection, project_id: int, item: NewItem) -> int:
-        trace = record_in(connection, t.traces, Trace, project_id, checked_name("trace_id", item.trace_id))
+        trace = record_in(connection, traces, Trace, project_id, checked_name("trace_id", item.trace_id))
         if not trace.steps:
             raise StoreError(f"trace {trace.id} lacks steps to label; cut it first")
         for answer in item.known:
@@ -151,20 +319,19 @@ class Items(Repository):
             "digest": digest,
             "created": self._now,
         }
-        return int(connection.execute(insert(t.items).values(row).returning(_I.id)).scalar_one())
+        return int(connection.execute(insert(items).values(row).returning(_I.id)).scalar_one())
 
 
 def item_in(connection: Connection, project_id: int, item_id: int) -> Item:
     """The item, in the caller's transaction. Raises ``NotFoundError``."""
-    query = select(t.items).where(_I.project_id == project_id, _I.id == item_id)
+    query = select(items).where(_I.project_id == project_id, _I.id == item_id)
     return one_of(connection, Item, query, f"project {project_id} does not have item {item_id}")
 
 
-def check_step(connection: Connection, item: Item, step: int) -> None:
-    """Raise ``StoreError`` unless the item's trace has the step."""
-    trace = t.traces.c
-    where = (trace.project_id == item.project_id) & (trace.id == item.trace_id)
-    steps = connection.scalar(select(trace.steps).where(where)) or 0
+def check_step(connection: Connection, project_id: int, trace_id: str, step: int) -> None:
+    """Raise ``StoreError`` unless the project's trace has the step."""
+    where = (traces.c.project_id == project_id) & (traces.c.id == trace_id)
+    steps = connection.scalar(select(traces.c.steps).where(where)) or 0
     if not 0 <= step < steps:
         raise StoreError(f"'step' {step}: the trace has steps 0 to {steps - 1}")
 
@@ -183,7 +350,7 @@ class Assignments(Repository):
             if project.archived:
                 return Offer(assignment=None, why="empty")
             live = (_A.user_id == user_id) & (_A.state == "leased") & (_A.leased_until > at)
-            query = select(t.assignments).where(_A.project_id == project_id, live).order_by(_A.id).limit(1)
+            query = select(assignments).where(_A.project_id == project_id, live).order_by(_A.id).limit(1)
             for held in rows_of(connection, Assignment, query):
                 renewal = lease(connection, project, held.item_id, user_id, held.chosen_by, at)
                 return Offer(assignment=renewal, why="resumed")
@@ -216,8 +383,18 @@ class Assignments(Repository):
     def of_user(self, project_id: int, user_id: int, limit: int = 100) -> list[Assignment]:
         """The user's assignments, newest first."""
         where = (_A.project_id == project_id) & (_A.user_id == user_id)
-        query = select(t.assignments).where(where).order_by(_A.id.desc()).limit(limit)
+        query = select(assignments).where(where).order_by(_A.id.desc()).limit(limit)
         return self._rows(Assignment, query)
+
+    def skipped(self, project_id: int, limit: int = 100) -> list[dict[str, Any]]:
+        """The latest skipped items: trace, annotator, reason and time."""
+        query = (
+            select(_I.trace_id, members.c.pseudonym.label("by"), _A.reason, _A.finished)
+            .join_from(assignments, items, _I.id == _A.item_id)
+            .join(members, and_(members.c.user_id == _A.user_id, members.c.project_id == _A.project_id))
+            .where(_A.project_id == project_id, _A.state == "skipped")
+        )
+        return [row._asdict() for row in self._all(query.order_by(_A.finished.desc()).limit(limit))]
 
     def progress(self, project_id: int, users: Collection[int] | None = None) -> Progress:
         """Progress of the project and of ``users`` (default: all). Raises ``NotFoundError``."""
@@ -226,7 +403,7 @@ class Assignments(Repository):
             normal = (_I.project_id == project_id) & ~_I.has_known
             finished = (
                 select(func.count().label("done"))
-                .join_from(t.assignments, t.items, _I.id == _A.item_id)
+                .join_from(assignments, items, _I.id == _A.item_id)
                 .where(_A.project_id == project_id, _A.state == "done", normal)
                 .group_by(_A.item_id)
                 .subquery()
@@ -234,13 +411,13 @@ class Assignments(Repository):
             full = func.count().filter(finished.c.done >= project.protocol.annotators)
             counts = select(func.coalesce(func.sum(finished.c.done), 0), full)
             done, complete = connection.execute(counts.select_from(finished)).one()
-            items = connection.scalar(select(func.count()).where(normal)) or 0
+            number = connection.scalar(select(func.count()).where(normal)) or 0
             live = (_A.project_id == project_id) & (_A.state == "leased") & (_A.leased_until > self._now)
             return Progress(
-                items=items,
+                items=number,
                 done=int(done),
                 complete=complete,
-                needed=items * project.protocol.annotators,
+                needed=number * project.protocol.annotators,
                 leased=connection.scalar(select(func.count()).where(live)) or 0,
                 annotators=tuple(_annotators(connection, project_id, users)),
             )
@@ -299,12 +476,12 @@ def lease(
     until = at + timedelta(seconds=project.protocol.lease_seconds)
     users_lease = (_A.item_id == item_id) & (_A.user_id == user_id)
     # chosen_by stays as it was: labels of the earlier lease carry it
-    renewal = update(t.assignments).where(users_lease).values(leased_until=until, state="leased")
-    for assignment in rows_of(connection, Assignment, renewal.returning(t.assignments)):
+    renewal = update(assignments).where(users_lease).values(leased_until=until, state="leased")
+    for assignment in rows_of(connection, Assignment, renewal.returning(assignments)):
         return assignment
     row = {"project_id": project.id, "item_id": item_id, "user_id": user_id, "chosen_by": by}
     return inserted(
-        connection, Assignment, t.assignments, **row, state="leased", leased_until=until, created=at
+        connection, Assignment, assignments, **row, state="leased", leased_until=until, created=at
     )
 
 
@@ -329,7 +506,7 @@ def renewed(connection: Connection, project: Project, item: Item, user_id: int, 
 
 def assignment_of(connection: Connection, item_id: int, user_id: int) -> Assignment:
     """The user's assignment of the item. Raises ``ForbiddenError`` if there is none."""
-    query = select(t.assignments).where(_A.item_id == item_id, _A.user_id == user_id)
+    query = select(assignments).where(_A.item_id == item_id, _A.user_id == user_id)
     for assignment in rows_of(connection, Assignment, query):
         return assignment
     raise ForbiddenError(f"item {item_id} was not assigned to user {user_id}; ask for the next one")
@@ -337,7 +514,7 @@ def assignment_of(connection: Connection, item_id: int, user_id: int) -> Assignm
 
 def change(connection: Connection, assignment_id: int, **values: Any) -> Assignment:
     """Update an assignment and return it."""
-    query = update(t.assignments).where(_A.id == assignment_id).values(values).returning(t.assignments)
+    query = update(assignments).where(_A.id == assignment_id).values(values).returning(assignments)
     return rows_of(connection, Assignment, query)[0]
 
 
@@ -350,11 +527,11 @@ def _screening(connection: Connection, project: Project) -> dict[int, Any]:
 
 
 def _passed(
-    connection: Connection, project: Project, user_id: int, screening: Mapping[int, Collection[t.KnownAnswer]]
+    connection: Connection, project: Project, user_id: int, screening: Mapping[int, Collection[KnownAnswer]]
 ) -> bool:
     """Whether the user labelled enough known steps correctly; a step without a label is not correct."""
-    label = t.labels.c
-    answers = ((item_id, answer) for item_id, labels in screening.items() for answer in labels)
+    label = labels.c
+    answers = ((item_id, answer) for item_id, known in screening.items() for answer in known)
     expected = {(item_id, answer.step): answer.value for item_id, answer in answers}
     query = select(label.item_id, label.step, label.value).where(
         label.item_id.in_(screening), label.user_id == user_id, label.is_current
@@ -368,15 +545,17 @@ def _annotators(
     connection: Connection, project_id: int, users: Collection[int] | None
 ) -> Iterator[AnnotatorProgress]:
     """By pseudonym, without those to whom nothing was assigned."""
-    label = t.labels.c
+    label = labels.c
     work = select(_A.user_id, _A.state, _A.milliseconds, _A.finished).where(_A.project_id == project_id)
-    counts = select(label.user_id, func.count()).where(label.project_id == project_id, label.is_current)
+    counts = select(label.user_id, func.count()).where(
+        label.project_id == project_id, label.is_current, label.item_id.is_not(None)
+    )
     if users is not None:
         work, counts = work.where(_A.user_id.in_(users)), counts.where(label.user_id.in_(users))
     assigned = defaultdict[int, list[Any]](list)
     for row in connection.execute(work):
         assigned[row.user_id].append(row)
-    labels = {row[0]: row[1] for row in connection.execute(counts.group_by(label.user_id))}
+    labelled = {row[0]: row[1] for row in connection.execute(counts.group_by(label.user_id))}
     names = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
     for user_id, annotator in connection.execute(names.order_by(members.c.pseudonym)):
         if assignments := assigned.get(user_id):
@@ -387,7 +566,7 @@ def _annotators(
                 annotator=annotator,
                 done=len(done),
                 skipped=sum(row.state == "skipped" for row in assignments),
-                labels=labels.get(user_id, 0),
+                labels=labelled.get(user_id, 0),
                 milliseconds=int(median(times)) if times else None,
                 last=max((row.finished for row in assignments if row.finished), default=None),
             )

@@ -11,33 +11,108 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from textwrap import shorten
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 from pydantic_core import from_json
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
+    Float,
+    ForeignKey,
+    Index,
     Select,
     Table,
+    Text,
     and_,
+    column,
     delete,
     func,
     insert,
     literal_column,
     select,
-    tuple_,
-    union_all,
 )
+from sqlalchemy import table as light_table
 
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import Problem, Record, StepScores, Trace, Usage
 from surefoot.segment import trace_blocks
-from surefoot.server.store import labelling as t
+from surefoot.server.store.accounts import locked_project, project_in
 from surefoot.server.store.engine import Connections, Repository
-from surefoot.server.store.projects import locked_project, project_in
-from surefoot.server.store.schema import checked_name, checked_text, columns_of, matching, payload_of, rows_of
+from surefoot.server.store.schema import (
+    BIG,
+    METADATA,
+    Count,
+    Mark,
+    Moment,
+    checked_name,
+    checked_text,
+    columns_of,
+    matching,
+    of_project,
+    payload_of,
+    rows_of,
+    table,
+)
 
 R = TypeVar("R", bound=Record)
+
+problems = Table(
+    "problems",
+    METADATA,
+    Column("project_id", BIG, ForeignKey("projects.id"), primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("payload", Text, nullable=False),
+    Column("created", Moment, nullable=False),
+)
+
+RunKind = Literal["solution", "agent", "program"]
+"""A text, a run of messages, or a text that is a program with tests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRow:
+    """A trace in a list; ``Traces.trace`` returns all of it."""
+
+    project_id: Annotated[int, Mark.KEY, ForeignKey("projects.id")]
+    id: Annotated[str, Mark.KEY]
+    problem_id: str
+    title: str
+    """First line of the user's message or of the problem."""
+    kind: RunKind
+    policy: str | None
+    outcome: bool | None
+    steps: Count
+    first_error: Count | None
+    """The first wrong step, from 0, of its verdict."""
+    created: datetime
+
+
+traces = table(
+    "traces",
+    TraceRow,
+    Column("payload", Text, nullable=False),
+    of_project("problem_id", "problems"),
+    Index(None, "project_id", "problem_id"),
+    # lists are counted and sorted without reading payloads
+    Index(None, "project_id", "kind", "outcome", "policy", "steps", "first_error", "created", "id"),
+)
+
+# The words of traces, for full-text search; ``create_search`` makes it, as each database has its own kind.
+trace_search = light_table("trace_search", column("project_id"), column("trace_id"), column("words"))
+
+step_scores = Table(
+    "step_scores",
+    METADATA,
+    Column("project_id", BIG, primary_key=True),
+    Column("trace_id", Text, primary_key=True),
+    Column("scorer", Text, primary_key=True),
+    Column("lowest", Float),
+    Column("payload", Text, nullable=False),
+    Column("created", Moment, nullable=False),
+    of_project("trace_id", "traces"),
+    Index(None, "project_id", "scorer", "lowest", "trace_id"),
+)
 
 CHUNK: Final = 200
 """Records per transaction: small enough that others get their turn."""
@@ -69,21 +144,6 @@ class Added:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceRow:
-    """A trace in a list; ``Traces.trace`` returns all of it."""
-
-    id: str
-    problem_id: str
-    title: str
-    """First line of the user's message or of the problem."""
-    kind: t.RunKind
-    policy: str | None
-    outcome: bool | None
-    steps: int
-    created: datetime
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunFilter:
     """Conditions on the traces of a list; ``None`` sets none. ``facets`` are those that the list counts."""
 
@@ -91,8 +151,7 @@ class RunFilter:
     text: str | None = None
     """Words that all occur in the problem, the trace or its id."""
     error: tuple[int, int | None] | None = None
-    """Bounds of the first step, from 0, that is decided to be wrong or that a label calls wrong, unless it is
-    decided otherwise."""
+    """Bounds of the first wrong step of the run's verdict, from 0."""
     no_error: bool = False
     """Whether no step is wrong."""
     tool: str | None = None
@@ -135,12 +194,12 @@ class Traces(Repository):
     def problem(self, project_id: int, problem_id: str) -> Problem:
         """Raises ``NotFoundError``."""
         with self._connections.read() as connection:
-            return record_in(connection, t.problems, Problem, project_id, problem_id)
+            return record_in(connection, problems, Problem, project_id, problem_id)
 
     def trace(self, project_id: int, trace_id: str) -> Trace:
         """Raises ``NotFoundError``."""
         with self._connections.read() as connection:
-            return record_in(connection, t.traces, Trace, project_id, trace_id)
+            return record_in(connection, traces, Trace, project_id, trace_id)
 
     def find(
         self,
@@ -152,31 +211,31 @@ class Traces(Repository):
         limit: int = 100,
     ) -> list[TraceRow]:
         """Traces of a list. Raises ``StoreError`` for a bound or an order that lacks its scorer."""
-        where, trace = where or RunFilter(), t.traces.c
+        where, trace = where or RunFilter(), traces.c
         query = select(trace.id).where(*self._conditions(project_id, where), *_of_facets(where.facets))
         orders: dict[RunOrder, Any] = {
             "newest": trace.created.desc(), "oldest": trace.created,
             "longest": trace.steps.desc(), "shortest": trace.steps,
         }  # fmt: skip
         if order == "lowest":
-            score = t.step_scores.c
+            score = step_scores.c
             scored = and_(
                 score.project_id == trace.project_id, score.trace_id == trace.id, score.scorer == where.scorer
             )
-            query = query.outerjoin(t.step_scores, scored)
+            query = query.outerjoin(step_scores, scored)
             orders[order] = score.lowest.nulls_last()
         # ids are sorted in the index, and only the rows of the page are read
         page = query.order_by(orders[order], trace.id).offset(offset).limit(limit)
         with self._connections.read() as connection:
             ids = list(connection.scalars(page))
-            listed = select(*columns_of(TraceRow, t.traces))
+            listed = select(*columns_of(TraceRow, traces))
             listed = listed.where(trace.project_id == project_id, trace.id.in_(ids))
             rows = {row.id: row for row in rows_of(connection, TraceRow, listed)}
             return [rows[trace_id] for trace_id in ids]
 
     def facets(self, project_id: int, where: RunFilter) -> tuple[int, dict[Facet, dict[str, int]]]:
         """How many traces match, and by facet how many have each value and match all other conditions."""
-        trace = t.traces.c
+        trace = traces.c
         groups = (trace.outcome, trace.kind, trace.policy)
         query = (
             select(*groups, func.count().label("number"))
@@ -196,14 +255,15 @@ class Traces(Repository):
         return total, {name: dict(of.most_common()) for name, of in counts.items()}
 
     def _conditions(self, project_id: int, where: RunFilter) -> list[ColumnElement[bool]]:
-        trace = t.traces.c
-        conditions = matching(t.traces, project_id=project_id, problem_id=where.problem_id)
+        trace = traces.c
+        conditions = matching(traces, project_id=project_id, problem_id=where.problem_id)
         if where.text is not None:
             conditions.append(trace.id.in_(self._containing(project_id, _words(where.text))))
-        if where.no_error or where.error is not None:
-            low, high = where.error or (0, None)
-            errors = _first_errors(project_id, low, high)
-            conditions.append(trace.id.not_in(errors) if where.no_error else trace.id.in_(errors))
+        if where.no_error:
+            conditions.append(trace.first_error.is_(None))
+        elif where.error is not None:
+            low, high = where.error
+            conditions.append(trace.first_error.between(low, trace.steps if high is None else high))
         if where.tool is not None:
             conditions.append(trace.id.in_(self._containing(project_id, _words(where.tool))))
             called = f'"name":{json.dumps(where.tool, ensure_ascii=False)},"arguments":'
@@ -215,7 +275,7 @@ class Traces(Repository):
         return conditions
 
     def _containing(self, project_id: int, words: str) -> Select[Any]:
-        search = t.trace_search.c
+        search = trace_search.c
         if self._connections.sqlite:
             # each word in quotes, so that none is an operator of FTS5
             matches = search.words.op("MATCH")(" ".join(f'"{word}"' for word in words.split()) or '""')
@@ -225,11 +285,11 @@ class Traces(Repository):
 
     def problems_of(self, project_id: int, ids: Collection[str]) -> dict[str, Problem]:
         """Problems by id, without those that the project lacks."""
-        return self._records(t.problems, Problem, project_id, ids)
+        return self._records(problems, Problem, project_id, ids)
 
     def traces_of(self, project_id: int, ids: Collection[str]) -> dict[str, Trace]:
         """Traces by id, without those that the project lacks."""
-        return self._records(t.traces, Trace, project_id, ids)
+        return self._records(traces, Trace, project_id, ids)
 
     def _records(self, table: Table, kind: type[R], project_id: int, ids: Collection[str]) -> dict[str, R]:
         where = (table.c.project_id == project_id) & table.c.id.in_(ids)
@@ -238,7 +298,7 @@ class Traces(Repository):
 
     def notes_of(self, project_id: int, ids: Collection[str]) -> dict[str, tuple[int, Any]]:
         """Tokens that the policy read and wrote (0 = unknown), and the outcome's word in ``meta``."""
-        trace = t.traces.c
+        trace = traces.c
         query = select(trace.id, trace.payload).where(trace.project_id == project_id, trace.id.in_(ids))
         records = {row.id: from_json(row.payload) for row in self._all(query)}
         usages = {name: Usage(**record["usage"]) for name, record in records.items()}
@@ -252,7 +312,7 @@ class Traces(Repository):
 
     def outcomes_of(self, project_id: int, ids: Collection[str]) -> dict[str, bool | None]:
         """Whether the final answers of traces are right, by id; ``None`` = not judged."""
-        trace = t.traces.c
+        trace = traces.c
         where = (trace.project_id == project_id) & trace.id.in_(ids)
         return {row.id: row.outcome for row in self._all(select(trace.id, trace.outcome).where(where))}
 
@@ -260,9 +320,9 @@ class Traces(Repository):
         self, project_id: int, ids: Collection[str], *, scorer: str | None = None
     ) -> dict[str, list[StepScores]]:
         """Scores by trace, each by name of the scorer; of one ``scorer`` on request."""
-        s = t.step_scores.c
+        s = step_scores.c
         scores: dict[str, list[StepScores]] = {trace_id: [] for trace_id in ids}
-        where = matching(t.step_scores, project_id=project_id, scorer=scorer)
+        where = matching(step_scores, project_id=project_id, scorer=scorer)
         for row in self._all(select(s.payload).where(*where, s.trace_id.in_(ids)).order_by(s.scorer)):
             record = StepScores.model_validate_json(row.payload)
             scores[record.trace_id].append(record)
@@ -275,16 +335,16 @@ class Traces(Repository):
 
     def scorers(self, project_id: int) -> list[str]:
         """Names of all scorers of the project."""
-        s = t.step_scores.c
+        s = step_scores.c
         query = select(s.scorer).where(s.project_id == project_id).distinct().order_by(s.scorer)
         return [row.scorer for row in self._all(query)]
 
     def _add_problem(self, connection: Connection, project_id: int, problem: Problem) -> Added:
-        return self._put(connection, t.problems, problem, project_id=project_id, id=problem.id)
+        return self._put(connection, problems, problem, project_id=project_id, id=problem.id)
 
     def _add_trace(self, connection: Connection, project_id: int, trace: Trace) -> Added:
         name = checked_name("problem_id", trace.problem_id)
-        problem = record_in(connection, t.problems, Problem, project_id, name)
+        problem = record_in(connection, problems, Problem, project_id, name)
         columns = {
             "problem_id": trace.problem_id,
             "title": title_of(problem, trace),
@@ -293,24 +353,24 @@ class Traces(Repository):
             "outcome": trace.outcome,
             "steps": len(trace.steps),
         }
-        added = self._put(connection, t.traces, trace, columns, project_id=project_id, id=trace.id)
+        added = self._put(connection, traces, trace, columns, project_id=project_id, id=trace.id)
         if added.new:
             words: Any = _words(f"{trace.id}\n{problem.text}\n{whole_text(trace)}"[:_SEARCHED])
             if not self._connections.sqlite:
                 words = func.to_tsvector(_DICTIONARY, words)
             row = {"project_id": project_id, "trace_id": trace.id, "words": words}
-            connection.execute(insert(t.trace_search).values(row))
+            connection.execute(insert(trace_search).values(row))
         return added
 
     def _add_scores(self, connection: Connection, project_id: int, scores: StepScores) -> Added:
         checked_name("trace_id", scores.trace_id)
-        trace = record_in(connection, t.traces, Trace, project_id, scores.trace_id)
+        trace = record_in(connection, traces, Trace, project_id, scores.trace_id)
         if len(trace.steps) != len(scores.scores):
             raise StoreError(f"{len(scores.scores)} scores for a trace of {len(trace.steps)} steps")
         key = {"project_id": project_id, "trace_id": trace.id, "scorer": scores.scorer}
         finite = [score for score in scores.scores if score is not None and math.isfinite(score)]
         lowest = {"lowest": min(finite, default=None)}
-        return self._put(connection, t.step_scores, scores, lowest, replace=True, **key)
+        return self._put(connection, step_scores, scores, lowest, replace=True, **key)
 
     def _put(
         self,
@@ -397,7 +457,7 @@ def _storable(text: str) -> str:
 
 
 def _of_facets(facets: Mapping[Facet, str]) -> Iterator[ColumnElement[bool]]:
-    trace = t.traces.c
+    trace = traces.c
     for name, value in facets.items():
         if name == "outcome":
             (outcome,) = (outcome for outcome, word in _OUTCOMES.items() if word == value)
@@ -408,30 +468,15 @@ def _of_facets(facets: Mapping[Facet, str]) -> Iterator[ColumnElement[bool]]:
             yield trace.policy.is_(None) if value == _NO_MODEL else trace.policy == value
 
 
-def _first_errors(project_id: int, low: int, high: int | None) -> Select[Any]:
-    """Traces whose first wrong step is within the bounds."""
-    label, decision = t.labels.c, t.adjudications.c
-    latest = select(func.max(decision.id)).where(decision.project_id == project_id)
-    settled = select(decision.trace_id, decision.step).where(
-        decision.id.in_(latest.group_by(decision.item_id, decision.step))
-    )
-    undecided = tuple_(label.trace_id, label.step).not_in(settled)
-    labels = select(label.trace_id, label.step).where(label.project_id == project_id, t.IS_WRONG, undecided)
-    wrong = union_all(labels, settled.where(decision.value == -1)).subquery().c
-    first = func.min(wrong.step)
-    query = select(wrong.trace_id).group_by(wrong.trace_id).having(first >= low)
-    return query if high is None else query.having(first <= high)
-
-
 def _scored(project_id: int, scorer: str, low: float | None, high: float | None) -> ColumnElement[bool]:
-    s = t.step_scores
+    s = step_scores
     # the project by its number, as for wrong steps
     query = select(s.c.trace_id).where(s.c.project_id == project_id, s.c.scorer == scorer)
     if low is not None:
         query = query.where(s.c.lowest >= low)
     if high is not None:
         query = query.where(s.c.lowest <= high)
-    return t.traces.c.id.in_(query)
+    return traces.c.id.in_(query)
 
 
 def add_chunks(

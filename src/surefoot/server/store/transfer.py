@@ -7,37 +7,30 @@ limits of files, and keeps nothing; so a file that is too large, or cannot be re
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from heapq import merge
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, select, tuple_
+from sqlalchemy import ColumnElement, Row, Select, and_, select, tuple_
 
 from surefoot import formats
 from surefoot.errors import RecordError
 from surefoot.formats import ImportContext, ImportedTrace, ImportSettings, detect_format, import_traces
 from surefoot.formats.rows import raw_rows
 from surefoot.io.files import ReadReport, check_size, needs, read_records
-from surefoot.records import Evidence, Problem, Record, StepLabel, StepScores, Trace
+from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 from surefoot.segment import cut_trace
-from surefoot.server.store import labelling as t
-from surefoot.server.store.accounts import members
+from surefoot.server.store.accounts import project_in
 from surefoot.server.store.engine import Repository
-from surefoot.server.store.labelling import StoredLabel
-from surefoot.server.store.labels import HUMAN, labels_in
-from surefoot.server.store.projects import project_in
-from surefoot.server.store.reviews import Place, decisions
-from surefoot.server.store.traces import Added
+from surefoot.server.store.labels import labels_in
+from surefoot.server.store.queue import StoredLabel, items, labels
+from surefoot.server.store.traces import Added, problems, step_scores, traces
 
 if TYPE_CHECKING:
     from surefoot.server.store.database import Database
-
-ADJUDICATED = f"{HUMAN}:adjudicated"
-"""``StepLabel.source`` of a decision."""
 
 _ROWS = 200
 """Rows that are read, or stored, at once."""
@@ -47,47 +40,59 @@ class ExportRepository(Repository):
     """Everything of one project as records, including what annotators must not see."""
 
     def labels(
-        self, project_id: int, *, known: bool = False, imported: bool = True, settled: bool = False
+        self,
+        project_id: int,
+        *,
+        known: bool = False,
+        imported: bool = True,
+        settled: bool = False,
+        ids: Collection[str] | None = None,
     ) -> Iterator[StepLabel]:
         """Labels that count, by trace and step: the latest of each annotator's labels of a step.
 
         ``evidence.rater`` is the pseudonym and ``evidence.message`` the comment. ``known``: include
         items with known labels; ``imported``: include labels of other sources. ``settled``: a decided step
-        has the decision (source ``human:adjudicated``) instead of the annotators' labels.
+        has the decision (source ``human:adjudicated``) instead of the annotators' labels. ``ids``: only of
+        these traces.
         """
-        label, item = t.labels.c, t.items.c
+        label, item = labels.c, items.c
         by_people = label.item_id.is_not(None)
         keys = (label.trace_id, label.step, label.id)
-        query = select(*keys, label.item_id, label.payload).join(
-            t.items, item.id == label.item_id, isouter=True
-        )
+        query = select(*keys, label.payload).join(items, item.id == label.item_id, isouter=True)
         query = query.where(label.project_id == project_id, label.is_current)
         if not known:
             query = query.where(~by_people | ~item.has_known)
         if not imported:
-            query = query.where(by_people)
+            query = query.where(label.user_id.is_not(None))
+        later = labels.alias()
+        decided = select(later.c.id).where(
+            and_(later.c.project_id == project_id, later.c.is_current),
+            and_(later.c.item_id.is_(None), later.c.user_id.is_not(None)),
+            and_(later.c.trace_id == label.trace_id, later.c.step == label.step),
+            by_people | (later.c.id > label.id),
+        )
+        query = query.where(label.user_id.is_(None) | (~decided.exists() if settled else by_people))
+        if ids is not None:
+            query = query.where(label.trace_id.in_(ids))
         with self._connections.read() as connection:
             project_in(connection, project_id)
-            decided = _decided(connection, project_id) if settled else {}
-        labels = (
-            StepLabel.model_validate_json(row.payload)
-            for row in self._pages(query, *keys)
-            if (row.item_id, row.step) not in decided
-        )
-        return merge(sorted(decided.values(), key=_place), labels, key=_place)
+        return (StepLabel.model_validate_json(row.payload) for row in self._pages(query, *keys))
 
-    def records(self, project_id: int, kind: str) -> Iterator[Any]:
-        """All ``problems`` or ``traces`` by id, ``scores`` by trace and scorer, or :meth:`labels`.
+    def records(self, project_id: int, kind: str, ids: Collection[str] | None = None) -> Iterator[Any]:
+        """``problems`` or ``traces`` by id, ``scores`` by trace and scorer, or :meth:`labels`; ``ids``: only
+        these, or of these traces.
 
         Raises ``NotFoundError``, like the others.
         """
         if kind == "labels":
-            return self.labels(project_id)
+            return self.labels(project_id, ids=ids)
         with self._connections.read() as connection:
             project_in(connection, project_id)
         table, record = _TABLES[kind], RECORDS[kind]
         keys = [column for column in table.primary_key.columns if column.name != "project_id"]
         query = select(*keys, table.c.payload).where(table.c.project_id == project_id)
+        if ids is not None:
+            query = query.where(keys[0].in_(ids))
         return (record.model_validate_json(row.payload) for row in self._pages(query, *keys))
 
     def stored(self, project_id: int) -> list[StoredLabel]:
@@ -109,32 +114,7 @@ class ExportRepository(Repository):
             rows = self._all(more) if len(rows) == _ROWS else ()
 
 
-_TABLES: Final = {"problems": t.problems, "traces": t.traces, "scores": t.step_scores}
-
-
-def _place(label: StepLabel) -> tuple[str, int]:
-    return label.trace_id, label.step
-
-
-def _decided(connection: Connection, project_id: int) -> dict[Place, StepLabel]:
-    """Decisions as labels; ``rater`` is who decided, if they are a member of the project."""
-    names = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
-    pseudonyms = {row.user_id: row.pseudonym for row in connection.execute(names)}
-    return {
-        step: StepLabel(
-            trace_id=decision.trace_id,
-            step=decision.step,
-            kind="correctness",
-            value=decision.value,
-            reason=None if decision.value is not None else decision.note,
-            source=ADJUDICATED,
-            evidence=Evidence(rater=pseudonyms.get(decision.user_id), message=decision.note or None),
-            created=decision.created,
-        )
-        for step, decision in decisions(connection, project_id).items()
-    }
-
-
+_TABLES: Final = {"problems": problems, "traces": traces, "scores": step_scores}
 RECORDS: Final[Mapping[str, type[Record]]] = MappingProxyType(
     {"problems": Problem, "traces": Trace, "scores": StepScores, "labels": StepLabel}
 )
@@ -189,12 +169,11 @@ def import_files(database: Database, project_id: int, files: Mapping[Path, str])
         else:
             for _ in _solutions(kind, path, ReadReport()):
                 pass
-    traces, labels = database.traces, database.labels
     add: dict[str, Callable[[int, Iterable[Any]], Added]] = {
-        "problems": traces.add_problems,
-        "traces": traces.add_traces,
-        "scores": traces.add_scores,
-        "labels": labels.import_labels,
+        "problems": database.traces.add_problems,
+        "traces": database.traces.add_traces,
+        "scores": database.traces.add_scores,
+        "labels": database.labels.import_labels,
     }
     # scores and labels need the traces, also traces of other formats
     order = {"problems": 0, "traces": 1, "scores": 3, "labels": 4}

@@ -132,15 +132,12 @@
   });
   document.addEventListener("htmx:after:swap", (event) => {
     if (!ofWork(event)) return;
-    const { submitter } = event.detail.ctx.request;
-    // a flag or comment does not finish the step: the clock keeps running
-    const comment = submitter?.name === "kind" ? submitter.value : null;
-    begin(comment !== null);
-    say(comment ? `The ${comment} is saved` : work().dataset.announce ?? "");
+    begin();
+    say(work().dataset.announce ?? "");
   });
 
-  const begin = (goesOn = false) => {
-    if (!goesOn) restart();
+  const begin = () => {
+    restart();
     const current = document.getElementById("current");
     if (current) {
       current.focus({ preventScroll: true });
