@@ -213,20 +213,6 @@ def test_the_card_alone_answers_the_four_questions(here: Path):
     assert "- Not tested: other domains." in text
 
 
-def test_an_audit_is_run_again_and_compared(here: Path):
-    good("card", "check", CARD, "--rerun")
-    result = Path("audit/audit.json")
-    data = json.loads(result.read_text())
-    data["outcome"][0]["around_error"]["right answer"]["traces"] += 1
-    result.write_text(json.dumps(data))
-    settle()
-    good(*BUILD)
-    assert check_card(CARD) == []
-    ended = run("card", "check", CARD, "--rerun")
-    assert ended.status == 1
-    assert re.search(r"audit/audit.json says outcome.*around_error.right answer.traces: ", ended.out)
-
-
 def test_the_calibration_of_a_judge_is_on_the_card(here: Path):
     shutil.copy("l.jsonl", "gold.jsonl")
     good(

@@ -222,9 +222,6 @@ def test_records_are_exported_and_imported(files, tmp_path):
     folder.mkdir()
     for name, letter in (("problems", "p"), ("traces", "t"), ("labels", "l")):
         shutil.copy(files / f"{letter}.jsonl", folder / f"{name}.jsonl")
-    ended = good("export", folder, "--to", "parquet", "--out", tmp_path / "again")
-    assert "labels" in ended.err
-    assert read(tmp_path / "again" / "labels.parquet", StepLabel) == read(files / "l.jsonl", StepLabel)
     good("export", folder, "--to=stepwise", "--out", tmp_path / "s.jsonl")
     back = good("import", tmp_path / "s.jsonl", "--from=stepwise", "--out", tmp_path / "back")
     assert "skipped" not in back.err

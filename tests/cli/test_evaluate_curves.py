@@ -1,4 +1,4 @@
-"""``surefoot evaluate --as best-of-n`` and ``calibration`` on files, on a checkpoint and on a stored pool."""
+"""``surefoot evaluate --as best-of-n`` and ``calibration`` on files, a checkpoint and a published pool."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_every_rule_reads_every_scorer_alike(files: Path, tmp_path: Path):
         assert f" {rule} " in " ".join(picked.err.split())
 
 
-def test_a_stored_pool_is_graded_and_its_drops_are_said(tmp_path: Path):
+def test_a_published_pool_is_imported_graded_and_evaluated(tmp_path: Path):
     rows = [
         {
             "problem": f"{n} + 0?",
@@ -127,25 +127,28 @@ def test_a_stored_pool_is_graded_and_its_drops_are_said(tmp_path: Path):
         }
         for n in range(5)
     ]
-    pool = tmp_path / "pool.jsonl"
-    pool.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{}\n")
-    ended = good("evaluate", "--as=best-of-n:bootstrap=100", "--pool", pool, "--out", tmp_path / "out")
-    assert "left out: 5 stored candidates: not as many steps" in ended.err
-    assert "5 of 10 stated verdicts differ from the grading here" in ended.err
-    assert "not a pool of scored candidates" in ended.err, "the bad row"
+    pool, imported = tmp_path / "pool.jsonl", tmp_path / "imported"
+    pool.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"problem": "?", "candidates": 1}\n')
+    ended = good("import", pool, "--out", imported)
+    assert "left out: 5 candidates with not as many steps" in ended.err
+    assert "pool.jsonl: 5 read, 1 skipped: line 6: field 'answer': missing" in ended.err
+    assert "10 traces" in ended.err
+    assert "10 of them graded, 10 scores" in ended.err
+    scores, traces = f"pool={imported / 'scores.jsonl'}", imported / "traces.jsonl"
+    words = ("--as=best-of-n:bootstrap=100", "--traces", traces, "--out", tmp_path / "out")
+    ended = good("evaluate", scores, *words)
     assert "unknown: tokens of the policy; 10 of 10 traces" in ended.err
     data = json.loads((tmp_path / "out/best-of-n.json").read_text())
     curves = {curve["name"]: curve["accuracy"]["2"]["value"] for curve in data["curves"]}
-    assert curves["stored PRM best-of-N min"] == curves["pass@N"] == 1.0
+    assert curves["pool best-of-N min"] == curves["pass@N"] == 1.0
     assert curves["majority"] == 0.5
-    assert data["verdicts_of_the_file"] == {"stated": 10, "differing": 5}
 
 
 def test_what_best_of_n_cannot_do_is_one_sentence(files: Path, tmp_path: Path):
     base = ["evaluate", "--as=best-of-n", "--out", tmp_path]
     scores, traces = f"s={files / 'scores.jsonl'}", files / "traces.jsonl"
-    assert refused(*base, scores) == "give either --traces or --pool"
-    assert "give a scorer as NAME=CHECKPOINT" in refused(*base, "--traces", traces)
+    assert "--traces is required by --as best-of-n" in refused(*base, scores)
+    assert "NAME=FILE is required by --as best-of-n" in refused(*base, "--traces", traces)
     assert "sizes.0: Input should be greater than or equal to 1" in refused(
         *base[:1], scores, "--traces", traces, "--as=best-of-n:sizes=0", *base[2:]
     )

@@ -114,7 +114,6 @@ def test_questions_without_solutions_come_with_the_next_command(folder):
     [
         ("import", "t.jsonl", "--out", "x.jsonl"),
         ("label", "p.jsonl", "tree", "--policy", "lab", "--out", "x.jsonl"),
-        ("export", ".", "--to", "jsonl", "--out", "x.jsonl"),
     ],
 )
 def test_a_directory_is_not_called_like_a_file(folder, words):

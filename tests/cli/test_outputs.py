@@ -64,14 +64,13 @@ def test_unfinished_work_goes_on_without_force(folder):
 
 
 def test_a_directory_of_records_is_not_written_over(folder):
-    good("label", "t.jsonl", "verify:rules=equations", "--problems", "p.jsonl", "-o", "l.jsonl")
-    for name, letter in (("problems", "p"), ("traces", "t"), ("labels", "l")):
-        (folder / f"{letter}.jsonl").rename(folder / f"{name}.jsonl")
-    before = (folder / "traces.jsonl").read_bytes()
-    says = refused("export", ".", "--to", "jsonl", "--out", ".")
-    assert says == "problems.jsonl exists; name another file, or add --force to replace it"
-    assert (folder / "traces.jsonl").read_bytes() == before
-    good("export", ".", "--to", "jsonl", "--out", "again")
+    rows = [{"problem": "1 + 1?", "response": "1 + 1 = 2"}]
+    (folder / "rows.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    good("import", "rows.jsonl", "--out", "mine")
+    before = (folder / "mine/traces.jsonl").read_bytes()
+    says = refused("import", "rows.jsonl", "--out", "mine")
+    assert says == "mine/problems.jsonl exists; name another file, or add --force to replace it"
+    assert (folder / "mine/traces.jsonl").read_bytes() == before
 
 
 def test_a_checkpoint_is_not_trained_into_a_folder_of_other_files(folder):

@@ -12,13 +12,11 @@ from surefoot.errors import ScoreError
 from surefoot.evaluation.best_of_n import (
     CandidateGroup,
     expected_accuracy,
-    grade_stored,
     judged_candidates,
     pool_of,
     sizes_up_to,
 )
-from surefoot.formats.candidate_pool import CandidatePool
-from surefoot.records import Problem, Step, StepScores, Trace
+from surefoot.records import Step, StepScores, Trace
 from surefoot.search.estimators import Pool
 
 NUMERIC = AnswerChecker("numeric")
@@ -62,33 +60,6 @@ def test_unjudged_traces_and_small_problems_are_left_out_and_counted():
         judged_candidates([traces[0], traces[0]], NUMERIC)
     with pytest.raises(ScoreError, match="no problem has 1 traces"):
         judged_candidates([], NUMERIC)
-
-
-def test_stored_candidates_are_graded_here():
-    problem = Problem(text="1 / 2?", answer="0.5")
-    texts = ["#### 1/2", "#### 3", "no answer", "#### 50%"]
-    traces = tuple(
-        Trace(problem_id=problem.id, text=text, sample=n, meta={"correct": n == 0})
-        for n, text in enumerate(texts)
-    )
-    pool = CandidatePool(problem=problem, traces=traces, scores=(), dropped={"why": 2})
-    seen = []
-    stored = grade_stored([pool], NUMERIC, ("hash",), progress=seen.append)
-    assert [(one.answer, one.outcome) for one in stored.traces] == [
-        ("1/2", True),
-        ("3", False),
-        (None, False),
-        ("50%", True),
-    ]
-    assert (stored.verdicts, stored.differing, stored.problems, seen) == (4, 1, [problem], [1])
-    assert stored.dropped == {"stored candidates: why": 2}
-
-
-def test_a_candidate_without_reference_has_no_outcome():
-    problem = Problem(text="?")
-    one = Trace(problem_id=problem.id, text="#### 1")
-    pool = CandidatePool(problem=problem, traces=(one,), scores=(), dropped={})
-    assert [t.outcome for t in grade_stored([pool], NUMERIC, ("hash",)).traces] == [None]
 
 
 def test_pools_leave_unscored_what_is_not_wholly_scored():

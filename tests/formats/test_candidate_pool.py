@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from surefoot.errors import RecordError
-from surefoot.formats.candidate_pool import read_candidate_pool
+from surefoot.formats import ImportContext, ImportedTrace, ImportSettings, detect_format, import_traces
 from surefoot.io import ReadReport
 
 DATA = Path(__file__).parents[2] / "../shared/data/bon"
@@ -31,24 +31,38 @@ def lines(path: Path, *rows: object) -> Path:
     return path
 
 
+def read(path: Path, report: ReadReport | None = None) -> list[ImportedTrace]:
+    assert detect_format(path) == "candidate-pool"
+    context = ImportContext(settings=ImportSettings(), report=report or ReadReport())
+    return list(import_traces(path, "candidate-pool", context))
+
+
 def test_step_scores_with_their_steps(tmp_path: Path):
-    (pool,) = read_candidate_pool(lines(tmp_path / "p.jsonl", STEPS))
-    assert (pool.problem.text, pool.problem.answer, pool.problem.meta) == ("1 + 1?", "2", {"level": 1})
-    first, last = pool.traces
-    assert [first.step_text(step) for step in range(3)] == ["a\n\n", "b\n\n", "2"]
-    assert (first.answer, first.outcome, first.meta["correct"]) == (None, None, True)
-    assert (last.sample, last.policy, last.meta["search"]) == (3, "g", "beam")
-    assert [record.scores for record in pool.scores] == [(0.5, 0.25, 1.0), (0.125,)]
-    assert [record.trace_id for record in pool.scores] == [first.id, last.id]
-    assert sum(pool.dropped.values()) == 2, "a stated and a found number of steps are off"
+    report = ReadReport()
+    first, last = read(lines(tmp_path / "p.jsonl", STEPS), report)
+    assert first.problem is not None
+    assert (first.problem.text, first.problem.answer, first.problem.meta) == ("1 + 1?", "2", {"level": 1})
+    assert [first.trace.step_text(step) for step in range(3)] == ["a\n\n", "b\n\n", "2"]
+    assert (first.trace.answer, first.trace.outcome, first.trace.meta["correct"]) == (None, None, True)
+    assert (last.trace.sample, last.trace.policy, last.trace.meta["search"]) == (3, "g", "beam")
+    assert [item.scores.scores for item in (first, last)] == [(0.5, 0.25, 1.0), (0.125,)]
+    assert [item.scores.trace_id for item in (first, last)] == [first.trace.id, last.trace.id]
+    assert sum(report.left_out.values()) == 2, "a stated and a found number of steps are off"
 
 
 def test_a_logit_for_each_response(tmp_path: Path):
-    (pool,) = read_candidate_pool(lines(tmp_path / "p.jsonl", OUTCOME))
-    assert [record.scores for record in pool.scores] == [(0.5,), (0.0,)]
-    assert [trace.step_text(0) for trace in pool.traces] == ["2", "3"]
-    assert not pool.dropped
-    assert all("correct" not in trace.meta for trace in pool.traces)
+    report = ReadReport()
+    items = read(lines(tmp_path / "p.jsonl", OUTCOME), report)
+    assert [item.scores.scores for item in items] == [(0.5,), (0.0,)]
+    assert [item.trace.step_text(0) for item in items] == ["2", "3"]
+    assert not report.left_out
+    assert all("correct" not in item.trace.meta for item in items)
+
+
+def test_a_pool_that_comes_twice_keeps_its_scores(tmp_path: Path):
+    items = read(lines(tmp_path / "p.jsonl", OUTCOME, OUTCOME))
+    assert len({item.trace.id for item in items}) == 4
+    assert [item.scores.trace_id for item in items] == [item.trace.id for item in items]
 
 
 @pytest.mark.parametrize(
@@ -62,26 +76,21 @@ def test_a_logit_for_each_response(tmp_path: Path):
     ],
 )
 def test_bad_rows_are_named_or_counted(tmp_path: Path, row: object, message: str):
-    path = lines(tmp_path / "p.jsonl", row, OUTCOME)
-    with pytest.raises(RecordError, match=message):
-        list(read_candidate_pool(path))
+    path = lines(tmp_path / "p.jsonl", OUTCOME, row)
     report = ReadReport()
-    assert len(list(read_candidate_pool(path, report=report))) == 1
+    assert len(read(path, report)) == 2
     assert (report.good, report.bad_count) == (1, 1)
+    assert message in report.summary()
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="the shared data set is not here")
 def test_the_stored_pools_are_read_whole():
     report = ReadReport()
-    pools = list(read_candidate_pool(DATA / "math500_prm_scored_pool.jsonl.gz", report=report))
-    kept, dropped = sum(len(pool.traces) for pool in pools), sum(sum(p.dropped.values()) for p in pools)
-    assert (len(pools), report.bad_count, kept, dropped) == (250, 0, 6926, 503)
-    assert all(
-        len(trace.steps) == len(record.scores)
-        for pool in pools
-        for trace, record in zip(pool.traces, pool.scores, strict=True)
-    )
-    whole = list(read_candidate_pool(DATA / "qwen25math_math100x8_rm.jsonl.gz", report=report))
-    assert [len(pool.traces) for pool in whole] == [8] * 100
-    scores = [record.scores[0] for pool in whole for record in pool.scores]
-    assert min(scores) == pytest.approx(1 / (1 + math.exp(4.28125)))
+    items = read(DATA / "math500_prm_scored_pool.jsonl.gz", report)
+    problems = {item.problem.id for item in items if item.problem}
+    assert (len(problems), report.bad_count, len(items)) == (250, 0, 6926)
+    assert report.left_out.total() == 503
+    assert all(len(item.trace.steps) == len(item.scores.scores) for item in items)
+    whole = read(DATA / "qwen25math_math100x8_rm.jsonl.gz")
+    assert list(Counter(item.trace.problem_id for item in whole).values()) == [8] * 100
+    assert min(item.scores.scores[0] for item in whole) == pytest.approx(1 / (1 + math.exp(4.28125)))

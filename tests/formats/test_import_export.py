@@ -218,15 +218,6 @@ def test_the_rule_says_what_a_neutral_rating_becomes(tmp_path: Path):
         assert [row["labels"] for row in rows] == [[True, False], labels]
 
 
-def test_records_are_written_as_parquet_and_back(tmp_path: Path):
-    source = records(tmp_path, "prm800k")
-    good("export", source, "--to", "parquet", "--out", tmp_path / "parquet")
-    good("export", tmp_path / "parquet", "--to", "jsonl", "--out", tmp_path / "lines")
-    for name in ("problems", "traces", "labels"):
-        assert (tmp_path / f"parquet/{name}.parquet").exists()
-        assert (tmp_path / f"lines/{name}.jsonl").read_bytes() == (source / f"{name}.jsonl").read_bytes()
-
-
 def test_controls_and_problems_have_their_readers(tmp_path: Path):
     source = file(tmp_path, "prmbench")
     ended = good("import", source, "--from=prmbench-controls", "--out", tmp_path / "controls")

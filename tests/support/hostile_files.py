@@ -27,7 +27,6 @@ from surefoot.formats import (
     import_traces,
     read_agent_judgements,
     read_agent_predictions,
-    read_candidate_pool,
     read_fover_scores,
     read_source,
 )
@@ -96,7 +95,6 @@ _EXAMPLES: dict[str, tuple[Record, ...]] = {
     "StepScores": (StepScores(trace_id="t", scorer="s", scores=(0.5, None), unscored_reason="long"),),
 }
 POOLS: dict[str, Callable[..., Any]] = {
-    "candidates": read_candidate_pool,
     "fover": read_fover_scores,
     "judgements": read_agent_judgements,
     "predictions": read_agent_predictions,
@@ -261,7 +259,7 @@ _ROWS: dict[str, tuple[Any, ...]] = {
         },
     ),
     "source stepwise": ({"prompt": "q", "completions": ["a", "b"], "labels": [True, False]},),
-    "pool candidates": (
+    "import candidate-pool": (
         {
             "problem": "q",
             "answer": "2",

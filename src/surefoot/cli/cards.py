@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from math import isclose
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from pydantic import Field
@@ -17,7 +15,6 @@ from surefoot.cli.terminal import echo
 from surefoot.errors import RunError
 from surefoot.io.atomic import atomic_file, make_directory
 from surefoot.io.lineage import lineage
-from surefoot.io.runs import load_object
 
 
 class Lineage(Command):
@@ -114,42 +111,14 @@ class CardCheck(Command):
 
     card: CardFile
     """The card's `card.json`."""
-    rerun: Annotated[bool, Flag(common=True)] = False
-    """Also run the evaluations and audits on the card again, and compare all their numbers."""
 
     def run(self) -> None:
         reasons = cards.check_card(self.card)
-        for run in cards.read_release(self.card).runs if self.rerun and not reasons else ():
-            if run.command.split(" ")[0] in ("evaluate", "audit"):
-                reasons += _differences_of_rerun(run.command, Path(run.path.removesuffix(".manifest.json")))
         for reason in reasons:
             echo(reason)
         if reasons:
             raise RunError(f"{self.card} does not hold: {len(reasons)} reasons")
         echo(f"{self.card} holds")
-
-
-def _differences_of_rerun(command: str, result: Path) -> list[str]:
-    """Numbers of a report that another run of its command, with the settings in it, does not give."""
-
-    from surefoot.cards.check import leaves
-    from surefoot.cli import load_settings
-
-    stored = load_object(result)
-    with TemporaryDirectory() as folder:
-        load_settings(command).model_validate({**stored["inputs"], "out": folder}).run()
-        repeated = load_object(Path(folder) / result.name)
-    old, new = (dict(leaves({**data, "inputs": None}, "")) for data in (stored, repeated))
-    keys = [key for key in old if not _equal(old[key], new.get(key, "absent"))]
-    return [f"{result} says {key}: {old[key]}; run again: {new.get(key, 'absent')}" for key in keys]
-
-
-def _equal(old: str, new: str) -> bool:
-    """Whether two leaves of JSON are equal, numbers to six digits: threads may add in another order."""
-    try:
-        return isclose(float(old), float(new), rel_tol=1e-6, abs_tol=1e-9)
-    except ValueError:
-        return old == new
 
 
 class SafetyCase(Command):

@@ -45,12 +45,11 @@ guard check | guard:CheckPolicy | Replay a tool policy over recorded runs.
 guard fit | guard:Fit | Fit the score threshold on your own recorded runs.
 guard hook | guard:Hook | Check the calls of Claude Code before they are made, as its hook.
 guard mcp | guard:Mcp | Run an MCP server behind the guard.
-export | import_export:Export | Write labels and scores in the format of the original, or another.
+export | import_export:Export | Write labelled traces in the format of another program.
 serve | serve:Serve | Serve an OpenAI-compatible gateway that verifies answers, and the web pages.
 serve keys |  | Manage the API keys of the server.
 serve keys add | serve:AddKey | Create an API key.
 serve keys list | serve:ListKeys | List the API keys.
-serve keys set | serve:SetKey | Change the limits of a key.
 serve keys revoke | serve:RevokeKey | Revoke a key.
 serve users |  | Manage the accounts of the web pages.
 serve users add | serve:AddUser | Create an account.

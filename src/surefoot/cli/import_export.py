@@ -9,25 +9,24 @@ from collections import Counter
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from surefoot import formats, images
 from surefoot.answers import Grader, Solution
 from surefoot.cli import options as o
-from surefoot.cli.parser import FILE_ENDINGS
 from surefoot.cli.runs import RecordFiles, labelled, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.errors import RecordError, RunError
 from surefoot.formats.imports import IMPORT_KEY
 from surefoot.formats.rows import memory_of
-from surefoot.io import ReadReport, atomic_file, write_records
+from surefoot.io import ReadReport, atomic_file
 from surefoot.io.files import blocks, write_lines
 from surefoot.io.tables import Seen
 from surefoot.labels import Neutral
-from surefoot.records import Attachment, Problem, Record, StepLabel, StepScores, Trace, trusted_copy
+from surefoot.records import Attachment, Problem, Trace, trusted_copy
 from surefoot.segment.traces import CutTrace, Granularity
 
 Cut = Annotated[
@@ -49,16 +48,12 @@ Grain = Annotated[
 _SHOW_S = 5.0
 """Seconds between two lines of progress."""
 
-_RECORDS: Final[dict[str, type[Record]]] = {
-    "problems": Problem,
-    "traces": Trace,
-    "labels": StepLabel,
-    "scores": StepScores,
-}
+_RECORDS: Final = ("problems", "traces", "labels", "scores")
+"""Files of records that an import can write."""
 
 
 class Import(Command):
-    """Read data in any supported format and write problems, traces and labels.
+    """Read data in any supported format and write problems, traces, labels and scores.
 
     Own data: rows with solutions or chat messages in JSON Lines, CSV, Parquet or a data set of `datasets`;
     Inspect logs; OpenTelemetry and OpenInference spans; exports of Langfuse, LangSmith and Phoenix; ATIF;
@@ -75,7 +70,7 @@ class Import(Command):
 
     source: Annotated[str, Flag(argument=True, file=True)]
     """File to read, or the name of a data set."""
-    out: o.OutDirectory = Field(description="Directory for problems, traces, labels and attachments.")
+    out: o.OutDirectory = Field(description="Directory for problems, traces, labels, scores and attachments.")
     reader: Annotated[str | None, Flag(name="--from")] = None
     """Name of the format; detected from the content by default."""
     licence: str = "not stated"
@@ -87,7 +82,7 @@ class Import(Command):
 
     def outputs(self) -> list[Path]:
         """The files of the directory, which may contain others."""
-        return [self.out / f"{name}.jsonl" for name in ("problems", "traces", "labels")]
+        return [self.out / f"{name}.jsonl" for name in _RECORDS]
 
     def run(self) -> None:
         name = self.reader or formats.detect_format(self.source, self.columns)
@@ -123,20 +118,24 @@ class Import(Command):
                 traces = [trace for trace, _ in pairs]
                 counts["steps"] += sum(len(trace.steps) for trace in traces)
                 counts["graded"] += sum(trace.outcome is not None for trace in traces)
-                files.write(traces=traces, labels=[label for item in block for label in item.labels])
+                files.write(
+                    traces=traces,
+                    labels=[label for item in block for label in item.labels],
+                    scores=[item.scores for item in block if item.scores],
+                )
                 if time.monotonic() > printed_s + _SHOW_S:
                     printed_s = time.monotonic()
                     note(f"{files.count('problems')} problems, {files.count('traces')} traces so far")
             context.report.require_some(
                 f"it was read as {name}: --from names another format, the --…-field options name columns"
             )
-        counts.update({name: files.count(name) for name in ("problems", "traces", "labels")})
+        counts.update({name: files.count(name) for name in _RECORDS})
         for text in context.account():
             note(text)
-        labels = f", {counts['labels']} labels" if counts["labels"] else ""
+        others = "".join(f", {counts[name]} {name}" for name in ("labels", "scores") if counts[name])
         note(
             f"{self.out}: {counts['problems']} problems, {counts['traces']} traces with {counts['steps']} "
-            f"steps, {counts['graded']} of them graded{labels}"
+            f"steps, {counts['graded']} of them graded{others}"
         )
         if is_log and counts["problems"] and not counts["traces"]:
             note(
@@ -231,76 +230,43 @@ class SegmentTraces(Command):
 
 
 class Export(Command):
-    """Write a directory of problems, traces and labels in another format.
-
-    That is one that holds labelled traces, or all records as JSON Lines or Parquet.
+    """Write a directory of problems, traces and labels in another format that holds labelled traces.
 
     Example: `surefoot export prm800k --to stepwise --neutral bad --out steps.jsonl`
     """
 
     source: Annotated[str, Flag(argument=True, file=True)]
     """Directory of records, as `surefoot import` writes it."""
-    to: Literal["jsonl", "label-studio", "parquet", "processbench", "stepwise"]
+    to: Literal["label-studio", "processbench", "stepwise"]
     """Format of the output."""
     traces: o.Traces | None = None
     labels: o.Labels | None = None
-    scores: Annotated[str | None, o.INPUT] = Field(default=None, description="File of step scores.")
     neutral: Neutral | None = None
     """Meaning of labels of 0 in formats with two signs; required if there are any, because published readers
     disagree."""
     threshold: float = 0.0
     """Value labels above this are good, in formats with two signs."""
     out: Annotated[str, Flag(short="-o", output=True)]
-    """File to write; a directory for `jsonl` and `parquet`."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.to in ("jsonl", "parquet") and Path(self.out).suffix in FILE_ENDINGS:
-            raise ValueError(f"'out' {self.out} is a directory with 'to' {self.to}: leave out the ending")
-        return self
-
-    def outputs(self) -> list[Path]:
-        """The output file, or the files of the directory."""
-        if self.to not in ("jsonl", "parquet"):
-            return super().outputs()
-        return [Path(self.out) / f"{name}.{self.to}" for name in _RECORDS]
+    """File to write."""
 
     def run(self) -> None:
-        if self.to in ("jsonl", "parquet"):
-            self._write_records(self.to)
-        else:
-            self._write_format(self.to)
-
-    def _write_records(self, ending: str) -> None:
-        tables = {
-            name: read_table(path, record)
-            for name, record in _RECORDS.items()
-            if (path := self._record_file(name)) is not None
-        }
-        if not tables:
-            raise RecordError(f"{self.source}: problems.jsonl or problems.parquet is missing")
-        Path(self.out).mkdir(parents=True, exist_ok=True)
-        for name, table in tables.items():
-            write_records(Path(self.out) / f"{name}.{ending}", table, record=_RECORDS[name])
-        note(f"{self.out}: " + ", ".join(f"{len(table)} {name}" for name, table in tables.items()))
-
-    def _write_format(self, name: str) -> None:
-        paths = {kind: self._record_file(kind) for kind in ("problems", "traces", "labels")}
-        for kind, path in paths.items():
-            if path is None:
-                raise RecordError(f"{self.source}: there is no {kind}.jsonl or {kind}.parquet")
-        items = labelled(*(path or "" for path in paths.values()))
-        report = formats.write_labelled(name, items, self.out, neutral=self.neutral, threshold=self.threshold)
+        problems, traces, labels = map(self._record_file, ("problems", "traces", "labels"))
+        report = formats.write_labelled(
+            self.to,
+            labelled(problems, traces, labels),
+            self.out,
+            neutral=self.neutral,
+            threshold=self.threshold,
+        )
         note(report.summary())
         if not report.written:
             raise RecordError(f"{self.out}: no row could be written; {report.summary()}")
 
-    def _record_file(self, name: str) -> str | None:
-        """The file of these records: as the options name it, else in the directory."""
-        named = {"traces": self.traces, "labels": self.labels, "scores": self.scores}
-        if path := named.get(name):
-            return path
+    def _record_file(self, name: str) -> str:
+        """The file of these records, as an option names it, else in the directory. Raises ``RecordError``."""
+        if named := {"traces": self.traces, "labels": self.labels}.get(name):
+            return named
         for ending in (".jsonl", ".parquet", ".jsonl.gz"):
             if (file := Path(self.source) / f"{name}{ending}").exists():
                 return str(file)
-        return None
+        raise RecordError(f"{self.source}: there is no {name}.jsonl or {name}.parquet")

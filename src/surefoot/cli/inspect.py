@@ -6,6 +6,7 @@ import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from textwrap import fill
@@ -179,7 +180,7 @@ def _read(names: Mapping[str, str], context: formats.ImportContext, grader: Grad
             trace = (formats.with_file(item, file) if len(names) > 1 else item).trace
             if trace is not None and is_log:
                 trace = graded(trace if trace.steps else cut_trace(trace), item.problem, grader)
-            yield formats.ImportedTrace(problem=item.problem, trace=trace, labels=item.labels)
+            yield replace(item, trace=trace)
 
 
 def _record_class(file: Path) -> type[Record]:

@@ -245,34 +245,6 @@ class ListKeys(DatabaseCommand):
                 echo("\t".join(map(str, (key.id, key.role, *limits, *times, scopes, key.name))))
 
 
-class SetKey(DatabaseCommand):
-    """Change the limits of a key; a running server keeps to them within a second.
-
-    Example: `surefoot serve keys set 3 --rate 120 --expires 90d`
-
-    Example: `surefoot serve keys set 3 --rate 0 --expires never`
-    """
-
-    number: Annotated[int, Flag(argument=True)] = Field(description="Number of the key, as listed.")
-    rate: int | None = Field(default=None, ge=0)
-    """Requests per minute; 0 = the server's limit, as without one."""
-    expires: str | None = Field(default=None, description="Period from now, last day (UTC), or `never`.")
-    scopes: Annotated[tuple[KeyScope, ...], Flag(name="--scope")] = ()
-    """New scopes, in place of the current ones."""
-
-    def run(self) -> None:
-        limits = s.KeyLimits()
-        if self.rate is not None:
-            limits["rate_limit"] = self.rate or None
-        if self.scopes:
-            limits["scopes"] = self.scopes
-        if self.expires is not None:
-            never = self.expires == "never"
-            limits["expires"] = None if never else s.expiry_of(self.expires, datetime.now(UTC))
-        with self.open() as db:
-            db.keys.change(self.number, **limits)
-
-
 class RevokeKey(DatabaseCommand):
     """Revoke a key for good; a running server refuses it within a second.
 

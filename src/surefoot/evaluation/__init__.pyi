@@ -6,7 +6,6 @@ from .best_of_n import Candidates as Candidates
 from .best_of_n import best_of_n_section as best_of_n_section
 from .best_of_n import evaluate_best_of_n as evaluate_best_of_n
 from .best_of_n import expected_accuracy as expected_accuracy
-from .best_of_n import grade_stored as grade_stored
 from .best_of_n import judged_candidates as judged_candidates
 from .best_of_n import pool_of as pool_of
 from .best_of_n import sizes_up_to as sizes_up_to

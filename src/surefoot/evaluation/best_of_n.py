@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.answers import AnswerChecker, AnswerStyle, Solution, final_answer, group_equal
+from surefoot.answers import AnswerChecker, group_equal
 from surefoot.errors import ScoreError
 from surefoot.evaluation.frame import Rival
 from surefoot.evaluation.measures import Measured
@@ -26,9 +26,8 @@ from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import StoredScores
 from surefoot.evaluation.verdict import Conclusion, chosen
-from surefoot.formats.candidate_pool import CandidatePool
 from surefoot.io.tables import RecordTable, Seen
-from surefoot.records import Problem, StepScores, Trace
+from surefoot.records import StepScores, Trace
 from surefoot.scores import AGGREGATORS, Aggregator, complete_scores, require_scores, trace_score
 from surefoot.search.estimators import Method, Pool, RandomOrders, pool_curve, selection_curve
 from surefoot.search.selection import COMMON_RULES, ScoreRule
@@ -89,71 +88,6 @@ class Candidates:
     def __len__(self) -> int:
         """Number of traces."""
         return sum(map(len, self.groups.values()))
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredPools:
-    """Published pools as records, graded again."""
-
-    problems: list[Problem]
-    traces: list[Trace]
-    scores: list[StepScores]
-    dropped: Mapping[str, int]
-    verdicts: int
-    """Candidates with a verdict in the file."""
-    differing: int
-    """Verdicts that differ from the outcome here, or whose outcome is unknown."""
-
-
-def grade_stored(
-    pools: Iterable[CandidatePool],
-    checker: AnswerChecker,
-    styles: Sequence[AnswerStyle],
-    *,
-    progress: Progress = lambda _: None,
-) -> StoredPools:
-    """Read the final answers of stored candidates and compare them with the references."""
-    problems: list[Problem] = []
-    traces: list[Trace] = []
-    scores: list[StepScores] = []
-    dropped: Counter[str] = Counter()
-    for number, pool in enumerate(pools, start=1):
-        dropped.update(pool.dropped)
-        problems.append(pool.problem)
-        traces += graded(pool.traces, pool.problem.answer, checker, styles)
-        scores += pool.scores
-        progress(number)
-    stated = [trace for trace in traces if "correct" in trace.meta]
-    return StoredPools(
-        problems=problems,
-        traces=traces,
-        scores=scores,
-        dropped={f"stored candidates: {reason}": count for reason, count in dropped.items()},
-        verdicts=len(stated),
-        differing=sum(trace.meta["correct"] is not trace.outcome for trace in stated),
-    )
-
-
-def graded(
-    traces: Sequence[Trace], reference: str | None, checker: AnswerChecker, styles: Sequence[AnswerStyle]
-) -> list[Trace]:
-    """Traces of one problem with the final answers of their texts and outcomes.
-
-    Without an answer the outcome is wrong; without ``reference``, or if the comparison fails, it is ``None``.
-    """
-    answers = [
-        final_answer(Solution(text=trace.text or "", finish_reason=trace.finish_reason), styles)
-        for trace in traces
-    ]
-    verdicts: dict[str | None, bool | None] = {}
-    if reference is not None:
-        distinct = [answer for answer in dict.fromkeys(answers) if answer is not None]
-        pairs = [(answer, reference) for answer in distinct]
-        verdicts = {None: False, **dict(zip(distinct, checker.grade(pairs), strict=True))}
-    return [
-        trace.model_copy(update={"answer": answer, "outcome": verdicts.get(answer)})
-        for trace, answer in zip(traces, answers, strict=True)
-    ]
 
 
 def judged_candidates(

@@ -2,8 +2,6 @@ from .agent_processbench import JudgedRun as JudgedRun
 from .agent_processbench import read_agent_judgements as read_agent_judgements
 from .agent_processbench import read_agent_predictions as read_agent_predictions
 from .agent_processbench import read_agent_processbench as read_agent_processbench
-from .candidate_pool import CandidatePool as CandidatePool
-from .candidate_pool import read_candidate_pool as read_candidate_pool
 from .code_problems import read_humaneval as read_humaneval
 from .code_problems import read_mbpp as read_mbpp
 from .code_problems import read_mbpp_check as read_mbpp_check

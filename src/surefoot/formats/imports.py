@@ -20,6 +20,7 @@ from surefoot.records import (
     Problem,
     Reasoning,
     StepLabel,
+    StepScores,
     Tool,
     Trace,
     Usage,
@@ -71,6 +72,7 @@ class ImportedTrace:
     problem: Problem | None
     trace: Trace | None
     labels: tuple[StepLabel, ...] = ()
+    scores: StepScores | None = None
 
 
 @dataclass

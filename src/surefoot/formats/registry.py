@@ -15,6 +15,7 @@ from surefoot.errors import RecordError
 from surefoot.formats.agent_processbench import read_agent_processbench
 from surefoot.formats.atif import is_atif, read_atif
 from surefoot.formats.batch_output import is_batch_output, read_batch_output
+from surefoot.formats.candidate_pool import is_candidate_pool, read_candidate_pool
 from surefoot.formats.claude_code import is_claude_code, read_claude_code
 from surefoot.formats.code_problems import read_humaneval, read_mbpp, read_mbpp_check
 from surefoot.formats.codex import is_codex, read_codex
@@ -134,6 +135,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "langsmith": _log(is_langsmith, read_langsmith),
         "otel": _log(is_otel_spans, read_otel_spans),
         "batch": _log(is_batch_output, read_batch_output),
+        "candidate-pool": _log(is_candidate_pool, read_candidate_pool),
         "agent-processbench": _dataset(
             _has("messages", "step_labels", "final_label"), read_agent_processbench
         ),
@@ -353,7 +355,8 @@ def _file_traces(
         trace = imported.trace
         if trace is not None and (repeats := seen.times(trace.id)):
             update = {"id": f"{trace.id}-{repeats}", "sample": max(trace.sample, repeats)}
-            imported = ImportedTrace(problem=imported.problem, trace=trace.model_copy(update=update))
+            scores = imported.scores and trusted_copy(imported.scores, {"trace_id": update["id"]})
+            imported = replace(imported, trace=trace.model_copy(update=update), scores=scores)
         yield imported
 
 

@@ -157,7 +157,7 @@ def test_a_limit_draws_rows_and_keeps_their_order(rows, limit, seed):
     assert found == subset(rows, limit, seed)
 
 
-def test_over_optimisation_of_stored_scores_and_of_a_pool(files, tmp_path):
+def test_over_optimisation_of_stored_scores(files, tmp_path):
     good(
         *("audit", "--test=over-optimisation:largest=3", f"exact={files / 'exact.jsonl'}"),
         *("--problems", files / "p.jsonl", "--traces", files / "t.jsonl", *QUICK, "--out", tmp_path),
@@ -165,23 +165,6 @@ def test_over_optimisation_of_stored_scores_and_of_a_pool(files, tmp_path):
     [audit] = result(tmp_path)["over_optimisation"]
     assert [point["n"] for point in audit["points"]] == [1, 2, 3]
     assert audit["points"][-1]["kl"] == pytest.approx(np.log(3) - 2 / 3)
-    row = {
-        "problem": "1 + 1",
-        "answer": "2",
-        "candidates": [
-            {"text": "a\n\nb", "step_scores": [0.9, 0.2], "n_steps_split": 2, "correct": True},
-            {"text": "a\n\nc", "step_scores": [0.5, 0.6], "n_steps_split": 2, "correct": False},
-            {"text": "a\n\nd", "step_scores": [0.5], "n_steps_split": 2, "correct": False},
-        ],
-    }
-    (tmp_path / "pool.jsonl").write_text(json.dumps(row) + "\n")
-    pool = ("--pool", tmp_path / "pool.jsonl", *QUICK, "--out", tmp_path / "pool")
-    ended = good("audit", "--test=over-optimisation", *pool)
-    assert "1 candidates skipped" in ended.err
-    audits = result(tmp_path / "pool")["over_optimisation"]
-    gold = {audit["rule"]: audit["points"][-1]["gold"]["value"] for audit in audits}
-    half = pytest.approx(0.5)
-    assert gold == {"min": 0, "product": 0, "last": 0, "mean": half, "sum": half}
 
 
 def test_all_runs_what_can_be_run_and_says_what_cannot(files, tmp_path):
@@ -239,10 +222,6 @@ def test_equal_runs_leave_equal_files(files, tmp_path):
         ("clean {exact} {data} --aggregate b=min -o x", "no scorer has this name"),
         ("outcome {p} {data} -o x", "n_steps"),
         ("outcome {exact} --processbench b {data} -o x", "or --processbench"),
-        ("outcome --pool b -o x", "--test outcome: --pool is not used by this test"),
-        ("over-optimisation --pool b --limit 3 {data} -o x", "--problems, --traces, --limit: not used with"),
-        ("over-optimisation --pool b --limit 3 -o x", "--limit: not used with --pool"),
-        ("over-optimisation --pool b {exact} -o x", "--scorers: not used with --pool"),
         ("outcom {exact} {data} -o x", "unknown test 'outcom'; did you mean 'outcome'?"),
         ("gaming:round=1 {exact} {data} -o x", "unknown setting of gaming 'round'; did you mean 'rounds'?"),
         ("gaming:rounds=-1 {exact} {data} -o x", "rounds: Input should be greater than or equal to 0"),

@@ -14,9 +14,9 @@ from surefoot.evaluation.audits import (
     audit_over_optimisation,
     labelled_cases,
 )
-from surefoot.formats import read_processbench
-from surefoot.formats.candidate_pool import read_candidate_pool
+from surefoot.formats import ImportContext, ImportSettings, import_traces, read_processbench
 from surefoot.formats.processbench import read_fover_scores
+from surefoot.io import ReadReport
 from surefoot.protocols import ProblemTrace
 
 DATA = Path(__file__).parents[3] / "../shared/data"
@@ -73,13 +73,16 @@ def test_edits_of_real_solutions_leave_the_other_steps_alone(cases):
 
 
 def test_gold_of_the_pool_stays_under_its_ceiling():
-    pools = list(read_candidate_pool(POOL))
+    context = ImportContext(settings=ImportSettings(), report=ReadReport())
+    imported = list(import_traces(POOL, "candidate-pool", context))
     items = [
-        ProblemTrace(problem=pool.problem, trace=t.model_copy(update={"outcome": t.meta["correct"]}))
-        for pool in pools
-        for t in pool.traces
+        ProblemTrace(
+            problem=item.problem,
+            trace=item.trace.model_copy(update={"outcome": item.trace.meta["correct"]}),
+        )
+        for item in imported
     ]
-    scores = StoredScores([record for pool in pools for record in pool.scores])
+    scores = StoredScores([item.scores for item in imported])
     found = audit_over_optimisation(
         AuditedScorer(name="pool", scorer=scores, rule="last", stored=True), items, draws=200
     )

@@ -23,7 +23,6 @@ from surefoot.evaluation.audits.faithfulness import intervention_examples
 from surefoot.evaluation.audits.settings import AttackSettings, FaithfulnessSettings, OpinionSettings
 from surefoot.evaluation.report import Section
 from surefoot.io.tables import open_table
-from surefoot.policies.devices import Loading
 from surefoot.records import Problem
 from surefoot.segment import segmenter
 from surefoot.spec import dashed, parse_method, split_methods
@@ -170,21 +169,10 @@ class Clean(AuditTest):
 
 
 class OverOptimisation(AuditTest):
-    """Where does more selection stop helping? Needs outcomes of several traces per problem, or `--pool`."""
+    """Where does more selection stop helping? Needs outcomes of several traces per problem."""
 
     largest: int | None = Field(default=None, ge=2)
     """Largest N; by default the number that nine in ten problems have."""
-
-    def check(self, audit: AuditCommand) -> None:
-        if not audit.pool:
-            super().check(audit)
-            return
-        names = ("scorers", "verifier", "problems", "traces", "labels", "processbench", "limit")
-        unused = {f"--{name}": vars(audit)[name] for name in names} | {
-            "--loading": audit.loading != Loading()
-        }
-        if refused := [name for name, value in unused.items() if value]:
-            raise ValueError(f"{', '.join(refused)}: not used with --pool; leave out one or the other")
 
     def sections(self, audit: AuditCommand) -> list[Section]:
         items = [case.item for case in audit.cases]
@@ -307,5 +295,5 @@ class Audit(AuditCommand):
             limits = [f"Left out: {name}, because {reason}." for name, reason in left_out.items()]
             results = {"left_out": left_out}
             sections.append(Section(title="Left out", about=about, results=results, limits=limits))
-        judged = a.judged_cases(self.subjects[0], self.cases) if self.scorers or self.pool else ()
+        judged = a.judged_cases(self.subjects[0], self.cases) if self.scorers else ()
         self.write(*sections, judged=judged)

@@ -15,18 +15,18 @@ from surefoot.cli import options as o
 from surefoot.cli.evaluate.inputs import ReportCommand, named, read_scores, unlabelled
 from surefoot.cli.runs import labelled, pair, read_table
 from surefoot.cli.settings import Flag
-from surefoot.cli.terminal import note, note_count
+from surefoot.cli.terminal import note
 from surefoot.errors import RunError, ScoreError
 from surefoot.evaluation import audits as a
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_scores import scorer_tables
-from surefoot.formats import read_candidate_pool, read_processbench
+from surefoot.formats import read_processbench
 from surefoot.io.sources import names_files
 from surefoot.labelling import VerifierLabeller, open_verifier
 from surefoot.models import LabelScorer
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
-from surefoot.protocols import ProblemTrace, Sampling
+from surefoot.protocols import Sampling
 from surefoot.records import FrozenModel, Problem, StepLabel, Trace
 from surefoot.scores import AGGREGATORS, Aggregator
 
@@ -45,9 +45,6 @@ class AuditCommand(ReportCommand):
     """File of step labels, or `lab` for the exact checker of the lab."""
     processbench: Annotated[tuple[str, ...], o.INPUT] = ()
     """File in ProcessBench's format, in place of problems, traces and labels."""
-    pool: Annotated[str | None, o.INPUT] = None
-    """File of candidates with stored scores (search-and-learn's or Qwen2.5-Math's form), in place of scorers,
-    problems and traces."""
     verifier: Annotated[tuple[str, ...], Flag(scorer=True)] = ()
     """Verifier of `label FILE verify` to audit as a scorer, e.g. `tool-calls`."""
     aggregate: str | None = None
@@ -89,8 +86,6 @@ class AuditCommand(ReportCommand):
 
         Raises ``RunError`` for an unknown name in ``aggregate``.
         """
-        if self.pool:
-            return self._pool[0]
         rules = _rules(self.aggregate)
         subjects: list[a.AuditedScorer] = []
         for name, path in named(self.scorers).items():
@@ -135,8 +130,6 @@ class AuditCommand(ReportCommand):
     @cached_property
     def cases(self) -> list[a.Case]:
         """The traces with their step labels; with stored scores, those that have a score."""
-        if self.pool:
-            return [a.Case(item=item, good=(None,) * len(item.trace.steps)) for item in self._pool[1]]
         if not (self.traces or self.processbench):
             return self.written_solutions()
         return with_scores(self._read(), self.subjects)
@@ -150,10 +143,6 @@ class AuditCommand(ReportCommand):
             raise RunError(f"without --traces new solutions are written, and {stored[0]} is a file of scores")
         chosen = subset(read_table(self.problems or "", Problem), self.limit, self.seed)
         return a.rationalised_lab_cases(chosen, seed=self.seed)
-
-    @cached_property
-    def _pool(self) -> tuple[list[a.AuditedScorer], list[ProblemTrace]]:
-        return _read_pool(self.pool or "", self.aggregate)
 
     def _read(self) -> list[a.Case]:
         """The traces of ``limit`` random problems, with their labels; without labels every step is unknown.
@@ -185,8 +174,6 @@ class AuditTest(FrozenModel):
 
     def check(self, audit: AuditCommand) -> None:
         """Raise ``ValueError`` if the command lacks an input that the test needs, or has an unused one."""
-        if audit.pool:
-            raise ValueError("'pool' is not used by this test; it is for over-optimisation")
         if not (audit.scorers or audit.verifier):
             raise ValueError("give 'scorers' or 'verifier'")
         files = audit.problems and (audit.traces or audit.in_lab)
@@ -233,29 +220,6 @@ def with_scores(cases: list[a.Case], subjects: list[a.AuditedScorer]) -> list[a.
         missing = len(cases) - len(scored)
         note(f"{missing} traces left out: not in every file of scores, by trace id")
     return scored
-
-
-def _read_pool(path: str, aggregate: str | None) -> tuple[list[a.AuditedScorer], list[ProblemTrace]]:
-    """A pool's scorer, once for each rule unless one is given; outcomes are the file's verdicts."""
-    pools = list(read_candidate_pool(path))
-    dropped = sum(count for pool in pools for count in pool.dropped.values())
-    note_count(dropped, "candidates skipped: not as many steps, cut at blank lines, as scores")
-    items = [
-        ProblemTrace(
-            problem=pool.problem, trace=trace.model_copy(update={"outcome": trace.meta.get("correct")})
-        )
-        for pool in pools
-        for trace in pool.traces
-    ]
-    records = [record for pool in pools for record in pool.scores]
-    name = records[0].scorer if records else "stored"
-    return [
-        a.AuditedScorer(
-            name=f"{name} ({rule})", scorer=evaluation.StoredScores(records), rule=rule, stored=True
-        )
-        for rule in AGGREGATORS
-        if aggregate in (None, rule)
-    ], items
 
 
 def _rules(aggregate: str | None) -> dict[str, Aggregator]:

@@ -76,8 +76,6 @@ class Evaluate(ReportCommand):
     traces: o.Traces | None = None
     labels: Annotated[str | None, o.INPUT] = None
     """File of true labels, or `lab` for the exact checker of the lab."""
-    pool: Annotated[str | None, o.INPUT] = None
-    """For `best-of-n`: file of candidates with stored scores, in place of `--traces`; graded here."""
     interventions: Annotated[str | None, o.INPUT] = None
     """For `monitor`: file `interventions.jsonl` of `audit --test faithfulness` with a hint, in place of
     `--problems` and `--traces`."""

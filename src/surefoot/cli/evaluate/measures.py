@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -33,10 +32,8 @@ from surefoot.evaluation.audits.interventions import FaithfulnessRow
 from surefoot.evaluation.benchmarks import agent_steps, prmbench, processbench, who_and_when
 from surefoot.evaluation.best_of_n import (
     BestOfNCurves,
-    StoredPools,
     best_of_n_section,
     evaluate_best_of_n,
-    grade_stored,
     judged_candidates,
 )
 from surefoot.evaluation.calibration import calibrate_judge, judge_section
@@ -46,7 +43,6 @@ from surefoot.evaluation.report import Section, to_json
 from surefoot.evaluation.splits import SPLIT, judged, parse_rules, ranked
 from surefoot.evaluation.step_layout import StepLayout
 from surefoot.evaluation.step_scores import StoredScores, score_once, scorer_tables
-from surefoot.formats import read_candidate_pool
 from surefoot.io import ReadReport, write_json
 from surefoot.io.sources import files_of, names_files
 from surefoot.io.tables import facts_in, facts_of, open_table
@@ -222,7 +218,8 @@ class BestOfNMeasure(Measure):
     scorers on the same samples, against N and tokens, with pass@N and differences from majority paired by
     problem."""
 
-    takes: ClassVar = ("sources", "traces", "problems", "pool", "grading", "loading")
+    needs: ClassVar = ("sources", "traces")
+    takes: ClassVar = ("problems", "grading", "loading")
     sizes: tuple[Annotated[int, Field(ge=1)], ...] = ()
     """Numbers of samples, such as 1+2+4+8; by default 1, 2, 4 … up to the number that half of the problems
     have."""
@@ -232,38 +229,18 @@ class BestOfNMeasure(Measure):
     """Random subsets for votes, whose accuracy lacks a closed form."""
     bootstrap: int = Field(default=10_000, ge=1, description="Bootstrap draws of problems for the intervals.")
 
-    def check(self, command: Evaluate) -> None:
-        if (command.traces is None) == (command.pool is None):
-            raise ValueError("give either 'traces' or 'pool'")
-        if not command.sources and command.pool is None:
-            raise ValueError("give a scorer as NAME=CHECKPOINT or NAME=FILE, or stored scores with 'pool'")
-
     def run(self, command: Evaluate) -> None:
+        traces = read_table(command.traces or "", Trace)
+        total = len({facts.parent for facts in facts_in(traces)})
         with AnswerChecker(command.grading.equality) as checker, show_progress() as progress:
-            stored = None
-            if command.pool is not None:
-                pools = read_noted(read_candidate_pool, command.pool)
-                stored = grade_stored(
-                    pools,
-                    checker,
-                    command.grading.extract,
-                    progress=lambda done: progress("grade", done, len(pools)),
-                )
-            samples = stored.traces if stored else read_table(command.traces or "-", Trace)
-            read = read_table(command.problems, Problem) if command.problems else None
-            problems = stored.problems if stored else read
-            scores = scorer_tables(None, stored.scores) if stored else {}
-            scores |= _scores(command, problems, samples, progress)
-            total = len({facts.parent for facts in facts_in(samples)})
+            scores = _scores(command, traces, progress)
             candidates = judged_candidates(
-                samples,
+                traces,
                 checker,
                 least=max(self.sizes, default=None),
                 progress=lambda done: progress("compare answers", done, total),
             )
             failures = dict(checker.failures)
-        if stored:
-            candidates = replace(candidates, dropped={**stored.dropped, **candidates.dropped})
         result = evaluate_best_of_n(
             candidates,
             scores,
@@ -273,17 +250,15 @@ class BestOfNMeasure(Measure):
             bootstrap=self.bootstrap,
             seed=command.seed,
         )
-        verdicts = {"stated": stored.verdicts, "differing": stored.differing} if stored else None
-        command.write(best_of_n_section(result), answers_not_compared=failures, verdicts_of_the_file=verdicts)
-        _show_left_out(result, stored)
+        command.write(best_of_n_section(result), answers_not_compared=failures)
+        _show_left_out(result)
 
 
-def _scores(
-    command: Evaluate, problems: Sequence[Problem] | None, traces: Sequence[Trace], progress: Progress
-) -> dict[str, StoredScores]:
+def _scores(command: Evaluate, traces: Sequence[Trace], progress: Progress) -> dict[str, StoredScores]:
     """Scores by scorer; scores of checkpoints are stored and reused."""
     tables: dict[str, StoredScores] = {}
     paths = named(command.sources)
+    problems = read_table(command.problems, Problem) if command.problems else None
     with_traces = {facts.parent for facts in facts_in(traces)}
     command.check_training(paths, (problem for problem in problems or () if problem.id in with_traces))
     for name, path in paths.items():
@@ -300,7 +275,7 @@ def _scores(
     return tables
 
 
-def _show_left_out(result: BestOfNCurves, stored: StoredPools | None) -> None:
+def _show_left_out(result: BestOfNCurves) -> None:
     for reason, count in result.dropped.items():
         note(f"left out: {count} {reason}")
     for quantity, reason in result.unknown.items():
@@ -308,8 +283,6 @@ def _show_left_out(result: BestOfNCurves, stored: StoredPools | None) -> None:
     for name, counts in result.scorers.items():
         if counts.unscored or counts.foreign:
             note(f"{name}: {counts.unscored} candidates unscored, {counts.foreign} scores of other traces")
-    if stored and stored.differing:
-        note(f"{stored.differing} of {stored.verdicts} stated verdicts differ from the grading here")
 
 
 GoodAbove = Annotated[float, Field(ge=0, le=1, description="A value label above this is good.")]
