@@ -53,14 +53,14 @@ def test_samples_of_a_problem_need_not_lie_together(rule, tmp_path):
         out = tmp_path / f"{name}-chosen.jsonl"
         said.append(good("select", tmp_path / f"{name}.jsonl", *words, "--out", out).err)
     assert said[0] == said[1]
-    assert "6 problems, accuracy" in said[0]
+    assert "6 problems, 54 solutions" in " ".join(said[0].split())
     chosen = (tmp_path / "together-chosen.jsonl").read_bytes()
     assert (tmp_path / "apart-chosen.jsonl").read_bytes() == chosen
     rows = list(read_records(tmp_path / "apart-chosen.jsonl", Trace))
     assert [one.problem_id for one in rows] == [f"p{problem}" for problem in range(6)]
 
 
-def test_a_problem_with_one_sample_leaves_the_others_their_sizes_and_the_file_has_its_accuracy(tmp_path):
+def test_the_file_has_its_accuracy_also_with_a_problem_of_one_sample(tmp_path):
     sizes = (9, 1, 9, 9)
     traces = [one for problem, size in enumerate(sizes) for one in samples(problem)[:size]]
     write_records(tmp_path / "traces.jsonl", traces)
@@ -68,9 +68,6 @@ def test_a_problem_with_one_sample_leaves_the_others_their_sizes_and_the_file_ha
     words = ("--scores", tmp_path / "scores.jsonl", "--out", tmp_path / "chosen.jsonl")
     said = good("select", tmp_path / "traces.jsonl", *words).err
     rows = [line.split() for line in said.splitlines()]
-    assert [row[:2] for row in rows if row[:1] and row[0].isdecimal() and "%" in row[2]] == [
-        ["1", "4"], ["2", "3"], ["4", "3"], ["8", "3"],
-    ]  # fmt: skip
     chosen = list(read_records(tmp_path / "chosen.jsonl", Trace))
     right = f"{sum(one.outcome for one in chosen) / 4:.1%}"
     assert f"it solves {right} of the tasks" in said

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 
-import numpy as np
 from pydantic import model_validator
 
-from surefoot import search
 from surefoot.answers import AnswerChecker, group_equal
 from surefoot.cli import options as o
 from surefoot.cli.runs import ScoreFile, read_table
 from surefoot.cli.settings import Command
 from surefoot.cli.terminal import echo_table, note, note_count
 from surefoot.errors import ScoreError
-from surefoot.evaluation.best_of_n import sizes_up_to
 from surefoot.evaluation.run_choice import (
     FREE_RULES,
     FreeRule,
@@ -33,20 +29,19 @@ from surefoot.io.tables import RecordTable
 from surefoot.protocols import Candidate
 from surefoot.records import StepLabel, StepScores, Trace
 from surefoot.scores import TraceRule, is_scored, trace_score
-from surefoot.search import SELECTORS, select_among, selection_curve
+from surefoot.search import SELECTORS, select_among
 from surefoot.search.selection import SelectorName
-from surefoot.stats.bootstrap import bootstrap_mean
 
 _FIRST = 20
 """Problems whose traces show whether a file holds runs of an agent."""
 
 
 class Select(Command):
-    """Choose one trace per problem, and report how often it is correct for each number of samples N.
+    """Choose one trace per problem, and report how often it is correct.
 
-    The chosen traces are written. If some have an outcome, a table on standard error shows the unbiased
-    accuracy for 1, 2, 4 … samples over the problems with so many, and the accuracy of the written choice next
-    to majority, the first and the shortest sample, with 95 % intervals over problems.
+    The chosen traces are written. If some have an outcome, a table on standard error shows the accuracy of
+    the written choice next to majority, the first, the shortest and a random sample, with 95 % intervals over
+    problems; `evaluate --as best-of-n` draws it against the number of samples.
 
     For runs of an agent the table shows what the choice is worth next to the choices that read nothing: the
     shortest run, fewest steps, fewest failures, last call succeeded, and a random run. The choice is called
@@ -103,7 +98,6 @@ class Select(Command):
         chosen: list[str] = []
         tasks: list[TaskRuns] = []
         solutions: list[TaskRuns] = []
-        graded: list[search.Pool] = []
         answered = scored = blank = ungraded = 0
         with AnswerChecker(self.equality) as compare:
             for group in traces.groups():
@@ -124,27 +118,22 @@ class Select(Command):
                     gate = [trace_score(record.scores, among.rule) if record else None for record in first]
                 at = select_among(selector, pool, gate)
                 chosen.append(group[at].id)
-                has_outcome = any(trace.outcome is not None for trace in group)
-                ungraded += sum(trace.outcome is None for trace in group) if has_outcome else 0
-                if has_outcome and (free or any(map(is_agent_run, group))):
+                if all(trace.outcome is None for trace in group):
+                    continue
+                ungraded += sum(trace.outcome is None for trace in group)
+                if free or any(map(is_agent_run, group)):
                     shares_ties = rule == "best_of_n" and gate is None
                     worth = values if shares_ties else [float(number == at) for number in range(len(group))]
                     tasks.append(task_runs(group, {} if name in FREE_RULES else {name: worth}))
-                elif has_outcome:
-                    correct = np.array([trace.outcome is True for trace in group], dtype=bool)
-                    gates = None if gate is None else np.array(gate, dtype=float)
-                    graded.append(
-                        search.Pool(
-                            answers=answers, correct=correct, scores=np.array(values, dtype=float), gate=gates
-                        )
-                    )
+                else:
                     choices = {name: at, "majority": SELECTORS["majority"].select(pool), "first": 0}
                     costs: dict[str, Sequence[float]] = {
                         choice: [float(number != index) for number in range(len(group))]
                         for choice, index in choices.items()
                     }
                     costs["shortest"] = [_length(trace) for trace in group]
-                    solutions.append(TaskRuns(costs=costs, correct=correct.tolist()))
+                    correct = [trace.outcome is True for trace in group]
+                    solutions.append(TaskRuns(costs=costs, correct=correct))
         if scores is not None and not scored:
             raise ScoreError(_no_score(self.scores or "-", scores.first(), traces[0]))
         o.note_failures(compare)
@@ -162,12 +151,11 @@ class Select(Command):
         write_records(out, (trace for name in chosen for trace in traces.find(name)), record=Trace)
         if tasks:
             _choice_table(compare_choices(tasks), name, "tasks", "runs")
-        if graded:
-            _size_table(graded, rule)
+        if solutions:
             free_rules = ("majority", "first", "shortest")
             _choice_table(compare_choices(solutions, free_rules=free_rules), name, "problems", "solutions")
         note_count(ungraded, "traces lack an outcome, unlike others of their problems: they count as wrong")
-        if not tasks and not graded:
+        if not tasks and not solutions:
             note("no trace has an outcome: no accuracy to report")
 
 
@@ -205,20 +193,3 @@ def _choice_table(result: RunChoices, name: str, tasks: str, runs: str) -> None:
     title = f"{result.tasks} {tasks}, {result.runs} {runs}: share of {tasks} solved, differences in points"
     headers = ("choice", "solved", "minus random", f"minus {result.best_free}")
     echo_table(title, headers, rows, err=True)
-
-
-def _size_table(graded: Sequence[search.Pool], rule: str) -> None:
-    """Accuracy against N, over the problems with N solutions; one of unknown outcome counts as wrong."""
-    methods: list[search.Method] = ["pass", "majority", cast("search.Method", rule)]
-    rows = []
-    for size in sizes_up_to(max(len(pool.correct) for pool in graded)):
-        pools = [pool for pool in graded if len(pool.correct) >= size]
-        plain, cells = [replace(pool, gate=None) for pool in pools], [str(size), str(len(pools))]
-        for method, among in zip(methods, (plain, plain, pools), strict=True):
-            curve = selection_curve(among, method, [size], rng=np.random.default_rng(0))
-            cells.append(f"{bootstrap_mean(curve[:, 0], rng=np.random.default_rng(0)):.1%}")
-        rows.append(cells)
-    gated = any(pool.gate is not None for pool in graded)
-    name = f"{rule}, among the best" if gated else rule
-    title = f"{len(graded)} problems, accuracy of a choice among N solutions with 95 % interval"
-    echo_table(title, ("N", "problems", "pass@N", "majority", name), rows, err=True)
