@@ -1,4 +1,4 @@
-"""``surefoot imitate`` and ``surefoot expert-iteration``: from files to policies that other commands load."""
+"""``surefoot imitate``, of an expert's traces and of own solutions: from files to policies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import good, refused, run
+from command_line import good, refused
 
 from surefoot.io import read_records, write_records
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
@@ -101,7 +101,7 @@ def test_a_policy_learns_from_its_own_good_solutions(tmp_path) -> None:
     write_records(tmp_path / "p.jsonl", problems)
     out = tmp_path / "run"
     words = (
-        "expert-iteration",
+        "imitate",
         tmp_path / "p.jsonl",
         "--policy",
         "lab",
@@ -126,8 +126,10 @@ def test_a_policy_learns_from_its_own_good_solutions(tmp_path) -> None:
 
 def test_commands_that_make_no_sense_are_refused(files, tmp_path) -> None:
     base = (files / "p.jsonl", "--policy", "lab", "--out", tmp_path / "x")
-    assert "--traces is required" in run("imitate", *base).err
-    assert "give one of them" in refused("expert-iteration", *base, "--prm", "x", "--verifier", "lab")
-    assert "raise the temperature" in refused("expert-iteration", *base, "--temperature", 0)
+    assert "give one of them" in refused("imitate", *base, "--prm", "x", "--verifier", "lab")
+    assert "raise the temperature" in refused("imitate", *base, "--temperature", 0)
     held = ("--held-out", files / "p.jsonl", "--traces", files / "t.jsonl")
+    assert "--labels are of an expert's --traces" in refused("imitate", *base, "--labels", files / "l.jsonl")
+    for own in (("--prm", "x"), ("--verifier", "lab"), ("--round-problems", 4), ("--samples", 3)):
+        assert f"{own[0]} is for the policy's own solutions" in refused("imitate", *base, *held[2:], *own)
     assert "both held out and trained on" in refused("imitate", *base, *held)

@@ -146,7 +146,7 @@ sample e --specification e --policy lab
 imitate e --traces e --labels e --specification e --policy lab --out out
 rl e --specification e --policy lab --out out
 imitate e --traces e --policy lab --out out
-expert-iteration e --policy lab --out out
+imitate e --policy lab --out out
 score e --problems e -m lab
 execute e --problems e
 select e --scores e

@@ -84,12 +84,10 @@ def test_two_processes_of_torchrun_share_the_gradient_and_one_writes(training, t
         assert (tensor - weights[name]).abs().max() < 5e-4, name
 
 
-@pytest.mark.parametrize("command", ["imitate", "expert-iteration"])
-def test_what_one_process_does_refuses_others(command, monkeypatch, tmp_path):
+def test_what_one_process_does_refuses_others(monkeypatch, tmp_path):
     monkeypatch.setenv("WORLD_SIZE", "2")
     problems = tmp_path / "p.jsonl"
     problems.write_text('{"text": "1 + 1", "answer": "2"}\n')
-    traces = ["--traces", problems] if command == "imitate" else []
-    said = refused(command, problems, "--policy=lab", "--out", tmp_path / "out", *traces)
-    assert f"{command} works in one process, and 2 were started: run it without torchrun" in said
+    said = refused("imitate", problems, "--policy=lab", "--out", tmp_path / "out")
+    assert "imitate works in one process, and 2 were started: run it without torchrun" in said
     assert not (tmp_path / "out").exists()

@@ -13,7 +13,7 @@ from surefoot.io import Run
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems, parse_problem, worked_solution
 from surefoot.models.lora import Lora
 from surefoot.records import Problem, Trace
-from surefoot.rl.config import CloningConfig, RoundsConfig
+from surefoot.rl.config import RoundsConfig
 from surefoot.rl.rollouts import Task
 from surefoot.rl.rounds import RoundRow, clone
 from surefoot.segment import Line, segment_trace
@@ -21,7 +21,7 @@ from surefoot.training.config import SFTConfig
 from surefoot.training.sft import Demonstration, demonstrate
 
 PROBLEMS = generate_problems(12, seed=5, difficulty=Difficulty(min_operations=2, max_operations=4))
-CONFIG = CloningConfig(
+CONFIG = RoundsConfig(
     max_tokens=24, training=SFTConfig(epochs=1, batch_size=2, learning_rate=1e-2, checkpoint_every=1)
 )
 

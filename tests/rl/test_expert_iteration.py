@@ -19,7 +19,7 @@ from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.models.kinds.derived import LabelScorer
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace
-from surefoot.rl.config import ExpertIterationConfig
+from surefoot.rl.config import RoundsConfig
 from surefoot.rl.rollouts import Task
 from surefoot.rl.rounds import ProblemData, RoundRow, iterate, select_solutions
 from surefoot.segment import Line, segment_trace
@@ -100,7 +100,7 @@ def test_what_is_kept_passes_and_with_what_is_dropped_makes_all(drawn, most, thr
 # Runs
 
 
-CONFIG = ExpertIterationConfig(
+CONFIG = RoundsConfig(
     rounds=2,
     samples=6,
     keep_solutions=2,
@@ -111,7 +111,7 @@ CONFIG = ExpertIterationConfig(
 
 def run(
     out: Path,
-    config: ExpertIterationConfig = CONFIG,
+    config: RoundsConfig = CONFIG,
     progress=lambda *_: None,
     *,
     problems=PROBLEMS,
@@ -119,7 +119,7 @@ def run(
 ) -> list[RoundRow]:
     with (
         AnswerChecker("exact") as checker,
-        Run.open(out, command="expert-iteration", config=config.model_dump(mode="json")) as opened,
+        Run.open(out, command="imitate", config=config.model_dump(mode="json")) as opened,
     ):
         task = Task(
             problems=problems,
@@ -211,8 +211,8 @@ def test_what_cannot_be_run_is_refused(tmp_path) -> None:
         run(tmp_path / "b", CONFIG.model_copy(update={"threshold": 0.5}))
     with pytest.raises(TrainingError, match="2 problems have no 'answer', first q"):
         run(tmp_path / "c", problems=[Problem(id="q", text="x"), Problem(text="y"), *PROBLEMS])
-    with pytest.raises(ValueError, match="raise the temperature"):
-        ExpertIterationConfig(temperature=0)
+    with pytest.raises(TrainingError, match="raise the temperature"):
+        run(tmp_path / "d", CONFIG.model_copy(update={"temperature": 0.0, "samples": 2}))
 
 
 def test_a_round_without_a_good_solution_says_why(tmp_path) -> None:

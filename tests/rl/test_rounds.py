@@ -11,7 +11,7 @@ from surefoot.io.runs import Journal
 from surefoot.lab.checkpoints import POLICY
 from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.records import Problem, Trace
-from surefoot.rl.config import ExpertIterationConfig
+from surefoot.rl.config import RoundsConfig
 from surefoot.rl.log import EvaluationRow
 from surefoot.rl.rollouts import Task
 from surefoot.rl.rounds import ProblemData, RoundRow, Rounds, best_round
@@ -22,7 +22,7 @@ from surefoot.training.sft import demonstrate
 
 EASY = Difficulty(min_operations=4, max_operations=4)
 PROBLEMS = generate_problems(16, seed=3, difficulty=EASY)
-CONFIG = ExpertIterationConfig(
+CONFIG = RoundsConfig(
     rounds=3,
     samples=1,
     temperature=0.0,

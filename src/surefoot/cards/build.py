@@ -409,7 +409,7 @@ def _label_sentences(
 
 _TRUNKS: Final = {"lab": portable(TRUNK)}
 """Names of base models that mean something else for a policy."""
-_SAMPLES: Final = ("sample", "rl", "imitate", "expert-iteration")
+_SAMPLES: Final = ("sample", "rl", "imitate")
 """Commands that sample from a policy."""
 
 

@@ -25,11 +25,10 @@ train implicit | train:TrainImplicit | An implicit PRM: log-ratios of two langua
 train verifier | train:TrainVerifier | A generative verifier: a critique, then yes or no.
 train probe | train:TrainProbe | A linear probe on a policy's hidden states.
 rl | rl:RL | Train a policy with step rewards, outcome rewards, or both.
-imitate | imitate:Imitate | Train a policy on an expert's steps: behaviour cloning.
-expert-iteration | imitate:ExpertIteration | Train a policy on the correct solutions that it samples.
+imitate | imitate:Imitate | Train a policy on an expert's steps, or on its own correct solutions.
 score | score:Score | Score one solution or a file of traces with a reward model.
 execute | execute:Execute | Run programs on their visible tests.
-select | select:Select | Choose one trace per problem and report accuracy against N.
+select | select:Select | Choose one trace per problem and report its accuracy.
 reward | reward:Reward | Turn step labels and scores of agent runs into a reward for every turn.
 search | search:RunSearch | Search with a reward model: beam, DVTS, REBASE, particles, MCTS …
 search-tree | search:Draw | Print the tree of one problem.

@@ -1,12 +1,12 @@
-"""``surefoot imitate`` and ``surefoot expert-iteration``: policies fine-tuned on solutions."""
+"""``surefoot imitate``: policies fine-tuned on solutions."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -24,14 +24,14 @@ from surefoot.labelling.specification import rejection
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, Trace
 from surefoot.rl.channels import RewardChannels
-from surefoot.rl.config import CloningConfig, ExpertIterationConfig
+from surefoot.rl.config import RoundsConfig
 from surefoot.segment import visible_part
 from surefoot.work import show_progress
 
 if TYPE_CHECKING:
-    from surefoot.rl.rounds import Progress, RoundRow
+    from surefoot.rl.rounds import RoundRow
 
-ROUNDS = OptionGroup(
+_ROUNDS = OptionGroup(
     title="Training",
     names={
         "problems": "--round-problems",
@@ -39,19 +39,56 @@ ROUNDS = OptionGroup(
         "training.lora.targets": "--lora-target",
     },
     # the run's seed counts
-    omit=("training.seed", "batch_size", *(f"training.{name}" for name in DETAILS)),
+    omit=("threshold", "training.seed", "batch_size", *(f"training.{name}" for name in DETAILS)),
     transient=("batch_size",),
 )
+_OWN = ("rounds", "problems", "samples", "start", "keep_solutions")
+"""Settings of the policy's own solutions."""
 
 
-class RoundsCommand(TaskCommand):
-    """What both commands have: the run and its report."""
+class Imitate(TaskCommand):
+    """Train a policy on good steps: on an expert's, or on its own.
+
+    With `--traces` it takes the expert's steps (behaviour cloning); `--labels` leaves the good ones. With
+    `--specification`, too, it learns the traces of which every step is right or neutral and a right one cites
+    a clause (deliberative alignment, arXiv 2412.16339): completions of `sample --specification`, labelled by
+    `judge` with it.
+
+    Without `--traces` it learns in rounds (expert iteration, STaR, ReST-EM): it writes solutions and learns
+    from different ones with the correct answer. By the answer alone, it also learns lucky answers after a
+    wrong step; `--prm` or `--verifier` keep out solutions with a bad step. If the command is stopped, the
+    same command resumes.
+
+    Example: `surefoot imitate p.jsonl --traces solutions.jsonl --policy lab --out cloned`
+
+    Example: `surefoot imitate p.jsonl --policy lab --prm prm --threshold 0.5 --held-out test.jsonl --gold lab
+    --out iterated`
+    """
 
     out: o.OutDirectory
     """Run directory; it holds `policy` (the best round) and `round-N`."""
+    traces: o.Traces | None = Field(default=None, description="File of the expert's traces with steps.")
+    labels: Annotated[str | None, o.INPUT] = None
+    """File of step labels: only good steps are cloned."""
+    threshold: float = Field(default=0.5, ge=0, le=1)
+    """A labelled step with a higher value is good; a step of an own solution with at least this score."""
+    judge: o.JudgeSettings = o.JudgeSettings()
+    rounds: Annotated[RoundsConfig, _ROUNDS] = RoundsConfig()
 
-    def train(self, judge: o.JudgeSettings, work: Callable[[Run, rl.Task, Progress], list[RoundRow]]) -> None:
-        """Run ``work`` in the run directory, and report its rounds."""
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.specification and self.traces and not self.labels:
+            raise ValueError("'specification' needs 'labels' that say whether the cited clauses apply")
+        if self.labels and not self.traces:
+            raise ValueError("'labels' are of an expert's 'traces'; give both")
+        changed = {name for name in _OWN if getattr(self.rounds, name) != getattr(RoundsConfig(), name)}
+        judged = [name for name in ("names", "verifier") if getattr(self.judge, name)]
+        for name in (*judged, *sorted(changed)) if self.traces else ():
+            option = "round_problems" if name == "problems" else name
+            raise ValueError(f"'{option}' is for the policy's own solutions; leave it out, or 'traces'")
+        return self
+
+    def run(self) -> None:
         if (count := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
             raise RunError(
                 f"{self.path()} works in one process, and {count} were started: run it without torchrun or "
@@ -60,58 +97,26 @@ class RoundsCommand(TaskCommand):
         problems = read_table(self.problems, Problem)
         held_out = read_table(self.held_out, Problem) if self.held_out else ()
         with (
-            self.open_task(problems, held_out, judge, self.loading) as task,
+            self.open_task(problems, held_out, self.judge, self.loading) as task,
             Run.open(self.out, command=self.path(), config=self.resolved(), inputs=input_files(self)) as run,
             show_progress() as progress,
         ):
-            rows = work(run, task, progress)
+            about = run, o.lab_policy(self.policy), task
+            if self.traces:
+                cloned, labelled = self._demonstrations(self.traces, problems), self.labels is not None
+                rows = rl.clone(
+                    *about, self.rounds, progress, cloned, labelled=labelled, loading=self.loading
+                )
+            else:
+                threshold = self.threshold if task.scorer else None
+                config = self.rounds.model_copy(update={"threshold": threshold})
+                rows = rl.iterate(*about, config, progress, loading=self.loading)
             report_rounds(self.out, rows)
             note(str(RewardChannels.model_validate(run.result("channels"))))
 
-
-class Imitate(RoundsCommand):
-    """Train a policy to take an expert's steps: behaviour cloning of traces.
-
-    With `--labels` it learns the good steps alone. With `--specification`, too, it learns the traces of which
-    every step is right or neutral and a right one cites a clause (deliberative alignment, arXiv 2412.16339):
-    completions of `sample --specification`, labelled by `judge` with it. If the command is stopped,
-    the same command resumes.
-
-    Example: `surefoot imitate p.jsonl --traces solutions.jsonl --policy lab --out cloned`
-    """
-
-    traces: o.Traces = Field(description="File of the expert's traces with steps.")
-    labels: Annotated[str | None, o.INPUT] = None
-    """File of step labels: only good steps are cloned."""
-    threshold: float = Field(default=0.5, ge=0, le=1)
-    """A step with a higher value than this is good."""
-    sandbox: o.SandboxName = "bubblewrap"
-    cloning: Annotated[CloningConfig, ROUNDS] = CloningConfig()
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.specification and not self.labels:
-            raise ValueError("'specification' needs 'labels' that say whether the cited clauses apply")
-        return self
-
-    def run(self) -> None:
-        def work(run: Run, task: rl.Task, progress: Progress) -> list[RoundRow]:
-            return rl.clone(
-                run,
-                o.lab_policy(self.policy),
-                task,
-                self.cloning,
-                progress,
-                self._demonstrations(task.problems),
-                labelled=self.labels is not None,
-                loading=self.loading,
-            )
-
-        self.train(o.JudgeSettings(sandbox=self.sandbox), work)
-
-    def _demonstrations(self, problems: Sequence[Problem]) -> list[training.Demonstration]:
+    def _demonstrations(self, path: str, problems: Sequence[Problem]) -> list[training.Demonstration]:
         """What is cloned of the files; the rest is counted on standard error."""
-        traces = read_table(self.traces, Trace)
+        traces = read_table(path, Trace)
         if self.labels:
             items = labelled(problems, traces, self.labels)
             if self.specification:
@@ -148,42 +153,6 @@ def _passing(items: Iterable[LabelledTrace]) -> list[LabelledTrace]:
         raise RunError(f"none of the {reasons.total()} completions passes, so there is nothing to learn")
     note(f"{len(passed)} of {len(passed) + reasons.total()} completions pass")
     return passed
-
-
-class ExpertIteration(RoundsCommand):
-    """Train a policy on its good solutions, in rounds (expert iteration, STaR, ReST-EM).
-
-    In each round the policy writes solutions and learns from different ones with the correct answer. By the
-    answer alone, it also learns lucky answers after a wrong step; `--prm` or `--verifier` keep out solutions
-    with a bad step. Problems need an answer. If the command is stopped, the same command resumes.
-
-    Example: `surefoot expert-iteration p.jsonl --policy lab --prm prm --threshold 0.5
-    --held-out test.jsonl --gold lab --out iterated`
-    """
-
-    judge: o.JudgeSettings = o.JudgeSettings()
-    rounds: Annotated[ExpertIterationConfig, ROUNDS] = ExpertIterationConfig()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_threshold(cls, settings: Any) -> Any:
-        """A judge without a threshold has 0.5; without a judge there is nothing to compare."""
-        judge = settings.get("judge") or {}
-        rounds = settings.get("rounds") or {}
-        if isinstance(judge, dict) and isinstance(rounds, dict):
-            judged = bool(judge.get("names") or judge.get("verifier"))
-            return {
-                **settings,
-                "rounds": {**rounds, "threshold": rounds.get("threshold", 0.5) if judged else None},
-            }
-        return settings
-
-    def run(self) -> None:
-        def work(run: Run, task: rl.Task, progress: Progress) -> list[RoundRow]:
-            start = o.lab_policy(self.policy)
-            return rl.iterate(run, start, task, self.rounds, progress, loading=self.loading)
-
-        self.train(self.judge, work)
 
 
 def report_rounds(out: Path, rows: Sequence[RoundRow]) -> None:

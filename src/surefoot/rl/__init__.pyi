@@ -8,12 +8,11 @@ from .advantage import Reinforce as Reinforce
 from .advantage import group_advantages as group_advantages
 from .config import KL as KL
 from .config import PRESETS as PRESETS
-from .config import CloningConfig as CloningConfig
 from .config import CriticConfig as CriticConfig
-from .config import ExpertIterationConfig as ExpertIterationConfig
 from .config import Objective as Objective
 from .config import OnlinePRMConfig as OnlinePRMConfig
 from .config import RLConfig as RLConfig
+from .config import RoundsConfig as RoundsConfig
 from .credit import AnchorState as AnchorState
 from .credit import ClipDelta as ClipDelta
 from .credit import Credit as Credit

@@ -344,8 +344,9 @@ def _merged(method: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
-class CloningConfig(FrozenModel):
-    """Settings of behaviour cloning. The defaults suit the lab's policy."""
+class RoundsConfig(FrozenModel):
+    """Settings of cloning and of expert iteration. The defaults suit the lab's policy, and are ReST-EM's: in
+    each round from the first policy on the newest data."""
 
     temperature: float = Field(default=1.0, ge=0, description="Sampling temperature of the policy.")
     max_tokens: int = Field(default=96, ge=1, description="Maximum tokens of a solution.")
@@ -361,44 +362,19 @@ class CloningConfig(FrozenModel):
     )
     batch_size: int = Field(default=256, ge=1, description="Samples decoded together in this process.")
     seed: int = Field(default=0, description="Seed of problems, samples and fine-tuning.")
-
-    @property
-    def sampling(self) -> Sampling:
-        """How the policy is sampled."""
-        return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
-
-
-class RoundsConfig(CloningConfig):
-    """Settings of rounds of sampling and fine-tuning."""
-
     rounds: int = Field(default=3, ge=1, description="Rounds of sampling and fine-tuning.")
     problems: int | None = Field(
         default=None, ge=1, description="Problems per round, taken in turn; by default all in every round."
     )
-    samples: int = Field(default=1, ge=1, description="Solutions per problem and round.")
-    start: Literal["first", "last"] = Field(
-        default="first",
-        description="Fine-tune in each round from the policy that the run started with (first), or from the "
-        "policy of the round before (last).",
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.start == "last" and self.training.lora:
-            raise ValueError(
-                "'start' is last, which would stack an adapter on an adapter: set it to first, or leave out "
-                "'training.lora'"
-            )
-        return self
-
-
-class ExpertIterationConfig(RoundsConfig):
-    """Settings of expert iteration. The defaults are ReST-EM's: from the first policy on the newest data."""
-
     samples: int = Field(
         default=8,
         ge=1,
         description="Solutions per problem and round; ReST-EM samples 32 (MATH) and 64 (APPS).",
+    )
+    start: Literal["first", "last"] = Field(
+        default="first",
+        description="Fine-tune in each round from the policy that the run started with (first), or from the "
+        "policy of the round before (last).",
     )
     keep_solutions: int = Field(
         default=4,
@@ -414,11 +390,16 @@ class ExpertIterationConfig(RoundsConfig):
         description="Minimum score of every step of a solution; by default the answer alone decides.",
     )
 
+    @property
+    def sampling(self) -> Sampling:
+        """How the policy is sampled."""
+        return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
+
     @model_validator(mode="after")
-    def _check_temperature(self) -> Self:
-        if self.temperature == 0 and self.samples > 1:
+    def _check(self) -> Self:
+        if self.start == "last" and self.training.lora:
             raise ValueError(
-                "'samples' is more than 1 at 'temperature' 0, where all samples are equal: raise the "
-                "temperature"
+                "'start' is last, which would stack an adapter on an adapter: set it to first, or leave out "
+                "'training.lora'"
             )
         return self

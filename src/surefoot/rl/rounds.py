@@ -28,7 +28,7 @@ from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import RUN_CHANNELS, Policy, ProblemTrace, TraceChannel
 from surefoot.records import Problem, Record, StepScores, Trace, Usage
 from surefoot.rl.channels import RewardChannels, require_no_leak, reward_channels, trace_canaries
-from surefoot.rl.config import CloningConfig, ExpertIterationConfig, RoundsConfig
+from surefoot.rl.config import RoundsConfig
 from surefoot.rl.credit import Need
 from surefoot.rl.log import EvaluationRow, scalars
 from surefoot.rl.rollouts import Task, audit_policy
@@ -302,7 +302,7 @@ def clone(
     run: Run,
     policy: str | Path,
     task: Task,
-    config: CloningConfig,
+    config: RoundsConfig,
     progress: Progress,
     demonstrations: Sequence[Demonstration],
     *,
@@ -315,7 +315,7 @@ def clone(
     """
     if not demonstrations:
         raise TrainingError("nothing to imitate: the traces hold no step to learn")
-    once = RoundsConfig(**dict(config), rounds=1)
+    once = config.model_copy(update={"rounds": 1})
     judges: dict[str, Collection[TraceChannel]] = {"labels": RUN_CHANNELS} if labelled else {}
     return Rounds(
         run, policy, task, once, None, progress, demonstrations, loading=loading, judges=judges
@@ -326,7 +326,7 @@ def iterate(
     run: Run,
     policy: str | Path,
     task: Task,
-    config: ExpertIterationConfig,
+    config: RoundsConfig,
     progress: Progress,
     *,
     loading: Loading = LOADING,
@@ -337,8 +337,12 @@ def iterate(
     al., arXiv 2312.06585), and the reinforcement learning of Uesato et al. (arXiv 2211.14275).
 
     Raises ``TrainingError`` for a threshold without a ``scorer`` in the task or the other way round, for
-    problems without an answer, and for a round in which no solution is kept.
+    problems without an answer, several samples at temperature 0, and a round in which no solution is kept.
     """
+    if config.temperature == 0 and config.samples > 1:
+        raise TrainingError(
+            "'samples' is more than 1 at 'temperature' 0, where all samples are equal: raise the temperature"
+        )
     if (task.scorer is None) != (config.threshold is None):
         raise TrainingError("'threshold' and a scorer of steps go together: one needs the other")
     if unanswered := [problem.id for problem in task.problems if problem.answer is None]:
@@ -386,7 +390,7 @@ def select_solutions(
 
 
 async def _collect(
-    task: Task, config: ExpertIterationConfig, policy: Policy, problems: Sequence[Problem], seed: int
+    task: Task, config: RoundsConfig, policy: Policy, problems: Sequence[Problem], seed: int
 ) -> list[ProblemData]:
     """A policy's own good solutions (a :data:`surefoot.rl.rounds.Collector`)."""
     groups = await task.sample(policy, problems, n=config.samples, seed=seed, sampling=config.sampling)
