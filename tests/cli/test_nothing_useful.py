@@ -159,7 +159,6 @@ search e particle --policy lab --verifier equations
 search e mcts --policy lab --verifier equations
 search e resample --policy lab --verifier equations
 search e revise --policy lab --verifier equations
-search-tree e
 evaluate --as labels e --traces e --out out
 evaluate --as processbench e --data e --out out
 evaluate --as prmbench e --data e --out out
@@ -192,7 +191,6 @@ guard fit e --problems e --scores e
 export e --traces e --labels e --out o.jsonl
 serve sessions --database nowhere.db --out out
 doctor http://127.0.0.1:9/v1
-serve-config nowhere
 """
 """A command line for each command that reads something; ``e`` is a file without lines."""
 

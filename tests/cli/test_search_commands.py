@@ -27,7 +27,7 @@ from surefoot.protocols import SampleRequest, Sampling
 from surefoot.records import Problem
 from surefoot.search import SEARCHES, BeamSearch, Rebase, SearchResult, search_of
 from surefoot.search.caches import remembering_policy, remembering_scorer
-from surefoot.search.saved_tree import SavedTree
+from surefoot.search.saved_tree import SavedTree, draw_text
 from surefoot.search.trust import STEPS, HeldOutStep
 
 SHORT = ("--max-tokens=12", "--step-tokens=6", "--max-steps=2", "--extract=last_number", "--equality=exact")
@@ -341,16 +341,11 @@ def test_trees_are_drawn(search, tmp_path):
     trees = tmp_path / "t.jsonl"
     good(*search("beam:width=2,expand=2", "--out", tmp_path / "r.jsonl", "--trees", trees))
     saved = list(read_records(trees, SavedTree))
-    first = good("search-tree", trees)
-    assert first.out.startswith(saved[0].problem)
-    assert "the first of 12 trees" in first.err
-    third = good("search-tree", trees, "--problem", saved[2].problem_id)
-    assert third.out.startswith(saved[2].problem)
-    assert third.err == ""
-    piped = good("search-tree", "-", stdin=trees.read_text("utf-8"))
-    assert piped.out == first.out
-    assert "lacks that tree; it has 12" in refused("search-tree", trees, "--problem", "nobody")
-    assert "none of its 12 lines is usable" in refused("search-tree", tmp_path / "r.jsonl")
+    drawn = good("inspect", trees).out
+    assert drawn == "".join(f"{draw_text(tree)}\n" for tree in saved[:3])
+    both = good("inspect", trees, search("majority")[1]).out
+    assert both.startswith(drawn)
+    assert "12  problems" in both
 
 
 def test_words_make_a_search():

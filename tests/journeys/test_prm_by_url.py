@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,9 @@ from published_checkpoints import SPECIAL, save_qwen_prm
 from scoring_server import ScoringEngine, address, served
 from vllm_server import VLLM, WIDE, running
 
+from surefoot import load_prm
 from surefoot.io import read_records
+from surefoot.models.remote.opening import check_server, find_tokenizer, server_command
 from surefoot.records import StepScores, Trace
 from surefoot.search.method import SearchResult
 
@@ -52,11 +53,12 @@ def test_a_prm_behind_vllm(folder):
     with serve(write) as policy:
         policy.models = [{"id": "writer"}]
         good(*sampled(policy.url), "--segment", "blank-line", "--out", "traces.jsonl")
-    command = shlex.split(good("serve-config", QWEN).out)
+    model = find_tokenizer(QWEN)
+    command = server_command(model, QWEN)
     assert command[:3] == ["vllm", "serve", QWEN]
     files = ("--problems", "problems.jsonl", "traces.jsonl", "--out")
     with running(folder / QWEN, *command[5:]) as url:
-        assert "equal to the weights in this process" in good("serve-config", QWEN, "--check", url).out
+        check_server(url, model, reference=load_prm(QWEN))
         good("score", "-m", url, *files, "served.jsonl")
     good("score", "-m", QWEN, *files, "here.jsonl")
     pairs = zip(read_records("served.jsonl", StepScores), read_records("here.jsonl", StepScores), strict=True)

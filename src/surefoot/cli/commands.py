@@ -31,7 +31,6 @@ execute | execute:Execute | Run programs on their visible tests.
 select | select:Select | Choose one trace per problem and report its accuracy.
 reward | reward:Reward | Turn step labels and scores of agent runs into a reward for every turn.
 search | search:RunSearch | Search with a reward model: beam, DVTS, REBASE, particles, MCTS …
-search-tree | search:Draw | Print the tree of one problem.
 evaluate | evaluate.command:Evaluate | Measure labels, scorers, judges and monitors.
 audit | audit.command:Audit | Test scorers, or a policy's reasoning, for known failures.
 lineage | cards:Lineage | Trace a checkpoint or file back to its sources and their licences.
@@ -55,7 +54,6 @@ serve users add | serve:AddUser | Create an account.
 serve prune | serve:Prune | Delete old answers.
 serve sessions | serve:Sessions | Export recorded sessions as traces and scores.
 doctor | servers:Doctor | Show what an OpenAI-compatible server can do.
-serve-config | servers:ServeConfig | Print the vLLM or SGLang command for a reward model.
 """
 
 _ROWS = {path: (name, text) for path, name, text in (row.split(" | ") for row in _TABLE.strip().split("\n"))}

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from textwrap import fill
 from typing import Annotated
@@ -35,12 +36,15 @@ from surefoot.io.sources import files_of
 from surefoot.labelling.verifiers.tool_calls import TOOL_RULES
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
+from surefoot.search.saved_tree import SavedTree, draw_text
 from surefoot.segment import cut_trace
 
 _SHOW_S = 5.0
 """Seconds between two lines of progress."""
 _OFFERED = 10
 """Sessions that are listed without arguments."""
+_TREES = 3
+"""Trees that are drawn; :func:`surefoot.search.draw_text` draws others."""
 _ARGUMENTS = 200
 """Characters of a tool's arguments in the terminal; the page has all."""
 
@@ -53,7 +57,8 @@ class Inspect(Command):
     nowhere, failures that an answer ignores, claims that no call supports, equations that do not hold, and
     empty or truncated answers. A finding is a verdict on its step, unless on some corpus with ten cases or
     more the check was right in less than 70 %: then it is advice. The ten most suspicious steps are shown
-    with evidence; a run on which no check speaks is unchecked. See docs/results/agents.md.
+    with evidence; a run on which no check speaks is unchecked. See docs/results/agents.md. Of a file that
+    `search --trees` wrote, the first trees are drawn.
 
     Example: `surefoot inspect results.json`
 
@@ -80,6 +85,12 @@ class Inspect(Command):
             _offer_sessions()
             return
         names = {file: self.reader or formats.detect_format(file, self.columns) for file in self.files}
+        for file in [file for file, name in names.items() if name == formats.RECORDS and _holds_trees(file)]:
+            for tree in islice(read_records(file, SavedTree), _TREES):
+                echo(draw_text(tree))
+            del names[file]
+        if not names:
+            return
         if not self.as_json:
             for file, name in names.items():
                 echo(f"{file} is read as {name}")
@@ -183,10 +194,15 @@ def _read(names: Mapping[str, str], context: formats.ImportContext, grader: Grad
             yield replace(item, trace=trace)
 
 
+def _holds_trees(file: str) -> bool:
+    return all(_record_class(path) is SavedTree for path in files_of(file))
+
+
 def _record_class(file: Path) -> type[Record]:
     """The class of a file's records, from its first row."""
     row = next((row for _, row in raw_rows(file) if isinstance(row, dict)), {})
-    fields: dict[str, type[Record]] = {"scores": StepScores, "step": StepLabel, "problem_id": Trace}
+    fields: dict[str, type[Record]] = {"scores": StepScores, "step": StepLabel, "nodes": SavedTree}
+    fields["problem_id"] = Trace
     return next((kind for name, kind in fields.items() if name in row), Problem)
 
 

@@ -1,10 +1,9 @@
-"""``surefoot search``: one method on a file of problems; trees as text."""
+"""``surefoot search``: one method on a file of problems."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -336,30 +335,3 @@ def _share(outcomes: list[float]) -> str:
     if not outcomes:
         return "no reference answers"
     return format(bootstrap_mean(outcomes, rng=np.random.default_rng(0)), ".1%")
-
-
-class Draw(Command):
-    """Print the tree of one problem as text, with the values of its steps and the chosen solution.
-
-    Example: `surefoot search-tree trees.jsonl --problem p17`
-    """
-
-    trees: Annotated[str, Flag(argument=True)]
-    """File of trees, as `--trees` writes them; `-` is standard input."""
-    problem: str | None = Field(default=None, description="Problem id; default: the first of the file.")
-    width: int = Field(default=110, ge=40, description="Columns of the text.")
-
-    def run(self) -> None:
-        """Print the tree. Raises ``RecordError`` if the file lacks the problem."""
-        trees = read_table(self.trees, s.SavedTree)
-        tree = next((tree for tree in trees if self.problem in (None, tree.problem_id)), None)
-        if tree is None:
-            examples = ", ".join(tree.problem_id for tree in trees[:5])
-            raise RecordError(
-                f"--problem {self.problem}: {self.trees} lacks that tree; it has {len(trees)}, such as "
-                f"{examples}"
-            )
-        if self.problem is None and len(trees) > 1:
-            note(f"the first of {len(trees)} trees; --problem names another")
-        sys.stdout.buffer.write(s.draw_text(tree, width=self.width).encode("utf-8"))
-        sys.stdout.flush()

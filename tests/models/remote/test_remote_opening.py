@@ -120,7 +120,7 @@ def test_a_server_without_step_scores_says_what_it_was_asked(shepherd):
         said = str(caught.value)
     for path in ("/pooling (STEP)", "/pooling", "/generative_scoring"):
         assert f"{path}: status 404" in said
-    assert f"'surefoot serve-config {shepherd}' shows how to start it" in said
+    assert "docs/how-to/other-reward-models.md shows how to start it" in said
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ SAVE = {"Qwen2.5-Math-PRM-7B": save_qwen_prm, "math-shepherd-mistral-7b-prm": sa
 
 
 def options(checkpoint: Path) -> list[str]:
-    """What ``surefoot serve-config`` prints, after the model and its port."""
+    """The options that start vLLM, after the model and its port."""
     return server_command(find_tokenizer(str(checkpoint)), str(checkpoint))[5:]
 
 

@@ -98,7 +98,7 @@ def open_server(
     raise CheckpointError(
         f"{address.root} does not give step scores of family {model.family.CARD.family!r}: "
         f"{'; '.join(failures)}; "
-        f"'surefoot serve-config {served.root or served.id}' shows how to start it"
+        "docs/how-to/other-reward-models.md shows how to start it"
     )
 
 
