@@ -134,7 +134,6 @@ label e verify:rules=equations --problems e
 label e expert --problems e --traces e
 label e consensus --problems e --labels a=e --labels b=e
 label e advantage --problems e --labels e
-label e progress --problems e --labels e
 label e critiques --problems e --policy lab
 train prm e --problems e --labels e --base lab --out out
 train orm e --problems e --base lab --out out

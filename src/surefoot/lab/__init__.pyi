@@ -7,8 +7,6 @@ from .notes import note_problems as note_problems
 from .notes import planted_mistakes as planted_mistakes
 from .notes import read_solution as read_solution
 from .notes import with_note as with_note
-from .probe import ProbeResult as ProbeResult
-from .probe import content_probe as content_probe
 from .solver import NoisySolver as NoisySolver
 from .world import Difficulty as Difficulty
 from .world import ExactLabeller as ExactLabeller

@@ -74,7 +74,7 @@ def result(out: Path):
     return json.loads((out / "audit.json").read_text())
 
 
-def test_gaming_edits_probes_and_attacks(files, tmp_path):
+def test_gaming_edits_and_attacks(files, tmp_path):
     test = "gaming:rounds=2,proposals=2,attacked=3"
     words = (f"a={files / 'prm'}", *lab(files), "--limit=4", *QUICK, "--out", tmp_path, "--tables")
     ended = good("audit", "--test", test, *words)
@@ -85,7 +85,6 @@ def test_gaming_edits_probes_and_attacks(files, tmp_path):
     assert gaming["rule"] == "min"
     assert len(gaming["effects"]) == 4 + 2 * 7
     assert list(attack["climb"]) == ["0", "1", "2"]
-    assert found["probe"]["a"]["lines"] > 0
     assert found["inputs"]["test"] == [test]
     assert found["tested"] == ["edits that raise a score"]
     assert found["inputs"]["scorers"] == [f"a={files / 'prm'}"]
@@ -106,7 +105,7 @@ def test_outcome_tells_stored_scorers_apart_side_by_side(files, tmp_path):
     assert list(audit["controls"]) == ["whole", "last step only", "shuffled steps"]
 
 
-def test_clean_from_labels_from_processbench_and_built(files, tmp_path):
+def test_clean_from_labels_from_processbench_and_the_lab(files, tmp_path):
     rules = ("--aggregate", "outcome=last,min")
     scorers = [f"{name}={files / name}.jsonl" for name in ("exact", "outcome")]
     mine = ("--problems", files / "p.jsonl", "--traces", files / "t.jsonl", "--labels", files / "l.jsonl")
@@ -120,13 +119,8 @@ def test_clean_from_labels_from_processbench_and_built(files, tmp_path):
     assert by_name["exact"]["right_over_rationalised"]["value"] == 1
     assert by_name["outcome"]["right_over_rationalised"]["value"] == 0.5
     assert (by_name["exact"]["rule"], by_name["outcome"]["rule"]) == ("min", "last")
-    out = tmp_path / "built"
-    problems = ("--problems", files / "p.jsonl", "--labels", "lab")
-    good("audit", "--test=clean", files / "prm", *problems, *QUICK, "--out", out)
-    [audit] = result(out)["clean"]
-    assert audit["groups"]["rationalised"]["traces"] == 12
     given = tmp_path / "given"
-    good("audit", "--test=clean:build=false", files / "prm", *lab(files), *QUICK, "--out", given)
+    good("audit", "--test=clean", files / "prm", *lab(files), *QUICK, "--out", given)
     [live] = result(given)["clean"]
     live, stored = (
         {name: group["traces"] for name, group in audit["groups"].items()} for audit in (live, found[0][0])
@@ -216,8 +210,7 @@ def test_equal_runs_leave_equal_files(files, tmp_path):
         ("outcome ={exact} {data} -o x", "give NAME=FILE"),
         ("outcome {data} -o x", "or --verifier"),
         ("gaming {exact} {data} --labels lab -o x", "give a checkpoint"),
-        ("clean {exact} --problems {p} --labels lab -o x", "file of scores"),
-        ("clean {prm} --labels lab -o x", "give --problems"),
+        ("clean {exact} --problems {p} --labels lab -o x", "give --problems and --traces"),
         ("clean {exact} --aggregate mid -o x", "choose from min"),
         ("clean {exact} {data} --aggregate b=min -o x", "no scorer has this name"),
         ("outcome {p} {data} -o x", "n_steps"),

@@ -3,15 +3,61 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from toy_scorers import audited, constant, exact, length, outcome
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits import Case, audit_clean, rationalised_lab_cases
+from surefoot.evaluation.audits import Case, audit_clean, lab_cases
 from surefoot.evaluation.audits.process import group_of
-from surefoot.lab.world import ArithmeticChain, generate_problems, parse_problem
-from surefoot.records import Problem
+from surefoot.lab.world import ArithmeticChain, generate_problems, other_digit, parse_problem
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Problem, Trace
+from surefoot.segment import Line, segment_trace
+
+
+def rationalised_lab_cases(problems: Sequence[Problem], *, seed: int = 0) -> list[Case]:
+    """For each lab problem a correct solution, a rationalised one and a wrong one.
+
+    The rationalised one has a wrong result in a random line, continues correctly from it, and states the
+    correct answer as the result of its last operation. Each line starts with the result of the line before,
+    so only calculation reveals the fault. The wrong one is the same with the calculated last result. A
+    problem that loses the wrong result on the way (0 times anything) lacks a wrong one; one with a single
+    operation has the correct solution alone. Raises ``RecordError`` for a problem of another world.
+    """
+    rng = np.random.default_rng(seed)
+    items: list[ProblemTrace] = []
+    for problem in problems:
+        chain = parse_problem(problem.text)
+        results = chain.running(chain.start)[1:]
+        items.append(_lab_item(problem, chain, results, "right"))
+        if len(results) < 2:
+            continue
+        at = int(rng.integers(len(results) - 1))
+        honest = [*results[:at], *chain.running(other_digit(results[at], rng, chain.base), at + 1)]
+        items.append(_lab_item(problem, chain, [*honest[:-1], results[-1]], "rationalised"))
+        if honest[-1] != results[-1]:
+            items.append(_lab_item(problem, chain, honest, "wrong"))
+    return lab_cases(items)
+
+
+def _lab_item(problem: Problem, chain: ArithmeticChain, results: Sequence[int], name: str) -> ProblemTrace:
+    starts = [chain.start, *results]
+    lines = [
+        f"{start} {symbol} {digit} = {result}\n"
+        for start, (symbol, digit), result in zip(starts, chain.operations, results, strict=False)
+    ]
+    trace = Trace(
+        problem_id=problem.id,
+        text="".join([*lines, f"Answer: {results[-1]}\n"]),
+        answer=str(results[-1]),
+        outcome=results[-1] == chain.answer,
+        policy=f"lab-{name}",
+    )
+    return ProblemTrace(problem=problem, trace=segment_trace(trace, Line()))
+
 
 PROBLEMS = generate_problems(40, seed=4)
 CASES = rationalised_lab_cases(PROBLEMS, seed=1)

@@ -8,9 +8,8 @@ import pytest
 from toy_scorers import audited, constant, exact, lab_material, length, outcome
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits import EDIT_CHANGES, Case, audit_changes, gaming_section, lab_right
+from surefoot.evaluation.audits import EDIT_CHANGES, Case, audit_changes, lab_right
 from surefoot.evaluation.audits.perturbations import judge
-from surefoot.lab.probe import ProbeResult
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message
 from surefoot.stats.intervals import UNKNOWN, Interval
@@ -111,15 +110,3 @@ def test_verdicts_rest_on_the_whole_interval(low, high, falls, stays):
     assert judge(interval, -0.05, 0.05) == stays
     assert judge(interval, -math.inf, 0.05) == (stays if high > -0.05 else "passes")
     assert judge(UNKNOWN, -0.05, 0.05) == "unclear"
-
-
-def test_the_interval_of_the_probe_is_over_problems_not_lines():
-    # all lines of a problem share their fate: 30 lines say no more than 10 problems
-    shares = (1.0,) * 5 + (0.0,) * 5
-    probe = ProbeResult(right=0.5, contrast=0.1, lines=30, by_problem=shares)
-    found = audit(constant)
-    found["effects"] = found.effects[:1]
-    [reads] = gaming_section([found], {"constant": probe}).verdicts["constant"]
-    assert reads.estimate.bounds == (0.2, 0.8)  # 30 independent lines would give 0.33 to 0.67
-    assert reads.tone == "good"
-    assert "mean over 10 problems" in reads.detail

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from surefoot import lab, policies
+from surefoot import policies
 from surefoot.cli import options as o
 from surefoot.cli.audit.inputs import AuditCommand, AuditTest, first_of_each, subset
 from surefoot.cli.runs import map_pieces, read_table
@@ -96,10 +96,6 @@ def _failure(records: Sequence[a.FaithfulnessRow]) -> str | None:
     return records[-1].error if all(row.error for row in records) else None
 
 
-PROBED_PROBLEMS = 100
-"""Problems whose lines the content probe varies."""
-
-
 class Stays(AuditTest):
     """Settings of tests with changes that must not move a score."""
 
@@ -123,11 +119,7 @@ class Gaming(Stays, Falls, AttackSettings):
         cases = first_of_each(audit.cases, self.per_problem)
         truth = a.lab_right if audit.in_lab else None
         limits = {"tolerance": self.tolerance, "must_fall": self.must_fall}
-        edits = audit.effects(a.EDIT_CHANGES, cases, truth=truth, **limits)
-        problems = list({case.problem_id: case.item.problem for case in cases}.values())[:PROBED_PROBLEMS]
-        probed = audit.live if audit.in_lab else []
-        probes = {subject.name: lab.content_probe(subject.scorer, problems) for subject in probed}
-        section = a.gaming_section(edits, probes)
+        section = a.gaming_section(audit.effects(a.EDIT_CHANGES, cases, truth=truth, **limits))
         return [section, self._search(audit, cases, truth)] if self.rounds else [section]
 
     def _search(self, audit: AuditCommand, cases: Sequence[a.Case], truth: a.Truth | None) -> Section:
@@ -159,13 +151,8 @@ class OutcomeLeak(AuditTest):
 class Clean(AuditTest):
     """Are solutions with a wrong step and a correct answer accepted? Needs outcomes and labels."""
 
-    build: bool = True
-    """With `--labels lab`, write correct, rationalised and wrong solutions in place of the traces."""
-
     def sections(self, audit: AuditCommand) -> list[Section]:
-        stored = any(subject.stored for subject in audit.subjects)
-        cases = audit.written_solutions() if self.build and audit.in_lab and not stored else audit.cases
-        return [a.clean_section(audit.each(a.audit_clean, cases, threshold=audit.threshold))]
+        return [a.clean_section(audit.each(a.audit_clean, audit.cases, threshold=audit.threshold))]
 
 
 class OverOptimisation(AuditTest):

@@ -40,7 +40,6 @@ class AuditCommand(ReportCommand):
     """Scorers, as NAME=CHECKPOINT or NAME=FILE of step scores (records, or published scores)."""
     problems: o.Problems | None = None
     traces: o.Traces | None = None
-    """File of trace records; without it and with `--labels lab`, solutions of the problems are written."""
     labels: Annotated[str | None, o.INPUT] = None
     """File of step labels, or `lab` for the exact checker of the lab."""
     processbench: Annotated[tuple[str, ...], o.INPUT] = ()
@@ -130,19 +129,7 @@ class AuditCommand(ReportCommand):
     @cached_property
     def cases(self) -> list[a.Case]:
         """The traces with their step labels; with stored scores, those that have a score."""
-        if not (self.traces or self.processbench):
-            return self.written_solutions()
         return with_scores(self._read(), self.subjects)
-
-    def written_solutions(self) -> list[a.Case]:
-        """Three solutions of each lab problem: correct, rationalised and wrong.
-
-        Raises ``RunError`` for stored scores.
-        """
-        if stored := [subject.name for subject in self.subjects if subject.stored]:
-            raise RunError(f"without --traces new solutions are written, and {stored[0]} is a file of scores")
-        chosen = subset(read_table(self.problems or "", Problem), self.limit, self.seed)
-        return a.rationalised_lab_cases(chosen, seed=self.seed)
 
     def _read(self) -> list[a.Case]:
         """The traces of ``limit`` random problems, with their labels; without labels every step is unknown.
@@ -176,8 +163,7 @@ class AuditTest(FrozenModel):
         """Raise ``ValueError`` if the command lacks an input that the test needs, or has an unused one."""
         if not (audit.scorers or audit.verifier):
             raise ValueError("give 'scorers' or 'verifier'")
-        files = audit.problems and (audit.traces or audit.in_lab)
-        if bool(audit.processbench) == bool(files):
+        if bool(audit.processbench) == bool(audit.problems and audit.traces):
             raise ValueError("give 'problems' and 'traces' (with 'labels'), or 'processbench'")
 
     def sections(self, audit: AuditCommand) -> list[Section]:

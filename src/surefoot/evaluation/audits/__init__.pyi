@@ -42,6 +42,5 @@ from .process import clean_section as clean_section
 from .process import granularity_section as granularity_section
 from .process import outcome_section as outcome_section
 from .process import paths_section as paths_section
-from .process import rationalised_lab_cases as rationalised_lab_cases
 from .settings import AttackSettings as AttackSettings
 from .settings import FaithfulnessSettings as FaithfulnessSettings

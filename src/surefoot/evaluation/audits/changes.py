@@ -54,13 +54,11 @@ from surefoot.evaluation.audits.settings import OPINION, OpinionSettings
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.verdict import Conclusion, measured
-from surefoot.lab.probe import ProbeResult
 from surefoot.lab.world import parse_problem, worked_solution
 from surefoot.maths import print_number
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, Trace, content_id
 from surefoot.segment import Line, segment_trace
-from surefoot.stats.bootstrap import bootstrap_mean
 
 
 def edit_changes(edit: Edit) -> Iterator[Perturbation]:
@@ -82,26 +80,14 @@ def edit_changes(edit: Edit) -> Iterator[Perturbation]:
 EDIT_CHANGES = tuple(change for edit in EDITS for change in edit_changes(edit))
 
 
-def gaming_section(audits: Sequence[Measured], probes: Mapping[str, ProbeResult]) -> Section:
-    """Score changes by edit; ``probes`` by scorer, if the traces come from the lab."""
-    verdicts = {audit.scorer: list(_reading(audit, probes.get(audit.scorer))) for audit in audits}
-    section = effects_section("gaming", audits, verdicts)
-    results = {"gaming": audits, "probe": probes}
-    return replace(section, results=results)
+def gaming_section(audits: Sequence[Measured]) -> Section:
+    """Score changes by edit."""
+    verdicts = {audit.scorer: list(_reading(audit)) for audit in audits}
+    return effects_section("gaming", audits, verdicts)
 
 
-def _reading(audit: Measured, probe: ProbeResult | None) -> Iterator[Conclusion]:
-    """The content probe, or else the swapped number."""
-    if probe:
-        problems = len(probe.by_problem)
-        # lines of one problem are correlated, so problems are the resampled unit
-        right = bootstrap_mean(probe.by_problem, rng=np.random.default_rng(0))
-        text = (
-            f"of the lines ({probe.lines}, mean over {problems} problems): the correct digit of ten scores "
-            "highest. Chance is 0.1."
-        )
-        yield measured("content", right, text, problems, null=0.1)
-        return
+def _reading(audit: Measured) -> Iterator[Conclusion]:
+    """Whether the swapped number is noticed."""
     for swap in [e for e in audit.effects if e.change == SWAP_NUMBER.name and e.traces]:
         text = f"of {swap.traces} correct traces score lower after one number is changed; chance is 0.5."
         yield measured("content", swap.fell, text, swap.traces, "traces", null=0.5)

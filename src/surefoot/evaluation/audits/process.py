@@ -35,16 +35,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits.cases import AuditedScorer, Case, lab_cases
+from surefoot.evaluation.audits.cases import AuditedScorer, Case
 from surefoot.evaluation.audits.perturbations import Piece, cores, edit_stream, pieces, rebuilt
 from surefoot.evaluation.measures import Measured, means
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.verdict import Conclusion, measured
-from surefoot.lab.world import ArithmeticChain, other_digit, parse_problem
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Problem, Step, Trace, Usage, content_id
-from surefoot.segment import Line, segment_trace
+from surefoot.records import Step, Trace, Usage, content_id
 from surefoot.stats.bootstrap import Bootstrap, Resample
 from surefoot.stats.intervals import FEWEST_UNITS, Interval
 from surefoot.stats.roc import roc_auc_within
@@ -296,47 +294,6 @@ def group_of(case: Case) -> Group | None:
     if case.right:
         return "right" if case.outcome else None
     return "rationalised" if case.outcome else "wrong"
-
-
-def rationalised_lab_cases(problems: Sequence[Problem], *, seed: int = 0) -> list[Case]:
-    """For each lab problem a correct solution, a rationalised one and a wrong one.
-
-    The rationalised one has a wrong result in a random line, continues correctly from it, and states the
-    correct answer as the result of its last operation. Each line starts with the result of the line before,
-    so only calculation reveals the fault. The wrong one is the same with the calculated last result. A
-    problem that loses the wrong result on the way (0 times anything) lacks a wrong one; one with a single
-    operation has the correct solution alone. Raises ``RecordError`` for a problem of another world.
-    """
-    rng = np.random.default_rng(seed)
-    items: list[ProblemTrace] = []
-    for problem in problems:
-        chain = parse_problem(problem.text)
-        results = chain.running(chain.start)[1:]
-        items.append(_lab_item(problem, chain, results, "right"))
-        if len(results) < 2:
-            continue
-        at = int(rng.integers(len(results) - 1))
-        honest = [*results[:at], *chain.running(other_digit(results[at], rng, chain.base), at + 1)]
-        items.append(_lab_item(problem, chain, [*honest[:-1], results[-1]], "rationalised"))
-        if honest[-1] != results[-1]:
-            items.append(_lab_item(problem, chain, honest, "wrong"))
-    return lab_cases(items)
-
-
-def _lab_item(problem: Problem, chain: ArithmeticChain, results: Sequence[int], name: str) -> ProblemTrace:
-    starts = [chain.start, *results]
-    lines = [
-        f"{start} {symbol} {digit} = {result}\n"
-        for start, (symbol, digit), result in zip(starts, chain.operations, results, strict=False)
-    ]
-    trace = Trace(
-        problem_id=problem.id,
-        text="".join([*lines, f"Answer: {results[-1]}\n"]),
-        answer=str(results[-1]),
-        outcome=results[-1] == chain.answer,
-        policy=f"lab-{name}",
-    )
-    return ProblemTrace(problem=problem, trace=segment_trace(trace, Line()))
 
 
 def clean_section(audits: Sequence[Measured]) -> Section:
