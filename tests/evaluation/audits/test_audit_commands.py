@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_scorers import Toy, constant, exact, lab_material, length, outcome
 
-from surefoot.cli.audit.command import Audit
-from surefoot.cli.audit.inputs import subset
+from surefoot.cli.audit import Audit, subset
 from surefoot.formats import write_processbench
 from surefoot.io import write_records
 from surefoot.models.card import CheckpointCard

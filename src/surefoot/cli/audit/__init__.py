@@ -1,1 +1,0 @@
-"""``surefoot audit``: the failures that reward models are known for."""
