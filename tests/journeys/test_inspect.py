@@ -84,7 +84,6 @@ def test_what_a_file_of_tau_bench_contains_and_which_steps_look_wrong(results: P
         "with gold calls": 4,
         "steps": 15,
     }
-    assert good("inspect", "results.json", "--json").out == (results / "all.json").read_text()
 
 
 def test_the_findings_are_labels_of_the_imported_runs(results: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-
 import pytest
 
 from surefoot import Problem, Trace
@@ -68,10 +66,12 @@ def test_equal_results_are_equal_answers(sandbox):
 
 
 def test_inputs_that_most_programs_refuse_are_dropped(sandbox):
-    found = observe(sandbox, problem(prompt="def f(a):\n"), "    return a + 1\n", "    return 1 + a\n")
-    assert found[0].clean, "of values of all simple types, the numbers are left"
-    assert found[0].answer() == found[1].answer()
-    assert len(found[0].results) > 3
+    task = problem("assert f(3) == 4", prompt="def f(a):\n")
+    odd = "    return a + 1 if a % 2 else None\n"
+    found = observe(sandbox, task, odd, odd.replace("a + 1", "1 + a"), "    return a + 1\n")
+    assert found[0].clean, "the odd numbers are left"
+    assert found[0].answer() == found[1].answer() == found[2].answer()
+    assert 0 < len(found[0].results) < 12
 
 
 def test_no_hidden_test_is_known():
@@ -83,25 +83,9 @@ def test_no_hidden_test_is_known():
     assert made != [repr(one) for one in task_inputs(CodeTask.of(problem(*EXAMPLES)), seed=1)]
 
 
-@pytest.mark.parametrize(
-    ("annotation", "kind"),
-    [
-        ("int", int),
-        ("'str'", str),
-        ("List[float]", list),
-        ("typing.Dict[str, int]", dict),
-        ("tuple[int, str]", tuple),
-        ("Optional[bool]", bool),
-        ("int | None", int),
-        ("numpy.ndarray", (int, str)),
-        ("dict[list[int], int]", dict),
-    ],
-)
-def test_values_have_the_annotated_types(annotation, kind):
-    made = task_inputs(CodeTask.of(problem(prompt=f"def f(a: {annotation}):\n")))
-    assert made
-    assert all(len(one) == 1 and isinstance(one[0], kind) for one in made)
-    assert all(ast.literal_eval(repr(one)) == one for one in made)
+def test_programs_without_a_visible_test_abstain(sandbox):
+    found = observe(sandbox, problem(prompt="def f(a):\n"), "    return a + 1\n")
+    assert (found[0].results, found[0].answer(), found[0].visible) == ((), None, 0)
 
 
 def test_what_is_no_program_has_no_behaviour(sandbox):

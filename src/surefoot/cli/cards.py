@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -30,20 +29,13 @@ class Lineage(Command):
 
     target: Annotated[Path, Flag(argument=True)]
     """Directory of a checkpoint, or a file."""
-    as_json: Annotated[bool, Flag(name="--json", common=True)] = Field(
-        default=False, description="Print the tree as JSON."
-    )
 
     def run(self) -> None:
         tree = lineage(self.target)
         if tree.command is None:
             raise RunError(f"{self.target}: no command has recorded that it wrote it; name an output of one")
-        if self.as_json:
-            data = tree.model_dump(mode="json", exclude_defaults=True)
-            echo(json.dumps(data, indent=1, ensure_ascii=False))
-        else:
-            for line in tree.lines():
-                echo(line)
+        for line in tree.lines():
+            echo(line)
         broken = dict.fromkeys(f"{node.name}: {fault}" for node in tree.walk() for fault in node.faults)
         if broken:
             raise RunError(f"the chain is broken: {'; '.join(list(broken)[:5])}")

@@ -16,7 +16,7 @@ from surefoot.cli.terminal import note
 from surefoot.errors import LabelError
 from surefoot.io import write_records
 from surefoot.labelling import observe_programs
-from surefoot.labelling.behaviour import INPUTS, Behaviour, Errors
+from surefoot.labelling.behaviour import Behaviour
 from surefoot.labelling.verifiers.programs import grade_traces
 from surefoot.protocols import ProblemTrace
 from surefoot.records import StepScores, Trace
@@ -30,10 +30,10 @@ class Execute(Command):
     """Run programs: what each returns becomes its answer, and the visible tests it passes its score.
 
     Programs that return the same on the same inputs have the same answer, so `surefoot select` and
-    `evaluate --as best-of-n` vote among them as among numbers. Inputs come from the visible tests and
-    variations of them, or values of the annotated types. Hidden tests are run for `--grade` alone, which
-    fills in outcomes. Traces of one problem must lie together, as `sample` writes them. Programs run in a
-    sandbox.
+    `evaluate --as best-of-n` vote among them as among numbers; a program that fails or returns nothing on
+    some input has none. Inputs are those of the visible tests and variations of them. Hidden tests are run
+    for `--grade` alone, which fills in outcomes. Traces of one problem must lie together, as `sample` writes
+    them. Programs run in a sandbox.
 
     Example: `surefoot execute traces.jsonl --problems problems.jsonl --scores visible.jsonl --out ran.jsonl`
     """
@@ -44,10 +44,6 @@ class Execute(Command):
     scores: Annotated[Path | None, Flag(output=True)] = None
     """File for scores by visible tests: the share that a program passes, at each step."""
     grade: bool = Field(default=False, description="Fill in outcomes by the hidden tests.")
-    errors: Errors = "abstain"
-    """Whether a program that fails or returns nothing on some input lacks an answer (abstain), or has that as
-    part of its answer (vote)."""
-    inputs: int = Field(default=INPUTS, ge=1, le=1000, description="Inputs on which programs are compared.")
     seed: o.Seed = 0
     sandbox: o.SandboxName = "bubblewrap"
 
@@ -71,7 +67,7 @@ class Execute(Command):
         outcome.require_complete()
 
     def _executed(self, sandbox: Sandbox, items: Sequence[ProblemTrace]) -> list[Trace]:
-        behaviours = observe_programs(sandbox, items, inputs=self.inputs, seed=self.seed)
+        behaviours = observe_programs(sandbox, items, seed=self.seed)
         graded = grade_traces(sandbox, items) if self.grade else [None] * len(items)
         return [
             self._with(item.trace, behaviour, None if verdict is None else verdict.passed)
@@ -82,7 +78,7 @@ class Execute(Command):
         if behaviour is None:
             return trace
         result = {"passed": behaviour.visible_passed, "of": behaviour.visible, "clean": behaviour.clean}
-        changes = {"answer": behaviour.answer(self.errors), "meta": trace.meta | {"executed": result}}
+        changes = {"answer": behaviour.answer(), "meta": trace.meta | {"executed": result}}
         return trace.model_copy(update=changes | ({"outcome": passed} if self.grade else {}))
 
 

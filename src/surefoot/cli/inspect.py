@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,8 +72,6 @@ class Inspect(Command):
     columns: Annotated[formats.ImportSettings, OptionGroup(title="Columns")] = formats.ImportSettings()
     limit: int = Field(default=5000, ge=0)
     """Number of traces to inspect, the first ones; 0 = all."""
-    as_json: Annotated[bool, Flag(name="--json")] = False
-    """Print the result as JSON instead of text."""
     out: Annotated[Path | None, Flag(short="-o", output=True)] = None
     """File for the whole result: `.json`, or `.html` for a page."""
 
@@ -91,9 +88,8 @@ class Inspect(Command):
             del names[file]
         if not names:
             return
-        if not self.as_json:
-            for file, name in names.items():
-                echo(f"{file} is read as {name}")
+        for file, name in names.items():
+            echo(f"{file} is read as {name}")
         say = note if formats.FOLDER in names.values() else lambda _: None
         context = formats.ImportContext(settings=self.columns, report=ReadReport(), failed=[], say=say)
         shown_s, traces, first = time.monotonic(), 0, list[Finding]()
@@ -118,13 +114,10 @@ class Inspect(Command):
             inspection.report(f"inspect: {', '.join(self.files)}").write(page)
         if self.out is not None and self.out != page:
             write_json(self.out, to_json(inspection))
-        if self.as_json:
-            echo(json.dumps(to_json(inspection), indent=2, ensure_ascii=False))
-        else:
-            _print(inspection)
-            echo("\nNext")
-            for command in self._next(inspection, names):
-                _line(command)
+        _print(inspection)
+        echo("\nNext")
+        for command in self._next(inspection, names):
+            _line(command)
 
     def _next(self, inspection: Inspection, names: Mapping[str, str]) -> Iterator[str]:
         """The commands that make sense with these contents, on what the user gave: files by their format."""

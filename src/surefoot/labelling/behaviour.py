@@ -182,24 +182,15 @@ def _accepted_inputs(results: Sequence[Sequence[str]]) -> list[int]:
 
 
 def task_inputs(task: CodeTask, *, count: int = INPUTS, seed: int = 0) -> list[list[Any]]:
-    """Arguments for the function of a task, the same for the same seed.
-
-    The arguments of the visible tests come first; further inputs are variations of them. A task without
-    visible tests gets values of the argument types in the prompt's annotations, or of all simple types if
-    there are none: four times as many, because programs reject some.
-    """
+    """Arguments for the function of a task, the same for the same seed: those of its visible tests, then
+    variations of them; none without visible tests."""
     rng = random.Random(f"{seed} {task.entry_point} {task.prompt}")
     examples = literal_calls([test.code for test in task.that_are("visible")], task.entry_point)
-    types = [] if examples else _annotations(task)
-    inputs, target = [*examples[:count]], count if examples else 4 * count
-    for _ in range(20 * target):
-        if len(inputs) >= target or not (examples or types):
+    inputs = examples[:count]
+    for _ in range(20 * count if examples else 0):
+        if len(inputs) >= count:
             break
-        if examples:
-            arguments = [_vary(value, rng) for value in rng.choice(examples)]
-        else:  # arguments without annotation have one type, of the simple ones
-            default = ast.parse(rng.choice(_SIMPLE), mode="eval").body
-            arguments = [_random_value(annotation or default, rng) for annotation in types]
+        arguments = [_vary(value, rng) for value in rng.choice(examples)]
         if all(repr(arguments) != repr(other) for other in inputs):
             inputs.append(arguments)
     return inputs
@@ -245,54 +236,3 @@ def _vary(value: Any, rng: random.Random) -> Any:
         rng.shuffle(items)
         return type(value)(items + items[:1] if rng.random() < 0.3 else items)
     return value
-
-
-_SIMPLE = ("int", "str", "float", "list[int]", "list[str]")
-_WORDS = ("", "a", "abc", "Hello World", "racecar", "one two three", "12", "a,b c", "(()())", "AbCd eF")
-_INTEGERS = (0, 1, 2, 3, 4, 5, 7, 10, 12, 25, 100, -1, -4)
-_FLOATS = (0.0, 0.5, 1.0, 2.5, 3.99, -1.25, 10.0)
-_VALUES: dict[str, Sequence[Any]] = {
-    "int": _INTEGERS,
-    "str": _WORDS,
-    "float": _FLOATS,
-    "bool": (True, False),
-    "none": (None,),
-}
-
-
-def _annotations(task: CodeTask) -> list[ast.expr | None]:
-    """Annotations of the entry point's arguments; ``None`` for an argument without one."""
-    for text in (task.prompt, f"{task.prompt.rstrip()}\n    ..."):
-        for node in _nodes(text):
-            if isinstance(node, ast.FunctionDef) and node.name == task.entry_point:
-                return [argument.annotation for argument in node.args.args]
-    return []
-
-
-def _random_value(annotation: ast.expr, rng: random.Random) -> Any:
-    """A value of the annotated type; an integer or a text if the type is not a common one."""
-    match annotation:
-        case ast.Constant(value=str() as quoted):
-            return _random_value(ast.parse(quoted, mode="eval").body, rng)
-        case ast.BinOp(left=left, op=ast.BitOr()):
-            return _random_value(left, rng)
-        case ast.Subscript(value=outer, slice=inner):
-            name = ast.unparse(outer).rsplit(".", 1)[-1].lower()
-            parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-            if name in ("optional", "union", "final", "annotated"):
-                return _random_value(parts[0], rng)
-            if name in ("dict", "mapping"):
-                pairs = [
-                    (_random_value(parts[0], rng), _random_value(parts[-1], rng))
-                    for _ in range(rng.randint(0, 3))
-                ]
-                return {key: value for key, value in pairs if not isinstance(key, list | dict)}
-            if name == "tuple" and not (len(parts) == 2 and ast.unparse(parts[1]) == "..."):
-                return tuple(_random_value(part, rng) for part in parts)
-            return [_random_value(parts[0], rng) for _ in range(rng.randint(0, 5))]
-    name = ast.unparse(annotation).rsplit(".", 1)[-1].lower()
-    if name in ("list", "sequence", "tuple", "iterable"):
-        return [rng.choice(_INTEGERS) for _ in range(rng.randint(0, 5))]
-    if name == "dict":
-        return {rng.choice(_WORDS): rng.choice(_INTEGERS) for _ in range(rng.randint(0, 3))}
-    return rng.choice(_VALUES.get(name, (*_INTEGERS, *_WORDS)))
