@@ -343,8 +343,8 @@ def test_the_rules_of_the_command(run):
     [
         ("rule=most", "rule is 'most'; choose first-error or weighted"),
         ("margin=0.5", "weights and margin belong to rule=weighted"),
-        ("rule=weighted,weights=mc", "'weights' mc: give a number, or NAME=NUMBER"),
-        ("rule=weighted,weights=mc=x", "'weights' mc=x: give a number, or NAME=NUMBER"),
+        ("rule=weighted,weights=mc", "weights.mc: Input should be a valid number"),
+        ("rule=weighted,weights=mc=x", "weights.mc: Input should be a valid number"),
         ("rule=weighted,weights=m=1", "a weight is given for 'm'"),
         ("neutral=fine", "neutral is 'fine'; choose good, bad or drop"),
     ],

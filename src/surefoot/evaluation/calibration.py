@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from itertools import compress
 from typing import Any
@@ -337,7 +336,6 @@ def calibrate_judge(
     *,
     reading: LabelRule | None = None,
     by_rater: bool = False,
-    since: datetime | None = None,
     draws: int = 1000,
     seed: int = 0,
 ) -> Measured:
@@ -348,13 +346,12 @@ def calibrate_judge(
     the judge's labels are of no use; ``unjudged`` steps count with the mean of the others. ``quality`` has
     for all steps, each kind and each fifth of the trace kappa (compare it only at the same base rate), and
     the shares of wrong and of good steps that the judge calls so. ``changes`` between two sets of labels, of
-    two dates or versions: the share of steps labelled in both whose verdict ``changed``, and second minus
+    two versions of a judge: the share of steps labelled in both whose verdict ``changed``, and second minus
     first rate, agreement with gold and bias. ``raters`` are those named in the labels; a judge's name ends
     with the hash of its instructions.
 
     The others are compared with the first: other versions of its instructions, say. ``by_rater`` makes each
-    rater a judge. With ``since`` the labels of the first judge before and from that time are compared; they
-    are then read three times. Intervals are over problems: by linearisation for the corrected rate
+    rater a judge. Intervals are over problems: by linearisation for the corrected rate
     (:mod:`surefoot.stats.prediction_powered`), else percentile bootstraps. Raises ``LabelError`` without
     usable labels.
     """
@@ -368,12 +365,6 @@ def calibrate_judge(
     [truth] = label_sets("gold", gold, layout, lambda _: rule)
     systems = [part for name, rows in judges.items() for part in sets(name, rows, split=by_rater)]
     pairs = [(systems[0], other) for other in systems[1:]]
-    if since is not None:
-        name, rows = next(iter(judges.items()))
-        halves = [(row for row in rows if row.created < since), (row for row in rows if row.created >= since)]
-        names = (f"{name} before {since:%Y-%m-%d %H:%M}", f"{name} from {since:%Y-%m-%d %H:%M}")
-        dated = [sets(half, part)[0] for half, part in zip(names, halves, strict=True)]
-        pairs.append((dated[0], dated[1]))
     study = _Study(layout, truth, Bootstrap(draws=draws, seed=seed))
     kinds = np.array([step.kind for trace in traces for step in trace.steps])
     groups = {"all": np.full(layout.steps, "all"), "kind": kinds, "fifth": layout.parts(PARTS) + 1}

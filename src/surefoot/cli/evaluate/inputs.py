@@ -155,21 +155,6 @@ def named(sources: Sequence[str]) -> dict[str, str]:
     return paths
 
 
-def named_numbers(field: str, texts: Sequence[str]) -> dict[str, float]:
-    """Name → number of texts like ``NAME=NUMBER``; a number alone is under the empty name.
-
-    Raises ``ValueError``, which names ``field``.
-    """
-    numbers: dict[str, float] = {}
-    for text in texts:
-        name, _, number = text.rpartition("=")
-        try:
-            numbers[name] = float(number)
-        except ValueError as error:
-            raise ValueError(f"'{field}' {text}: give a number, or NAME=NUMBER") from error
-    return numbers
-
-
 def read_scores(path: str) -> RecordTable[StepScores]:
     """Step scores of a file: records, or published scores."""
     try:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from surefoot import evaluation, formats, models, policies
 from surefoot.answers import AnswerChecker
@@ -19,7 +18,6 @@ from surefoot.cli.evaluate.inputs import (
     Measure,
     lab_labels,
     named,
-    named_numbers,
     read_noted,
     read_scores,
     show_skipped,
@@ -297,6 +295,11 @@ class AgainstLabels(Measure):
     neutral: o.NeutralRule = "good"
     bins: int = Field(default=10, ge=1, description="Bins of the calibration.")
     binning: Binning = Field(default="equal-mass", description="Kind of bins.")
+    good_above: GoodAbove = 0.0
+
+    def reading(self) -> LabelRule:
+        """What labels are good."""
+        return LabelRule(good_above=self.good_above, neutral=self.neutral)
 
     def truth(self, labels: str, items: Iterable[ProblemTrace]) -> Iterable[StepLabel]:
         """True labels of a file, or of the lab's exact checker."""
@@ -309,8 +312,6 @@ class LabelsMeasure(AgainstLabels):
 
     needs: ClassVar = ("sources", "traces")
     takes: ClassVar = ("problems", "labels", "draws")
-    good_above: tuple[str, ...] = ()
-    """A value label above this is good; NUMBER for all, NAME=NUMBER for one."""
     by_rater: ByRater = False
 
     def check(self, command: Evaluate) -> None:
@@ -318,19 +319,9 @@ class LabelsMeasure(AgainstLabels):
             raise ValueError(
                 "'labels' lab needs 'problems': the checker reads each trace against its problem"
             )
-        self.rules()
-
-    def rules(self) -> dict[str, LabelRule]:
-        """Label rules by source; the default rule is under the empty name."""
-        cuts = {"": 0.0} | named_numbers("good_above", self.good_above)
-        if wrong := [cut for cut in cuts.values() if not 0 <= cut < 1]:
-            raise ValueError(
-                f"'good_above' {wrong[0]:g}: values lie in [0, 1], so give a number of 0 or more below 1"
-            )
-        return {name: LabelRule(good_above=cut, neutral=self.neutral) for name, cut in cuts.items()}
 
     def run(self, command: Evaluate) -> None:
-        readings, traces = self.rules(), read_table(command.traces or "", Trace)
+        traces = read_table(command.traces or "", Trace)
         truth = None
         if command.labels:
             items = pair(command.problems or "", traces) if command.labels == "lab" else ()
@@ -339,8 +330,7 @@ class LabelsMeasure(AgainstLabels):
             traces,
             {name: read_table(path, StepLabel) for name, path in named(command.sources).items()},
             truth=truth,
-            reading=readings.pop("", None),
-            readings=readings,
+            reading=self.reading(),
             by_rater=self.by_rater,
             bins=self.bins,
             binning=self.binning,
@@ -360,7 +350,6 @@ class CalibrationMeasure(AgainstLabels):
     store: bool = False
     """Write the one map of `fit` as calibration.json into each checkpoint, for
     `load_prm(path, calibrated=True)`."""
-    good_above: GoodAbove = 0.0
 
     def check(self, command: Evaluate) -> None:  # noqa: ARG002
         if self.store and len(set(self.fit) - {"none"}) != 1:
@@ -372,9 +361,8 @@ class CalibrationMeasure(AgainstLabels):
             raise CheckpointError(f"store=true needs a checkpoint's directory; {other[0]} is not one")
         items = pair(command.problems or "", command.traces or "")
         layout = StepLayout(facts_of(item.trace) for item in items)
-        reading = LabelRule(good_above=self.good_above, neutral=self.neutral)
         truth = self.truth(command.labels or "", items)
-        labels = label_sets("labels", truth, layout, lambda _: reading)[0]
+        labels = label_sets("labels", truth, layout, lambda _: self.reading())[0]
         audit = evaluation.audit_calibration(
             command.systems(items),
             labels,
@@ -408,23 +396,15 @@ class Judge(Measure):
     specificity.
 
     The first source is calibrated; the result is also stored next to it, as `FILE.calibration.json`. Other
-    files, or with `by-rater` other instructions of the same judge, are compared with the first one: what does
-    removing a clause change?
+    files, such as its labels of other dates, or with `by-rater` other instructions of the same judge, are
+    compared with the first one: what does removing a clause change?
     """
 
     needs: ClassVar = ("sources", "traces", "labels")
     takes: ClassVar = ("draws",)
-    since: str | None = None
-    """Compare the judge's labels before and from this time, such as 2026-11-01T00:00:00Z."""
     by_rater: ByRater = False
     good_above: GoodAbove = 0.0
     neutral: o.NeutralRule = "good"
-
-    @field_validator("since")
-    @classmethod
-    def _check_since(cls, value: str | None) -> str | None:
-        _moment(value)
-        return value
 
     def outputs(self, command: Evaluate) -> list[Path]:
         return [Path(f"{_calibrated(command)}{STORED}")]
@@ -437,7 +417,6 @@ class Judge(Measure):
             {name: read_table(path, StepLabel) for name, path in named(command.sources).items()},
             reading=LabelRule(good_above=self.good_above, neutral=self.neutral),
             by_rater=self.by_rater,
-            since=_moment(self.since),
             draws=command.draws,
             seed=command.seed,
         )
@@ -450,13 +429,6 @@ class Judge(Measure):
 
 def _calibrated(command: Evaluate) -> str:
     return next(iter(named(command.sources).values()))
-
-
-def _moment(text: str | None) -> datetime | None:
-    moment = datetime.fromisoformat(text) if text else None
-    if moment and moment.tzinfo is None:
-        raise ValueError(f"'since' {text} lacks a time zone; add Z for UTC")
-    return moment
 
 
 def _sha256(path: str) -> str:

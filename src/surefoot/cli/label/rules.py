@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 from surefoot import labelling as lb
 from surefoot import policies
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import named, named_numbers
+from surefoot.cli.evaluate.inputs import named
 from surefoot.cli.label.method import Method, Tally, usable, work_of
 from surefoot.cli.runs import labelled, read_table
 from surefoot.cli.terminal import note, note_count
@@ -97,7 +97,9 @@ class ExpertLabels(Method):
 
 
 def _weights(value: Any) -> Any:
-    return named_numbers("weights", value.split("+")) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return {name: number for name, _, number in (text.partition("=") for text in value.split("+"))}
 
 
 class ConsensusLabels(ConsensusSettings, Method):
