@@ -92,7 +92,7 @@ LABEL = (
 )
 IMITATE = (
     *("imitate", "p.jsonl", "--traces", "c.jsonl", "--labels", "l.jsonl", "--specification", "s.json"),
-    *("--out", "sft", "--set", "cloning.training.epochs=1", "--max-tokens", 8),
+    *("--out", "sft", "--set", "imitation.training.epochs=1", "--max-tokens", 8),
 )
 TRAIN = (
     *("rl", "p.jsonl", "--held-out", "held.jsonl", "--specification", "s.json", "--updates", 1),

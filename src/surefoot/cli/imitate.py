@@ -73,7 +73,7 @@ class Imitate(TaskCommand):
     threshold: float = Field(default=0.5, ge=0, le=1)
     """A labelled step with a higher value is good; a step of an own solution with at least this score."""
     judge: o.JudgeSettings = o.JudgeSettings()
-    rounds: Annotated[RoundsConfig, _ROUNDS] = RoundsConfig()
+    imitation: Annotated[RoundsConfig, _ROUNDS] = RoundsConfig()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -81,11 +81,11 @@ class Imitate(TaskCommand):
             raise ValueError("'specification' needs 'labels' that say whether the cited clauses apply")
         if self.labels and not self.traces:
             raise ValueError("'labels' are of an expert's 'traces'; give both")
-        changed = {name for name in _OWN if getattr(self.rounds, name) != getattr(RoundsConfig(), name)}
+        changed = {name for name in _OWN if getattr(self.imitation, name) != getattr(RoundsConfig(), name)}
         judged = [name for name in ("names", "verifier") if getattr(self.judge, name)]
         for name in (*judged, *sorted(changed)) if self.traces else ():
-            option = "round_problems" if name == "problems" else name
-            raise ValueError(f"'{option}' is for the policy's own solutions; leave it out, or 'traces'")
+            option = "--round-problems" if name == "problems" else f"'{name}'"
+            raise ValueError(f"{option} is for the policy's own solutions; leave it out, or 'traces'")
         return self
 
     def run(self) -> None:
@@ -105,11 +105,11 @@ class Imitate(TaskCommand):
             if self.traces:
                 cloned, labelled = self._demonstrations(self.traces, problems), self.labels is not None
                 rows = rl.clone(
-                    *about, self.rounds, progress, cloned, labelled=labelled, loading=self.loading
+                    *about, self.imitation, progress, cloned, labelled=labelled, loading=self.loading
                 )
             else:
                 threshold = self.threshold if task.scorer else None
-                config = self.rounds.model_copy(update={"threshold": threshold})
+                config = self.imitation.model_copy(update={"threshold": threshold})
                 rows = rl.iterate(*about, config, progress, loading=self.loading)
             report_rounds(self.out, rows)
             note(str(RewardChannels.model_validate(run.result("channels"))))

@@ -127,13 +127,10 @@ def test_clean_from_labels_from_processbench_and_the_lab(files, tmp_path):
     assert live == stored
 
 
-def test_solutions_are_built_for_problems_drawn_from_the_whole_file(files):
-    path = str(files / "p.jsonl")
-    audits = [
-        Audit(verifier=("lab",), out=files, problems=path, labels="lab", limit=4, seed=seed)
-        for seed in (0, 0, 1)
-    ]
-    chosen = [{case.problem_id for case in audit.written_solutions()} for audit in audits]
+def test_problems_are_drawn_from_the_whole_file(files):
+    about = {"problems": str(files / "p.jsonl"), "traces": str(files / "t.jsonl"), "labels": "lab"}
+    audits = [Audit(verifier=("lab",), out=files, limit=4, seed=seed, **about) for seed in (0, 0, 1)]
+    chosen = [{case.problem_id for case in audit.cases} for audit in audits]
     assert [len(ids) for ids in chosen] == [4, 4, 4]
     assert chosen[0] == chosen[1] != chosen[2]
 
@@ -177,10 +174,12 @@ def test_all_runs_what_can_be_run_and_says_what_cannot(files, tmp_path):
 
 
 def test_settings_reach_the_tests(files, tmp_path):
-    tests = "gaming:rounds=0,tolerance=0.2,must-fall=0,per-problem=1,twins:tolerance=0.3,must-fall=0,clean"
+    tests = "gaming:rounds=0,tolerance=0.2,must-fall=0,per-problem=1,twins:tolerance=0.3,must-fall=0"
     about = (*lab(files), "--limit=6", "--threshold=0.9", "--partial", *QUICK, "--out", tmp_path)
     good("audit", files / "prm", "--test", f"{tests},argument:must-fall=0,granularity", *about)
-    found = result(tmp_path)
+    every = (*lab(files), "--threshold=0.9", "--partial", *QUICK, "--out", tmp_path / "all")
+    good("audit", files / "prm", "--test=clean", *every)
+    found = result(tmp_path) | {"clean": result(tmp_path / "all")["clean"]}
     assert "attack" not in found
     assert (found["gaming"][0]["tolerance"], found["twins"][0]["tolerance"]) == (0.2, 0.3)
     for name in ("gaming", "twins", "argument", "clean", "granularity"):
