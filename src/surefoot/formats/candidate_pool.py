@@ -49,7 +49,7 @@ class _OutcomePool(FileRow):
 
 def is_candidate_pool(row: Mapping[str, Any]) -> bool:
     """Whether a row is a pool of either form."""
-    return {"problem", "candidates"} <= row.keys() or {"response", "pred_score"} <= row.keys()
+    return {"response", "pred_score"} <= row.keys() or "step_scores" in row["candidates"][0]
 
 
 def read_candidate_pool(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
