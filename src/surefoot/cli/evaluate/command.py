@@ -64,8 +64,7 @@ class Evaluate(ReportCommand):
 
     sources: o.Sources = ()
     """NAME=CHECKPOINT, or NAME=FILE of step scores, labels or judgements; NAME defaults to the file's stem.
-    For `monitor`: NAME=keyword:REGEX, NAME=verifier:VERIFIER, NAME=lab, NAME=judge:MODEL or
-    NAME=CHECKPOINT."""
+    For `monitor`: NAME=keyword:REGEX, NAME=verifier:VERIFIER, NAME=judge:MODEL or NAME=CHECKPOINT."""
     measure: Annotated[
         str, Flag(name="--as", metavar="MEASURE[:SETTING=VALUE,…]", common=True, methods=lambda: MEASURES)
     ]

@@ -467,11 +467,6 @@ class MonitorMeasure(Measure):
         command.write(evaluation.monitors_section(runs, results))
 
     def _monitor(self, kind: str, command: Evaluate) -> Suspicion:
-        if kind == "lab":
-            from surefoot.lab.world import ExactLabeller
-            from surefoot.models import LabelScorer
-
-            return evaluation.scorer_monitor(LabelScorer(ExactLabeller(after_error="wrong"), name="lab"))
         name, _, argument = kind.partition(":")
         if name == "keyword" and argument:
             return evaluation.keyword_monitor(argument)
