@@ -200,7 +200,7 @@ def test_a_pasted_solution_is_shown_with_its_first_low_score(files):
 def test_majority_needs_no_scores_and_missing_scores_are_counted(files, tmp_path):
     chosen = good("select", files / "t.jsonl", "--rule=majority", "--equality=exact")
     assert len(lines(chosen.out)) == 12
-    assert "12 problems, 12 solutions" in " ".join(chosen.err.split())
+    assert "12 problems, 24 solutions" in " ".join(chosen.err.split())
     assert "needs --scores" in refused("select", files / "t.jsonl")
     scores = read(files / "s.jsonl", StepScores)
     write_records(tmp_path / "s.jsonl", scores[1:])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import good, refused
+from command_line import good, refused, run
 from lab_traces import lab_item
 
 from surefoot.io import write_records
@@ -147,8 +147,8 @@ def test_a_published_pool_is_imported_graded_and_evaluated(tmp_path: Path):
 def test_what_best_of_n_cannot_do_is_one_sentence(files: Path, tmp_path: Path):
     base = ["evaluate", "--as=best-of-n", "--out", tmp_path]
     scores, traces = f"s={files / 'scores.jsonl'}", files / "traces.jsonl"
-    assert "--traces is required by --as best-of-n" in refused(*base, scores)
-    assert "NAME=FILE is required by --as best-of-n" in refused(*base, "--traces", traces)
+    assert "--traces is required by --as best-of-n" in run(*base, scores).err
+    assert "NAME=FILE is required by --as best-of-n" in run(*base, "--traces", traces).err
     assert "sizes.0: Input should be greater than or equal to 1" in refused(
         *base[:1], scores, "--traces", traces, "--as=best-of-n:sizes=0", *base[2:]
     )

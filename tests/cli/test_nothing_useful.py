@@ -200,7 +200,7 @@ WITHOUT_INPUT = {
     "serve",
     "serve prune",
     "serve users add",
-} | {f"serve keys {name}" for name in ("add", "list", "set", "revoke")}
+} | {f"serve keys {name}" for name in ("add", "list", "revoke")}
 
 
 def test_every_command_is_tried_on_empty_inputs():

@@ -217,7 +217,7 @@ def _format_of(path: Path | str, settings: ImportSettings) -> str:
 
 
 def _format_of_row(row: Mapping[str, Any]) -> str:
-    if isinstance(row.get("schema_version"), int) and row.keys() & {"id", "trace_id"}:
+    if isinstance(row.get("schema_version"), int) and row.keys() & {"id", "trace_id", "nodes"}:
         return RECORDS
     return next(name for name, form in FORMATS.items() if form.detect and _detects(form.detect, row))
 

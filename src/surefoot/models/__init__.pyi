@@ -24,6 +24,9 @@ from .kinds.yes_no import OpenAIYesNo as OpenAIYesNo
 from .kinds.yes_no import TransformersYesNo as TransformersYesNo
 from .loading import load_prm as load_prm
 from .lora import Lora as Lora
+from .remote.opening import check_server as check_server
+from .remote.opening import find_tokenizer as find_tokenizer
+from .remote.opening import server_command as server_command
 from .remote.scorer import RemoteScorer as RemoteScorer
 from .remote.wires import GatewayScore as GatewayScore
 from .remote.wires import NextTokenScore as NextTokenScore
