@@ -19,9 +19,8 @@ from surefoot.guard import (
     calibrated_threshold,
     guarded_reply,
     rejection_messages,
-    run_tools,
 )
-from surefoot.protocols import Observation, ProblemTrace, Verdict
+from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import Message, StepScores, Tool, ToolCall, Usage
 
 TOOLS = (
@@ -230,25 +229,29 @@ def test_a_person_approves_denies_or_does_not_answer() -> None:
     assert [one.action for one in found.decisions] == ["reject"]
 
 
-def test_a_loop_executes_what_is_released_alone() -> None:
-    executed = []
+def test_a_loop_of_replies_gets_what_is_released_alone() -> None:
+    guard, script, executed = Guard(verifiers=(LookFirst(),)), Script(REFUND, GOOD, REFUND, BYE), []
 
-    async def execute(call: ToolCall) -> Observation:
-        executed.append(call.name)
-        return Observation(text="W1: shipped")
+    async def loop() -> tuple[Message, ...]:
+        run: tuple[Message, ...] = RUN
+        while True:
+            found = await guarded_reply(guard, script, run, TOOLS, conversation="one")
+            assert found.message is not None
+            run += (*found.added, found.message)
+            for call in found.message.tool_calls:
+                executed.append(call.name)
+                run += (Message(role="tool", tool_call_id=call.id, content="W1: shipped"),)
+            if not found.message.tool_calls:
+                return run
 
-    guard = Guard(verifiers=(LookFirst(),))
-    done = asyncio.run(run_tools(guard, Script(REFUND, GOOD, REFUND, BYE), execute, RUN, TOOLS))
+    run = asyncio.run(loop())
     assert executed == ["look", "refund"]
-    assert done.ended == "answer"
-    assert [message.role for message in done.messages[2:]] == [
+    assert [message.role for message in run[2:]] == [
         *("assistant", "tool", "assistant", "tool", "assistant", "tool", "assistant"),
     ]
-    assert [one.action for one in done.decisions] == ["reject", "release", "release"]
-    endless = Script(*[GOOD] * 9)
-    assert asyncio.run(run_tools(guard, endless, execute, RUN, TOOLS, max_turns=3)).ended == "turns"
-    blocked = asyncio.run(run_tools(guard, Script(REFUND, REFUND), execute, RUN, TOOLS))
-    assert (blocked.ended, blocked.blocked) == ("blocked", "blocked: look at the order first")
+    blocked = asyncio.run(guarded_reply(guard, Script(REFUND, REFUND), RUN, TOOLS))
+    assert (blocked.message, blocked.blocked) == (None, "blocked: look at the order first")
+    guard.close()
 
 
 @pytest.mark.parametrize(("scores", "share", "threshold"), [(range(1, 30), 0.1, 3), (range(1, 10), 0.1, 1)])

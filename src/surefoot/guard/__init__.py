@@ -1,6 +1,6 @@
 """Tool calls are checked before they are released: by their schema, by rules, and by a reward model.
 
-:class:`Guard` decides about one message of a model; :func:`run_tools` is a whole tool-calling loop with it.
+:class:`Guard` decides about one message of a model; :func:`guarded_reply` also samples again.
 :mod:`surefoot.server` uses the same class for clients of any kind.
 """
 

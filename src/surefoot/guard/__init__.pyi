@@ -6,12 +6,10 @@ from .guard import Guard as Guard
 from .langgraph import guarded_tool_node as guarded_tool_node
 from .langgraph import interrupt_review as interrupt_review
 from .loop import GuardedReply as GuardedReply
-from .loop import ToolRun as ToolRun
 from .loop import checked_call as checked_call
 from .loop import guarded_reply as guarded_reply
 from .loop import refusal_text as refusal_text
 from .loop import rejection_messages as rejection_messages
-from .loop import run_tools as run_tools
 from .openai_agents import AgentsGuard as AgentsGuard
 from .pydantic_ai import GuardedToolset as GuardedToolset
 from .records import CallVerdict as CallVerdict

@@ -1,15 +1,12 @@
-"""Act on a guard's decisions: sample again, explain a rejection, wait for a person; and an agent loop."""
+"""Act on a guard's decisions: sample again, explain a rejection, wait for a person."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from surefoot.guard.guard import Guard
 from surefoot.guard.records import Action, GuardDecision, Review
-from surefoot.protocols import Observation
 from surefoot.records import Message, Tool, ToolCall
 
 Ask = Callable[[tuple[Message, ...], int], Awaitable[Message]]
@@ -20,8 +17,6 @@ Reviewer = Callable[
 ]
 """Asks a person about a message after a run so far: the decision, ``None`` if it did not come in time; and
 the number of the entry in a queue, if there is one."""
-Execute = Callable[[ToolCall], Awaitable[Observation]]
-"""Executes a released call; the observation is shown to the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,46 +174,3 @@ def rejection_messages(reply: Message, decision: GuardDecision) -> tuple[Message
             for call, reason in zip(calls, reasons, strict=True)
         ),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToolRun:
-    """A run of :func:`run_tools`."""
-
-    messages: tuple[Message, ...]
-    """All of it, with the messages that it began with."""
-    decisions: tuple[GuardDecision, ...]
-    ended: Literal["answer", "blocked", "turns"]
-    """answer: the last message is without calls; blocked: the guard released nothing; turns: too many."""
-    blocked: str | None = None
-    """The guard's reason."""
-
-
-async def run_tools(
-    guard: Guard,
-    ask: Ask,
-    execute: Execute,
-    messages: Sequence[Message],
-    tools: Sequence[Tool],
-    *,
-    review: Reviewer | None = None,
-    max_turns: int = 20,
-) -> ToolRun:
-    """Let a model call tools until it answers; only what ``guard`` releases is executed.
-
-    The reasons of rejections stay in the run. ``ask`` and ``execute`` may raise, which ends the run.
-    """
-    run, decisions, conversation = tuple(messages), list[GuardDecision](), uuid.uuid4().hex
-    for _ in range(max_turns):
-        reply = await guarded_reply(guard, ask, run, tools, review=review, conversation=conversation)
-        run += reply.added
-        decisions += reply.decisions
-        if reply.message is None:
-            return ToolRun(messages=run, decisions=tuple(decisions), ended="blocked", blocked=reply.blocked)
-        run += (reply.message,)
-        if not reply.message.tool_calls:
-            return ToolRun(messages=run, decisions=tuple(decisions), ended="answer")
-        for call in reply.message.tool_calls:
-            seen = await execute(call)
-            run += (Message(role="tool", tool_call_id=call.id, content=seen.text, error=seen.error),)
-    return ToolRun(messages=run, decisions=tuple(decisions), ended="turns")
