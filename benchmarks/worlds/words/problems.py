@@ -5,8 +5,8 @@ numbers. A solution computes one quantity a line and ends with the answer::
 
     Ann has 34 cards. Ben has 17 more than Ann. Ben has 3 times as many as Cara. How many does Cara have?
 
-    Ben has 34 + 17 = 51.
-    Cara has 51 / 3 = 17.
+    Ben has Ann's 34 + 17 = 51.
+    Cara has Ben's 51 / 3 = 17.
     Answer: 17.
 """
 
@@ -33,8 +33,10 @@ class Quantity:
     left: int
     symbol: str
     right: int
+    owners: tuple[str, str] = ("", "")
+    """In a graph whose numbers they are; empty for a number of the text."""
     needs: tuple[str, ...] = ()
-    """Labels of the quantities that the numbers are the values of; the text gives the other numbers."""
+    """Labels of the quantities that must be known before."""
 
     @property
     def value(self) -> int:
@@ -86,7 +88,7 @@ class WordProblem:
 
     def record(self) -> Problem:
         """The problem as a record; its quantities are in ``meta["words"]``, which policies do not see."""
-        quantities = {label: [q.left, q.symbol, q.right] for label, q in self.quantities.items()}
+        quantities = {label: [q.left, q.symbol, q.right, *q.owners] for label, q in self.quantities.items()}
         about = {
             "quantities": quantities,
             "goal": self.goal,
@@ -99,7 +101,8 @@ class WordProblem:
 def written(label: str, quantity: Quantity, result: int | None = None) -> str:
     """A line, with another ``result`` than the exact one if that is given."""
     value = quantity.value if result is None else result
-    return f"{label} {quantity.left} {quantity.symbol} {quantity.right} = {value}.\n"
+    left, right = (f"{owner}'s " if owner else "" for owner in quantity.owners)
+    return f"{label} {left}{quantity.left} {quantity.symbol} {right}{quantity.right} = {value}.\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,14 +111,14 @@ class Setting:
 
     graphs: float = 0.6
     """Share of graphs; the others are templates."""
-    people: tuple[int, int] = (3, 5)
-    steps: tuple[int, int] = (2, 4)
+    people: tuple[int, int] = (3, 4)
+    steps: tuple[int, int] = (2, 3)
     """Fewest and most lines that a graph's goal needs."""
     chain: float = 0.5
     """Chance that a person is compared with the one before; else with anybody before."""
-    start: int = 60
+    start: int = 50
     """The largest number of things that the text says a person has."""
-    change: int = 40
+    change: int = 30
     """The largest number of things more or fewer."""
     distractor: float = 0.2
     """Chance of a sentence about something else."""
@@ -157,8 +160,10 @@ def read_problem(problem: Problem) -> tuple[dict[str, Quantity], str]:
     about: Any = problem.meta.get("words")
     try:
         quantities = {
-            str(label): Quantity(left=int(left), symbol=str(symbol), right=int(right))
-            for label, (left, symbol, right) in about["quantities"].items()
+            str(label): Quantity(
+                left=int(left), symbol=str(symbol), right=int(right), owners=(str(a), str(b))
+            )
+            for label, (left, symbol, right, a, b) in about["quantities"].items()
         }
         goal = str(about["goal"])
         quantities[goal].value  # noqa: B018 - raises for a goal that cannot be computed
@@ -246,7 +251,7 @@ def _try_graph(rng: random.Random, setting: Setting, people: int, steps: int) ->
         for _ in range(20):
             quantity, sentence = _relation(rng, name, values, setting)
             result = calculate(quantity.left, quantity.symbol, quantity.right)
-            if result is not None and 1 < result < 200:
+            if result is not None and 1 < result < 150:
                 break
         else:
             return None
@@ -318,7 +323,9 @@ def _relation(
             else:
                 sentence = f"{other} has as many as {name} and {third} together."
     symbol = {"s": "+", "d": "-"}.get(kind, kind)
-    return Quantity(left=values[other], symbol=symbol, right=right, needs=needs), sentence
+    return Quantity(
+        left=values[other], symbol=symbol, right=right, owners=(other, third), needs=needs
+    ), sentence
 
 
 Drawn = tuple[Sequence[str], str, Sequence[tuple[str, int, str, int]]]
@@ -342,7 +349,7 @@ def _draw_template(rng: random.Random, *, held_out: bool) -> _Draft:
 
 
 def _boxes(rng: random.Random, name: str, item: str) -> Drawn:
-    boxes, each = rng.randint(3, 9), rng.randint(12, 49)
+    boxes, each = rng.randint(3, 9), rng.randint(11, 29)
     gone = rng.randint(2, boxes * each - 2)
     facts = rng.choice(
         (
@@ -356,7 +363,7 @@ def _boxes(rng: random.Random, name: str, item: str) -> Drawn:
 
 
 def _wages(rng: random.Random, name: str, _: str) -> Drawn:
-    hours, wage, days = rng.randint(3, 8), rng.randint(7, 24), rng.randint(2, 5)
+    hours, wage, days = rng.randint(3, 8), rng.randint(7, 19), rng.randint(2, 4)
     spent = rng.randint(5, 60)
     facts = rng.choice(
         (
@@ -374,7 +381,7 @@ def _wages(rng: random.Random, name: str, _: str) -> Drawn:
 
 
 def _walk(rng: random.Random, name: str, _: str) -> Drawn:
-    first, times, less = rng.randint(4, 29), rng.randint(2, 5), rng.randint(2, 29)
+    first, times, less = rng.randint(7, 25), rng.randint(2, 4), rng.randint(2, 13)
     second = first * times
     lines = (
         ("On Tuesday it is", first, "*", times),
@@ -390,7 +397,7 @@ def _walk(rng: random.Random, name: str, _: str) -> Drawn:
 
 
 def _share(rng: random.Random, name: str, item: str) -> Drawn:
-    children, each, found = rng.randint(3, 9), rng.randint(4, 30), rng.randint(3, 40)
+    children, each, found = rng.randint(3, 7), rng.randint(14, 30), rng.randint(3, 40)
     lines = (
         ("In all there are", children * each - found, "+", found),
         ("Each child gets", children * each, "/", children),
@@ -437,7 +444,7 @@ def _fence(rng: random.Random, name: str, _: str) -> Drawn:
 
 
 def _pages(rng: random.Random, name: str, _: str) -> Drawn:
-    days, each, left = rng.randint(3, 9), rng.randint(6, 29), rng.randint(5, 90)
+    days, each, left = rng.randint(3, 9), rng.randint(6, 24), rng.randint(5, 90)
     lines = ((f"{name} has read", days, "*", each), ("There are left", days * each + left, "-", days * each))
     sentences = (
         f"A book has {days * each + left} pages.",

@@ -26,6 +26,7 @@ _PIECE: Final = "|".join(
         *NAMES,
         "[0-9]",
         NO,
+        "'s ",
         *(f" ?{phrase.strip()}{_GLUE}" for phrase in _PHRASES),
         " [-+*/=] ",
         "\\n",
@@ -39,7 +40,7 @@ _PATTERN: Final = re.compile(_PIECE)
 @cache
 def vocabulary() -> dict[str, int]:
     """Every token with its number: special ones, then pieces in the order of the alphabet."""
-    pieces = {*"0123456789\n", NO}
+    pieces = {*"0123456789\n", NO, "'s "}
     for held_out in (False, True):
         rng = random.Random(0)
         setting = Setting(held_out=held_out, opinion=0.5, distractor=0.5)

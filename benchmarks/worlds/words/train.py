@@ -3,7 +3,7 @@
 Both are ordinary language models of worked solutions. The texts of the ``trunk``, from which reward models
 are trained, also have wrong lines that the writer takes back at once::
 
-    Ben has 34 + 17 = 41. No, Ben has 34 + 17 = 51.
+    Ben has Ann's 34 + 17 = 41. No, Ben has Ann's 34 + 17 = 51.
 
 It goes on from the policy's weights. Neither model has seen a solution of the policy.
 """
@@ -21,10 +21,12 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.worlds.words.problems import Quantity, WordProblem, draw_problem, written
+from benchmarks.worlds.words.problems import NAMES, Quantity, Setting, WordProblem, draw_problem, written
 from benchmarks.worlds.words.tokens import NO, build_words_tokenizer, encode, vocabulary
 
 PAD, BEGIN, END = 0, 1, 2
+TRAINING = Setting(people=(2, 4), steps=(1, 3))
+"""Problems of the training texts: also graphs of one step, from which relations are learned sooner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +56,17 @@ def train(recipe: Recipe, out: Path, *, base: Path | None = None, save_every: in
     torch.manual_seed(recipe.seed)
     model = LlamaForCausalLM.from_pretrained(base) if base else new_model(recipe)
     model.set_attn_implementation("eager")  # for texts this short twice as fast on a CPU as torch's kernel
-    optimiser = torch.optim.AdamW(
-        model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.05, fused=True
+    inner = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+    outer = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+    optimisers = (
+        torch.optim.Muon(inner, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(outer, betas=(0.9, 0.98), weight_decay=0.05, fused=True),
     )
     batches = training_batches(recipe)
     start, tokens, losses = time.process_time(), 0, []
     for update in range(1, recipe.updates + 1):
         rate = recipe.learning_rate * min(1.0, update / 100) * max(0.02, 1 - update / recipe.schedule)
-        for group in optimiser.param_groups:
+        for group in (group for optimiser in optimisers for group in optimiser.param_groups):
             group["lr"] = rate
         ids, labels = next(batches)
         with torch.autocast("cpu", torch.bfloat16):
@@ -69,10 +74,11 @@ def train(recipe: Recipe, out: Path, *, base: Path | None = None, save_every: in
             wanted = labels[:, 1:]
             logits = model.lm_head(states[wanted >= 0])
         loss = torch.nn.functional.cross_entropy(logits.float(), wanted[wanted >= 0])
-        optimiser.zero_grad()
+        model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        for optimiser in optimisers:
+            optimiser.step()
         tokens += int((ids != PAD).sum())
         losses.append(loss.item())
         if update % 50 == 0:
@@ -131,7 +137,7 @@ def training_batches(recipe: Recipe) -> Iterator[tuple[torch.Tensor, torch.Tenso
 
 def training_row(rng: random.Random, wrong: float) -> tuple[list[int], list[int]]:
     """Ids and labels of one text: no loss on the problem, nor on a wrong line."""
-    problem = draw_problem(rng)
+    problem = draw_problem(rng, TRAINING)
     ids = [BEGIN, *encode(f"{problem.text}\n")]
     labels = [-100] * len(ids)
     for label in (*problem.needed, ""):
@@ -157,20 +163,24 @@ def wrong_line(rng: random.Random, problem: WordProblem, label: str) -> str:
         wrong = rng.choice(others) if others and rng.random() < 0.5 else _near(rng, problem.answer)
         return f"Answer: {wrong}.\n"
     quantity = problem.quantities[label]
+    names = [name for name in NAMES if name in problem.text]
     if rng.random() < 0.4:
         return written(label, quantity, _near(rng, quantity.value))
     for _ in range(20):
         left, symbol, right, name = quantity.left, quantity.symbol, quantity.right, label
-        match rng.randint(0, 3):
+        owners = list(quantity.owners)
+        match rng.randint(0, 4):
             case 0:
                 left = rng.choice(numbers) if rng.random() < 0.7 else _near(rng, left)
             case 1:
                 right = rng.choice(numbers) if rng.random() < 0.7 else _near(rng, right)
             case 2:
                 symbol = rng.choice([each for each in "+-*/" if each != symbol])
-            case _:
+            case 3:
                 name = rng.choice(list(problem.quantities))
-        made = Quantity(left=left, symbol=symbol, right=right)
+            case _ if owners[0]:
+                owners[rng.randrange(1 + bool(owners[1]))] = rng.choice(names)
+        made = Quantity(left=left, symbol=symbol, right=right, owners=(owners[0], owners[1]))
         if problem.line(name) != (line := _line_or_nothing(name, made)) and line:
             return line
     return written(label, quantity, _near(rng, quantity.value))

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from benchmarks.worlds.words.problems import Quantity, calculate, read_problem
+from benchmarks.worlds.words.problems import Quantity, calculate, read_problem, written
 from surefoot.protocols import SOLUTION_CHANNELS, ProblemTrace, Verdict
 from surefoot.records import Problem, Trace
 
-_LINE: Final = re.compile(r"([A-Za-z ]{1,40}) (\d{1,4}) ([-+*/]) (\d{1,4}) = (\d{1,4})\.\n?", re.ASCII)
+_NUMBER: Final = r"(?:([A-Z][a-z]{1,8})'s )?(\d{1,4})"
+_LINE: Final = re.compile(rf"([A-Za-z ]{{1,40}}) {_NUMBER} ([-+*/]) {_NUMBER} = (\d{{1,4}})\.\n?", re.ASCII)
 _ANSWER: Final = re.compile(r"Answer: (\d{1,4})\.\n?", re.ASCII)
 
 Kind = Literal["slip", "reasoning", "carried", "form"]
@@ -56,7 +57,7 @@ def judge_steps(problem: Problem, trace: Trace) -> list[StepTruth]:
             truth = _judge_answer(int(match[1]), values[goal], stated.get(goal))
         elif match := _LINE.fullmatch(text):
             truth = _judge_line(match, quantities, values, stated)
-            stated.setdefault(match[1], int(match[5]))
+            stated.setdefault(match[1], int(match[7]))
         else:
             truth = StepTruth(
                 value=-1, kind="form", reason=f"not a line of this world: {text.strip()[:40]!r}"
@@ -81,35 +82,33 @@ def _judge_line(
     values: dict[str, int | None],
     stated: dict[str, int],
 ) -> StepTruth:
-    label, symbol = match[1], match[3]
-    left, right, result = int(match[2]), int(match[4]), int(match[5])
-    exact = calculate(left, symbol, right)
-    if result != exact:
+    label, symbol = match[1], match[4]
+    left, right, result = int(match[3]), int(match[6]), int(match[7])
+    if result != calculate(left, symbol, right):
         return StepTruth(value=-1, kind="slip", reason=f"{left} {symbol} {right} is not {result}")
     quantity = quantities.get(label)
     if quantity is None:
         return StepTruth(value=-1, kind="reasoning", reason=f"nothing to calculate is called {label!r}")
-    wanted = _numbers(quantity.left, symbol, quantity.right)
-    if symbol == quantity.symbol and _numbers(left, symbol, right) == wanted:
+    first, second = quantity.owners
+    wanted = _numbers(symbol, (first, quantity.left), (second, quantity.right))
+    owners = match[2] or "", match[5] or ""
+    if symbol == quantity.symbol and _numbers(symbol, (owners[0], left), (owners[1], right)) == wanted:
         repeated = label in stated and stated[label] == values[label]
         return StepTruth(value=0, reason="repeats a right step") if repeated else StepTruth(value=1)
-    truth = f"{quantity.left} {quantity.symbol} {quantity.right}"
+    truth = written(label, quantity).strip()
     wrong = {stated[other]: value for other, value in values.items() if stated.get(other, value) != value}
-    meant = _numbers(wrong.get(left, left), symbol, wrong.get(right, right))
-    if symbol == quantity.symbol and wanted in (
-        meant,
-        _numbers(wrong.get(left, left), symbol, right),
-        _numbers(left, symbol, wrong.get(right, right)),
-    ):
-        return StepTruth(value=-1, kind="carried", reason=f"needs {truth}; an earlier value is wrong")
-    return StepTruth(
-        value=-1, kind="reasoning", reason=f"calculates {left} {symbol} {right}, but {label} {truth}"
-    )
+    for one in (left, wrong.get(left)):
+        for two in (right, wrong.get(right)):
+            numbers = _numbers(symbol, (owners[0], one or 0), (owners[1], two or 0))
+            if symbol == quantity.symbol and numbers == wanted:
+                reason = f"an earlier value is wrong; right is {truth}"
+                return StepTruth(value=-1, kind="carried", reason=reason)
+    return StepTruth(value=-1, kind="reasoning", reason=f"right is {truth}")
 
 
-def _numbers(left: int | None, symbol: str, right: int | None) -> tuple[int | None, ...]:
-    """The numbers of an operation, in one order where the order does not matter."""
-    return tuple(sorted((left or 0, right or 0))) if symbol in "+*" else (left, right)
+def _numbers(symbol: str, left: tuple[str, int], right: tuple[str, int]) -> tuple[tuple[str, int], ...]:
+    """Both numbers with their owners, in one order where the order does not matter."""
+    return tuple(sorted((left, right))) if symbol in "+*" else (left, right)
 
 
 class WordVerifier:
@@ -129,7 +128,7 @@ class WordVerifier:
 def slips(line: str) -> bool:
     """Whether a line has an equation that does not hold."""
     match = _LINE.fullmatch(line)
-    return bool(match) and calculate(int(match[2]), match[3], int(match[4])) != int(match[5])
+    return bool(match) and calculate(int(match[3]), match[4], int(match[6])) != int(match[7])
 
 
 def _verdict(truth: StepTruth) -> Verdict:

@@ -22,7 +22,11 @@ TEXT = (
     "Ben has 3 times as many as Cara. Dev has as many as Ann and Ben together. Ann has 34 cards. "
     "Ben has 17 more than Ann. How many cards does Cara have?"
 )
-QUANTITIES = {"Ben has": [34, "+", 17], "Cara has": [51, "/", 3], "Dev has": [34, "+", 51]}
+QUANTITIES = {
+    "Ben has": [34, "+", 17, "Ann", ""],
+    "Cara has": [51, "/", 3, "Ben", ""],
+    "Dev has": [34, "+", 51, "Ann", "Ben"],
+}
 PROBLEM = Problem(
     text=TEXT, answer="17", meta={"words": {"quantities": QUANTITIES, "goal": "Cara has", "family": "graph"}}
 )
@@ -78,7 +82,7 @@ def test_the_answer_of_a_graph_is_the_one_its_sentences_give(held_out):
     for _ in range(300):
         problem = draw_problem(rng, Setting(graphs=1.0, held_out=held_out))
         assert solve_by_reading(problem.text) == problem.answer
-        assert 2 <= len(problem.needed) <= 4
+        assert 2 <= len(problem.needed) <= 3
 
 
 def test_worked_solutions_are_right_in_every_step_and_all_their_numbers_come_from_the_text_or_a_line_before():
@@ -104,16 +108,19 @@ def test_worked_solutions_are_right_in_every_step_and_all_their_numbers_come_fro
 @pytest.mark.parametrize(
     ("line", "value", "kind"),
     [
-        ("Ben has 34 + 17 = 51.", 1, None),
-        ("Ben has 17 + 34 = 51.", 1, None),
-        ("Dev has 51 + 34 = 85.", 1, None),
-        ("Ben has 34 + 17 = 41.", -1, "slip"),
-        ("Ben has 34 - 17 = 17.", -1, "reasoning"),
-        ("Ben has 34 * 3 = 102.", -1, "reasoning"),
-        ("Ann has 34 + 17 = 51.", -1, "reasoning"),
-        ("Hugo has 34 + 17 = 51.", -1, "reasoning"),
-        ("Cara has 3 / 51 = 17.", -1, "slip"),
-        ("Ben has 50 + 1 = 51.", -1, "reasoning"),
+        ("Ben has Ann's 34 + 17 = 51.", 1, None),
+        ("Ben has 17 + Ann's 34 = 51.", 1, None),
+        ("Dev has Ben's 51 + Ann's 34 = 85.", 1, None),
+        ("Ben has Ann's 34 + 17 = 41.", -1, "slip"),
+        ("Ben has Ann's 34 - 17 = 17.", -1, "reasoning"),
+        ("Ben has Ann's 34 * 3 = 102.", -1, "reasoning"),
+        ("Ann has Ann's 34 + 17 = 51.", -1, "reasoning"),
+        ("Hugo has Ann's 34 + 17 = 51.", -1, "reasoning"),
+        ("Cara has 3 / Ben's 51 = 17.", -1, "slip"),
+        ("Ben has Ann's 50 + 1 = 51.", -1, "reasoning"),
+        ("Ben has 34 + 17 = 51.", -1, "reasoning"),
+        ("Dev has Ben's 34 + Ann's 51 = 85.", -1, "reasoning"),
+        ("Dev has Ann's 34 + Cara's 51 = 85.", -1, "reasoning"),
         ("So Ben has 34 more.", -1, "form"),
         ("Answer: 17.", 1, None),
         ("Answer: 51.", -1, "reasoning"),
@@ -126,20 +133,20 @@ def test_a_line_is_judged_by_arithmetic_and_by_the_problem(line, value, kind):
 
 
 def test_what_follows_from_a_wrong_value_is_carried_and_what_does_not_is_judged_by_itself():
-    text = "Ben has 34 + 17 = 61.\nCara has 61 / 3 = 20.\nDev has 34 + 61 = 95.\n"
-    text += "Dev has 34 + 51 = 85.\nAnswer: 20.\n"
+    text = "Ben has Ann's 34 + 17 = 61.\nCara has Ben's 61 / 3 = 20.\nDev has Ann's 34 + Ben's 61 = 95.\n"
+    text += "Dev has Ann's 34 + Ben's 51 = 85.\nAnswer: 20.\n"
     assert [truth.kind for truth in judged(text)] == ["slip", "slip", "carried", None, "carried"]
-    text = "Ben has 34 - 17 = 17.\nDev has 17 + 34 = 51.\nAnswer: 17.\nAnswer: 17.\n"
+    text = "Ben has Ann's 34 - 17 = 17.\nDev has Ben's 17 + Ann's 34 = 51.\nAnswer: 17.\nAnswer: 17.\n"
     assert [truth.kind for truth in judged(text)] == ["reasoning", "carried", None, "form"]
 
 
 def test_a_repeated_right_line_is_neutral():
-    assert [truth.value for truth in judged("Ben has 34 + 17 = 51.\n" * 2)] == [1, 0]
-    assert [truth.value for truth in judged("Ben has 34 + 17 = 41.\n" * 2)] == [-1, -1]
+    assert [truth.value for truth in judged("Ben has Ann's 34 + 17 = 51.\n" * 2)] == [1, 0]
+    assert [truth.value for truth in judged("Ben has Ann's 34 + 17 = 41.\n" * 2)] == [-1, -1]
 
 
 def test_the_verifier_gives_the_kind_and_refuses_problems_of_another_world():
-    trace = segment_trace(Trace(problem_id=PROBLEM.id, text="Ben has 34 - 17 = 17.\n"), Line())
+    trace = segment_trace(Trace(problem_id=PROBLEM.id, text="Ben has Ann's 34 - 17 = 17.\n"), Line())
     ((verdict,),) = WordVerifier().verify([ProblemTrace(problem=PROBLEM, trace=trace)])
     assert verdict.value == -1
     assert verdict.reason.startswith("reasoning: ")
