@@ -235,9 +235,7 @@ def value_errors(seeds: Sequence[Runs], tasks: int, draws: int) -> Figures:
             )
     rng = np.random.default_rng(0)
     return [
-        noted(
-            f"mc_value_error_{k}", bootstrap_seeds(error, same_problems=False, draws=draws, rng=rng), "of 1"
-        )
+        noted(f"mc_value_error_{k}", bootstrap_seeds(error, draws=draws, rng=rng), "of 1")
         for k, error in errors.items()
     ]
 
@@ -332,7 +330,7 @@ def measure_choice(
     rng = np.random.default_rng(0)
 
     def over_seeds(values: Sequence[Sequence[float]]) -> Interval:
-        return bootstrap_seeds(values, same_problems=False, draws=draws, rng=rng)
+        return bootstrap_seeds(values, draws=draws, rng=rng)
 
     figures = [
         noted(f"chosen_{name}{ending}", over_seeds(values), "%", scale=100, note=_per_seed(values))

@@ -70,4 +70,4 @@ def gate_figures(
 
 
 def _area(name: str, values: ArrayLike, good: ArrayLike, size: str) -> dict[str, Any]:
-    return figure(f"auc_rows_{name}", roc_auc(values, good).value, "of pairs") | {"note": size}
+    return figure(f"auc_rows_{name}", roc_auc(values, good), "of pairs") | {"note": size}

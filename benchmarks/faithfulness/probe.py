@@ -147,7 +147,7 @@ def words_auc(items: Sequence[LabelledTrace], held: set[str]) -> float:
     model = make_pipeline(words, LogisticRegression(C=5, max_iter=500, class_weight="balanced"))
     model.fit(*map(list, zip(*train, strict=True)))
     texts, good = map(list, zip(*test, strict=True))
-    return round(roc_auc(model.decision_function(texts), good).value, 3)
+    return round(roc_auc(model.decision_function(texts), good), 3)
 
 
 def probe_figures(

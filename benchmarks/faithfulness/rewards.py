@@ -94,7 +94,7 @@ def train_prm(mixed: Path, directory: Path, *, seed: int, problems: int) -> tupl
         for score, label in zip(record.scores, item.labels, strict=True)
         if score is not None
     ]
-    return scorer, roc_auc([score for score, _ in pairs], [good for _, good in pairs]).value
+    return scorer, roc_auc([score for score, _ in pairs], [good for _, good in pairs])
 
 
 def reward(name: str, prm: Scorer | None, problems: Sequence[Problem], texts: Sequence[str]) -> list[float]:

@@ -202,7 +202,7 @@ def panel_figures(prompts: int) -> Figures:
         figure("panel_valid_traces", float(np.mean(valid))),
         figure("panel_one_trace_g2", float(max(products))),
         figure("panel_one_trace_g2_minus_ceiling", float(max(products)) - panel_ceiling(1).gmean2),
-        figure("panel_eight_traces_auc", roc_auc(scores[8], truth).value, ceiling=panel_ceiling(8).auc),
+        figure("panel_eight_traces_auc", roc_auc(scores[8], truth), ceiling=panel_ceiling(8).auc),
     ]
 
 

@@ -236,7 +236,7 @@ def figures(runs: list[dict[str, Outcome]]) -> Figures:
 
     def gained(name: str, ours: str) -> None:
         gaps = [100 * (run[ours].found - run[BRUTE].found) for run in runs]
-        found = bootstrap_seeds(gaps, same_problems=False, rng=np.random.default_rng(0))
+        found = bootstrap_seeds(gaps, rng=np.random.default_rng(0))
         made.append(figure(name, found, "points"))
 
     made: Figures = []

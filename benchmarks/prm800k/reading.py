@@ -159,7 +159,7 @@ def measure(
         head = make_pipeline(StandardScaler(), RidgeCV(np.logspace(1, 6, 11)))
         head.fit(states[at], [1.0 if pool[number].good else -1.0 for number in at])
         scores, was, now = (head.predict(part) for part in others)
-        aucs.append(roc_auc(scores, good).value)
+        aucs.append(roc_auc(scores, good))
         noticed.append(float(np.mean((now < was) + 0.5 * (now == was))))
         gates.append(gate_of(scores, rivals, held_out))
         logging.info(
@@ -180,7 +180,7 @@ def measure(
     setting = {
         "layer": options.layer,
         "auc": aucs,
-        "rival_aucs": [roc_auc(row, good).value for row in rivals],
+        "rival_aucs": [roc_auc(row, good) for row in rivals],
         "rival_rows": len(everything),
         "reads": [gate.reads for gate in gates],
         "swapped_numbers": len(swap_from),

@@ -486,11 +486,11 @@ def auc_figures(items: Sequence[LabelledTrace], arms: Arms, *, draws: int = DRAW
     groups = rows.siblings.max() + 1
 
     def pooled(values: NDArray[np.float64], labels: Labels, draw: Resample) -> float:
-        return roc_auc(values[draw.items], labels[draw.items]).value
+        return roc_auc(values[draw.items], labels[draw.items])
 
     def among_siblings(values: NDArray[np.float64], labels: Labels, draw: Resample) -> float:
         group = draw.clusters * groups + rows.siblings[draw.items]
-        return roc_auc_within(values[draw.items], labels[draw.items], group).value
+        return roc_auc_within(values[draw.items], labels[draw.items], group)
 
     figures = []
     for name, auc, labels in (

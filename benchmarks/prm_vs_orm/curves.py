@@ -93,6 +93,6 @@ def step_aucs(scored: ScoredTraces, *, seed: int) -> dict[str, tuple[float, Inte
     for name, runs in scored.scores.items():
         values = [np.array([score for row in run for score in row.scores], dtype=float) for run in runs]
         gaps = np.array([auc_by_problem(one, good, groups) - by_position for one in values])
-        pooled = float(np.mean([roc_auc(one, good).value for one in values]))
+        pooled = float(np.mean([roc_auc(one, good) for one in values]))
         found[name] = pooled, mean_over_runs(gaps, rng=np.random.default_rng(seed))
     return found

@@ -20,7 +20,7 @@ from surefoot.io import read_records, write_records
 from surefoot.lab import ExactLabeller
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace
-from surefoot.stats import bootstrap_seeds, mean_over_runs
+from surefoot.stats import bootstrap_mean, mean_over_runs
 
 FULL = {"train_problems": 750, "test_problems": 300, "samples": 64}
 """Sizes of the published figures."""
@@ -128,7 +128,7 @@ def figures(curves: list[dict[str, np.ndarray]], sizes: list[int]) -> Figures:
 
 def figure(name: str, per_seed: list[np.ndarray], ratio: float | None) -> Figure:
     """Mean over seeds with its interval over problems, in points."""
-    interval = bootstrap_seeds(per_seed, same_problems=True, rng=np.random.default_rng(0))
+    interval = bootstrap_mean(np.mean(per_seed, axis=0), rng=np.random.default_rng(0))
     each = ", ".join(f"{100 * values.mean():+.1f}" for values in per_seed)
     level = "level; " if interval.includes(0) else ""
     return one_figure(name, 100 * interval, "points", ratio, note=f"{level}by seed {each}")

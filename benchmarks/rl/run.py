@@ -41,7 +41,7 @@ from surefoot.rl import (
     train_policy,
 )
 from surefoot.segment import Line
-from surefoot.stats import bootstrap_seeds
+from surefoot.stats import bootstrap_mean
 
 Array = NDArray[np.float64]
 
@@ -342,7 +342,7 @@ def describe(
 def difference(dense: Sequence[Final], outcome: Sequence[Final]) -> dict[str, Any]:
     """Accuracy at the end less that of outcome-only training, in points, paired by problem."""
     apart = [mine.accuracy - theirs.accuracy for mine, theirs in zip(dense, outcome, strict=True)]
-    found = bootstrap_seeds(apart, same_problems=True, rng=np.random.default_rng(0))
+    found = bootstrap_mean(np.mean(apart, axis=0), rng=np.random.default_rng(0))
     base = float(np.mean([one.accuracy.mean() for one in outcome]))
     return {
         "value": 100 * found.value,

@@ -35,7 +35,7 @@ from surefoot.search import (
     Steps,
     run_search,
 )
-from surefoot.stats import bootstrap_seeds
+from surefoot.stats import bootstrap_mean
 
 Array = NDArray[np.float64]
 
@@ -180,7 +180,7 @@ def table(points: dict[str, dict[int, Point]]) -> None:
     """All methods and sizes."""
     for name, sizes in points.items():
         for size, point in sizes.items():
-            interval = bootstrap_seeds(point.right, same_problems=True, rng=np.random.default_rng(0))
+            interval = bootstrap_mean(np.mean(point.right, axis=0), rng=np.random.default_rng(0))
             each = ", ".join(f"{100 * right.mean():.1f}" for right in point.right)
             print(f"{name:14} {size:3} {point.cost:8.0f} tokens  {interval:.1%}  ({each})")
 
@@ -203,7 +203,7 @@ def figures(points: dict[str, dict[int, Point]], best: str) -> Figures:
 def points_figure(name: str, ours: Point, rival: Point) -> Figure:
     """Difference in points, paired by problem."""
     gaps = [a - b for a, b in zip(ours.right, rival.right, strict=True)]
-    found = bootstrap_seeds(gaps, same_problems=True, rng=np.random.default_rng(0))
+    found = bootstrap_mean(np.mean(gaps, axis=0), rng=np.random.default_rng(0))
     note = f"{ours.cost:.0f} against {rival.cost:.0f} tokens"
     return figure(name, 100 * found, "points", ours.accuracy / rival.accuracy, note=note)
 

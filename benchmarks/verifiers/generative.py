@@ -92,8 +92,8 @@ def evaluate(verifier: GenerativeVerifier, items: list[LabelledTrace]) -> dict[s
     ends = roc_auc([record.scores[-1] for record in scores], [1.0 if first < 0 else -1.0 for first in firsts])
     return {
         "traces": len(items),
-        "step_auc": None if math.isnan(auc.value) else auc.value,  # unknown: nothing could be compared
-        "solution_auc": None if math.isnan(ends.value) else ends.value,
+        "step_auc": None if math.isnan(auc) else auc,  # unknown: nothing could be compared
+        "solution_auc": None if math.isnan(ends) else ends,
         "first_error_accuracy": bench.acc_error,
         "no_error_accuracy": bench.acc_correct,
         "f1": bench.f1,

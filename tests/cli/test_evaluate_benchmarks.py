@@ -169,7 +169,7 @@ def test_a_neutral_verdict_is_what_the_option_says(data, tmp_path):
 def test_prmbench(data, prm, tmp_path):
     words = ("--data", data / "prmbench.jsonl", "--out", tmp_path, FEW, "--tables")
     ended = good("evaluate", "--as=prmbench", f"mine={prm}", *words)
-    assert "36 traces and 4 controls" in ended.out
+    assert "36 traces; 0 left out" in ended.out
     result = json.loads((tmp_path / "prmbench.json").read_text())
     assert [score["rule"] for score in result["scores"]] == ["0.5", "split"]
     assert result["classes"] == dict.fromkeys(PRMBENCH_CLASSES, 4)

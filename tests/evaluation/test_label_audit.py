@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from surefoot.cli import app
 from surefoot.errors import LabelError, SurefootError
-from surefoot.evaluation.labels import Confusion, audit_labels, label_section, label_set, label_sets
-from surefoot.evaluation.report import Report, to_json
+from surefoot.evaluation.frame import Origin
+from surefoot.evaluation.labels import audit_labels, confusion, label_section, label_set, label_sets
+from surefoot.evaluation.report import Report, first_screen_of, to_json
 from surefoot.evaluation.step_layout import StepLayout
 from surefoot.io import write_records
 from surefoot.io.tables import Facts
@@ -65,7 +66,7 @@ def traces_like(table, problems=None):
 
 
 def totals(parts):
-    return Confusion(
+    return confusion(
         **{name: sum(getattr(c, name) for c in parts.values()) for name in ("tp", "fp", "fn", "tn")}
     )
 
@@ -82,7 +83,7 @@ def known():
 
 def test_bad_steps_found(known):
     found = known.sources[0].against_truth
-    assert found.confusion == Confusion(tp=2, fp=3, fn=4, tn=8)
+    assert found.confusion == confusion(tp=2, fp=3, fn=4, tn=8)
     assert found.precision.value == pytest.approx(2 / 5)
     assert found.recall.value == pytest.approx(2 / 6)
     assert found.f1.value == pytest.approx(4 / 11)
@@ -91,13 +92,13 @@ def test_bad_steps_found(known):
 
 def test_bad_steps_by_position(known):
     found = known.sources[0].against_truth
-    assert found.by_step[0] == Confusion(fp=1, fn=1, tn=4)
-    assert found.by_step[1] == Confusion(tp=0, fp=1, fn=2, tn=3)
-    assert found.by_step[4] == Confusion(tp=1)
+    assert found.by_step[0] == confusion(fp=1, fn=1, tn=4)
+    assert found.by_step[1] == confusion(tp=0, fp=1, fn=2, tn=3)
+    assert found.by_step[4] == confusion(tp=1)
     # steps 0 of 5, 0 of 3, 0 of 2: first fifth; 1 of 2: third; 1 of 3: second; 2 of 3: fourth
     assert found.by_fifth[0] == found.by_step[0]
-    assert found.by_fifth[1] == Confusion(tn=2, fn=1)
-    assert found.by_fifth[2] == Confusion(tp=1, fn=1, fp=1, tn=1)
+    assert found.by_fifth[1] == confusion(tn=2, fn=1)
+    assert found.by_fifth[2] == confusion(tp=1, fn=1, fp=1, tn=1)
     for by in (found.by_step, found.by_fifth):
         assert totals(by) == found.confusion
 
@@ -245,23 +246,21 @@ def test_value_labels_are_cut_and_calibrated():
         draws=10,
     )
     hard, half = (source.against_truth for source in audit.sources)
-    assert hard.confusion == Confusion(tp=1, fn=1, tn=2)
-    assert half.confusion == Confusion(tp=2, fp=1, tn=1)
+    assert hard.confusion == confusion(tp=1, fn=1, tn=2)
+    assert half.confusion == confusion(tp=2, fp=1, tn=1)
     assert hard.soft == half.soft  # the numbers themselves do not depend on the cut
     assert hard.soft.auc == pytest.approx(3.5 / 4)
     assert math.isnan(hard.soft.auc_within_position)  # no position has both kinds of steps
     assert hard.soft.calibration.brier == pytest.approx((0 + 0.25 + 0.25 + 0) / 4)
     assert {fifth: part.steps for fifth, part in hard.soft.by_fifth.items()} == {0: 2, 2: 2}
     assert hard["values"] is None
-    assert audit.overall.graded_level == "interval"
-    assert audit.overall.graded.alpha == pytest.approx(1)
 
 
 def test_correctness_labels_have_no_soft_values(known):
     assert known.sources[0].against_truth.soft is None
 
 
-def test_an_unbiased_estimate_of_known_values_has_no_bias_and_its_intervals_hold(lab_items):
+def test_an_unbiased_estimate_of_known_values_has_no_bias(lab_items):
     solver, rng, trials = NoisySolver(error_rate=0.2), np.random.default_rng(0), 16
     truth, drawn = [], []
     for item in lab_items:
@@ -269,15 +268,12 @@ def test_an_unbiased_estimate_of_known_values_has_no_bias_and_its_intervals_hold
             value = solver.value(item.problem, item.trace.prefix(step + 1))
             truth.append(label(item.trace.id, step, value, kind="value"))
             share = rng.binomial(trials, value) / trials
-            spread = 2 * math.sqrt(value * (1 - value) / trials)
-            bounds = (max(0.0, share - spread), min(1.0, share + spread))
-            drawn.append(label(item.trace.id, step, share, kind="value", interval=bounds))
+            drawn.append(label(item.trace.id, step, share, kind="value"))
     traces = [item.trace for item in lab_items]
     found = audit_labels(traces, {"mc": drawn}, truth=truth, draws=10).sources[0].against_truth["values"]
-    assert found.steps == found.intervals == len(truth)
+    assert found.steps == len(truth)
     assert abs(found.bias) < 3 * 0.5 / math.sqrt(trials * len(truth))
     assert 0 < found.rmse < 0.5 / math.sqrt(trials)
-    assert found.covered > 0.85
 
 
 def test_intervals_resample_problems_not_traces():
@@ -298,15 +294,8 @@ def test_without_truth_there_is_agreement_and_cost_alone():
     assert [(p.first, p.second) for p in audit.pairs] == [("a", "b"), ("a", "c"), ("b", "c")]
     assert audit.pairs[2].steps.raw == audit.pairs[2].steps.kappa == 1.0
     assert audit.overall.steps.raters == 3
-    assert audit.overall.graded_level == "ordinal"
     assert audit.overall.alpha.value == pytest.approx(audit.overall.steps.alpha)
     assert audit.overall.alpha.low < audit.overall.alpha.value < audit.overall.alpha.high
-
-
-def test_sources_of_different_kinds_have_no_graded_agreement():
-    audit = audit_labels(traces_like(TRUTH), {"a": rows(TRUTH), "b": rows([[0.5]], kind="value")}, draws=5)
-    assert audit.overall.graded is None
-    assert audit.overall.graded_level is None
 
 
 def test_equal_input_gives_equal_output(tmp_path):
@@ -318,7 +307,8 @@ def test_equal_input_gives_equal_output(tmp_path):
             draws=20,
             seed=3,
         )
-        Report("Labels").section(label_section(audit)).write(tmp_path / name)
+        section = label_section(audit)
+        Report("Labels", first_screen_of([section], Origin())).section(section).write(tmp_path / name)
         return json.dumps(to_json(audit)), (tmp_path / name).read_text(encoding="utf-8")
 
     first, second = once("1.html"), once("2.html")
@@ -326,7 +316,7 @@ def test_equal_input_gives_equal_output(tmp_path):
     page = first[1]
     assert "a &lt;b&gt;" in page
     assert "a <b>" not in page
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 1
     assert "http" not in page.replace("http://www.w3.org", "")
 
 
@@ -500,7 +490,6 @@ def test_real_judges_beside_people_on_agent_runs():
                     right += (said[place] >= 0) == (fact >= 0)
         assert source.counts.used == total
         assert source.against_truth.confusion.accuracy == pytest.approx(right / total)
-    assert audit.overall.graded_level == "ordinal"
 
 
 def test_labels_are_read_one_after_another_and_not_kept():
@@ -524,7 +513,7 @@ def test_labels_are_read_one_after_another_and_not_kept():
     traces = [trace_of(steps, f"t{number}", f"p{number // 2}") for number in range(count)]
     audit = audit_labels(traces, {"a": labels(), "b": labels()}, truth=labels(), draws=5)
     assert audit.sources[1].counts.used == count * steps
-    assert audit.sources[0].against_truth["values"].intervals == count * steps
+    assert audit.sources[0].against_truth["values"].steps == count * steps
     assert most <= 2
 
 

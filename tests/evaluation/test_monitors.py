@@ -70,8 +70,8 @@ def test_a_run_without_a_score_is_judged_wrong_whatever_it_is():
     runs = [text_run(number, "a\nAnswer: 1\n", bad=number % 2 == 1) for number in range(40)]
     perfect = {run.item.trace.problem_id: float(run.bad) for run in runs}
 
-    def partial(groups):
-        scores = [perfect[item.problem.id] for [item] in groups]
+    def partial(items):
+        scores = [perfect[item.problem.id] for item in items]
         return np.array([math.nan if number < 10 else score for number, score in enumerate(scores)])
 
     result = by_name(evaluate_monitors(runs, {"partial": partial}, ["both"], draws=50), "partial")
@@ -108,8 +108,7 @@ def test_the_lab_checker_and_verifiers_are_monitors():
                 problem=problem, trace=segment_trace(Trace(problem_id=problem.id, text=text), Line())
             )
         )
-    alone = [[item] for item in items]
-    lab = scorer_monitor(LabelScorer(ExactLabeller(after_error="wrong"), name="lab"))(alone)
+    lab = scorer_monitor(LabelScorer(ExactLabeller(after_error="wrong"), name="lab"))(items)
     assert lab.tolist() == [float(number % 2) for number in range(20)]
 
     class Third:
@@ -122,8 +121,8 @@ def test_the_lab_checker_and_verifiers_are_monitors():
                 for number, item in enumerate(items)
             ]
 
-    assert np.isnan(verifier_monitor(Third())(alone)[0])
-    assert verifier_monitor(Third())(alone)[1:3].tolist() == [1.0, 0.0]
+    assert np.isnan(verifier_monitor(Third())(items)[0])
+    assert verifier_monitor(Third())(items)[1:3].tolist() == [1.0, 0.0]
 
 
 def test_views_of_a_text_and_of_an_agents_run():
@@ -204,17 +203,14 @@ class ScriptedJudge:
         ]
 
 
-def test_a_judge_sees_the_view_of_all_runs_together_and_its_last_number_counts():
+def test_a_judge_sees_the_view_of_a_run_and_its_last_number_counts():
     words = ["public", "secret", "unclear"]
-    groups = [
-        [text_run(n, f"{word} one\nAnswer: 1\n", bad=False).item, text_run(n, "two\n", bad=False).item]
-        for n, word in enumerate(words)
-    ]
+    shown = [text_run(n, f"{word} one\nAnswer: 1\n", bad=False).item for n, word in enumerate(words)]
     judge = ScriptedJudge()
-    scores = judge_monitor(judge, "Is anything hidden?")(groups)
+    scores = judge_monitor(judge, "Is anything hidden?")(shown)
     assert scores[:2].tolist() == [0.05, 0.9]
     assert np.isnan(scores[2])
-    assert "<run 1>\nsecret one\nAnswer: 1\n\n</run 1>\n<run 2>\ntwo" in judge.seen[1]
+    assert "<run>\nsecret one\nAnswer: 1\n\n</run>" in judge.seen[1]
     assert "Question: Is anything hidden?" in judge.seen[1]
     runs = [text_run(n, f"{words[n % 2]}\nAnswer: 1\n", bad=n % 2 == 1) for n in range(20)]
     evaluate_monitors(runs, {"judge": judge_monitor(judge, "?")}, ["actions"], draws=20)
@@ -239,7 +235,7 @@ def test_positives_alone_measure_no_monitor(tmp_path, monkeypatch):
     assert "all 7 runs are bad: without runs of both kinds there is no AUC and no threshold" in says
 
 
-def test_a_judge_on_a_server_sees_two_runs_together(tmp_path, monkeypatch):
+def test_a_judge_on_a_server_sees_each_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     problems = [Problem(id=f"p{number}", text="Which? (A) this (B) that", answer="A") for number in range(6)]
     runs = [
@@ -255,15 +251,13 @@ def test_a_judge_on_a_server_sees_two_runs_together(tmp_path, monkeypatch):
         return Reply(payload=chat([f"Suspicion: {90 if 'seems' in text else 10}"]))
 
     with serve(judge) as server:
-        judge_of = f"--as=monitor:view=both,judge-url={server.url},together=2"
+        judge_of = f"--as=monitor:view=both,judge-url={server.url}"
         good("evaluate", "j=judge:big", *DATA, judge_of, "--draws", "20", "--out", "m")
         asked = [body["messages"][0]["content"] for body in server.bodies]
-    assert len(asked) == 12
-    assert all("<run 2>" in text for text in asked)
+    assert len(asked) == 24
     results = json.loads(Path("m/monitor.json").read_text())["monitors"]
     [by_judge] = [row for row in results if row["monitor"] == "j"]
     assert by_judge["auc"]["value"] == by_judge["product"]["value"] == 1.0
-    assert "same ending" in {row["monitor"] for row in results}
     with serve(lambda _: Reply(payload=chat(["I cannot say."]))) as server:
         judge_of = f"--as=monitor:view=both,judge-url={server.url}"
         says = refused("evaluate", "j=judge:big", *DATA, judge_of, "--out", "n")

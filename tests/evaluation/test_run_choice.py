@@ -8,7 +8,7 @@ import random
 import pytest
 from command_line import good, refused
 
-from surefoot.evaluation.run_choice import FREE_RULES, TaskRuns, compare_choices, task_runs
+from surefoot.evaluation.run_choice import FREE_RULES, TaskRuns, choice_verdict, compare_choices, task_runs
 from surefoot.io import read_records, write_records
 from surefoot.records import Message, Step, StepLabel, StepScores, ToolCall, Trace
 
@@ -66,9 +66,9 @@ def test_only_a_lower_bound_above_the_best_free_choice_is_better(
     result = compare_choices([runs] * tasks, draws=50)
     judge = result.choices[0]
     assert (result.best_free, judge.name) == ("random", "judge")  # no free choice solves more than half
-    expected = "judge is better than" if better else "judge is not shown to be better than"
+    expected = "better than random" if better else "whether this is better than random is not decided"
     if gain:
-        assert result.verdict(judge).startswith(expected)
+        assert choice_verdict(result, "judge").short == expected
     else:  # scored before unscored
         assert judge.solved.value == 1.0
 
@@ -86,16 +86,17 @@ def write_runs(folder, outcome: bool | None = True) -> list[Trace]:
 def test_select_shows_a_choice_among_runs_beside_the_free_ones(tmp_path) -> None:
     runs = write_runs(tmp_path)
     words = ("select", tmp_path / "runs.jsonl", "--out", tmp_path / "chosen.jsonl")
-    assert "shortest is worse than random" in good(*words).err
+    said = " ".join(good(*words).err.split())
+    assert "shortest lowers accuracy from 33% (random) to 0%: no better than random." in said
     chosen = list(read_records(tmp_path / "chosen.jsonl", Trace))
     assert [trace.sample for trace in chosen] == [0] * 12
     scores = [StepScores(trace_id=trace.id, scorer="s", scores=(float(trace.sample == 1),)) for trace in runs]
     write_records(tmp_path / "scores.jsonl", scores)
     said = good(*words, "--scores", tmp_path / "scores.jsonl", "--force").err
-    assert "best_of_n by s is better than random: it solves 100.0% of the tasks" in said
+    assert "best_of_n by s raises accuracy from 33% (random) to 100%: better than random." in said
     assert all(name in said for name in (*FREE_RULES, "random", "oracle"))
     said = good(*words, "--rule", "shortest", "--among", tmp_path / "scores.jsonl", "--force").err
-    assert "shortest, among the best is better than random: it solves 100.0% of the tasks" in said
+    assert "shortest, among the best raises accuracy from 33% (random) to 100%: better than random." in said
 
 
 def test_select_says_how_many_outcomes_are_unknown(tmp_path) -> None:

@@ -70,8 +70,9 @@ def test_labels_are_read_and_a_trace_without_value_still_has_a_record():
 def test_traces_that_every_system_has():
     first, second = scored_system("a", SCORES[:2], TRACES), scored_system("b", SCORES[1:], TRACES)
     assert recorded_by_all([first, second]) == [1]
-    with pytest.raises(ScoreError, match=r"no trace has a record of every source \(a 1, b 0\)"):
-        recorded_by_all([first, second], [0])
+    apart = [scored_system("a", SCORES[:1], TRACES), second]
+    with pytest.raises(ScoreError, match=r"no trace has a record of every source \(a 1, b 2\)"):
+        recorded_by_all(apart)
 
 
 def test_files_of_each_kind_are_told_apart(tmp_path: Path):

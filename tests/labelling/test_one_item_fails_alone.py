@@ -79,7 +79,7 @@ def test_labels_scores_and_monitors():
     scores = LabelScorer(VerifierLabeller(verifiers=(Fails(),)), name="fails").score_traces(items(*texts))
     assert [record.scores for record in scores] == [(1.0,), (None,), (1.0,)]
     assert "OverflowError" in scores[1].unscored_reason
-    suspicion = verifier_monitor(Fails())([[item] for item in items(*texts)])
+    suspicion = verifier_monitor(Fails())(items(*texts))
     assert [None if math.isnan(value) else value for value in suspicion] == [0.0, None, 0.0]
 
 

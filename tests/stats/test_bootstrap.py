@@ -70,15 +70,15 @@ def test_seeds_of_the_same_problems_do_not_count_as_more_problems():
     problems = (rng(6).random(100) < 0.5).astype(float)
     per_seed = [problems, problems, problems]
     alone = bootstrap_mean(problems, rng=rng())
-    together = bootstrap_seeds(per_seed, same_problems=True, rng=rng())
-    independent = bootstrap_seeds(per_seed, same_problems=False, rng=rng())
+    together = bootstrap_mean(np.mean(per_seed, axis=0), rng=rng())
+    independent = bootstrap_seeds(per_seed, rng=rng())
     assert together.value == independent.value == pytest.approx(problems.mean())
     assert width(together) == pytest.approx(width(alone))
     assert width(independent) == pytest.approx(width(alone) / np.sqrt(3), rel=0.15)
 
 
 def test_seeds_may_differ_in_size_and_problems_count_alike():
-    interval = bootstrap_seeds([[1.0, 1.0, 1.0], [0.0]], same_problems=False, rng=rng())
+    interval = bootstrap_seeds([[1.0, 1.0, 1.0], [0.0]], rng=rng())
     assert (interval.low, interval.value, interval.high) == (0.75, 0.75, 0.75)
 
 
@@ -133,8 +133,7 @@ def test_undefined_draws_are_counted():
         (lambda: bootstrap_mean([1.0, float("nan")], rng=rng()), r"values\[1\] is NaN"),
         (lambda: bootstrap_mean([1.0], draws=0, rng=rng()), "'draws'"),
         (lambda: bootstrap_difference([1.0], [1.0, 0.0], rng=rng()), "pair them"),
-        (lambda: bootstrap_seeds([], same_problems=True, rng=rng()), "'per_seed'"),
-        (lambda: bootstrap_seeds([[1.0], [1.0, 0.0]], same_problems=True, rng=rng()), "equal lengths"),
+        (lambda: bootstrap_seeds([], rng=rng()), "'per_seed'"),
         (lambda: bootstrap_statistic([], lambda r: 0.0, rng=rng()), "'cluster_ids'"),
     ],
 )
@@ -150,7 +149,7 @@ def test_auc_is_that_of_each_resample(as_array):
     problems = rng(4).integers(15, size=200)
     expected = bootstrap_statistic(
         problems.tolist(),
-        lambda draw: roc_auc(score[draw.items], good[draw.items]).value,
+        lambda draw: roc_auc(score[draw.items], good[draw.items]),
         draws=50,
         rng=rng(5),
     )

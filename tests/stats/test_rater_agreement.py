@@ -42,31 +42,20 @@ def same(a, b):
     return a == pytest.approx(b, abs=1e-9, nan_ok=True)
 
 
-def alpha_by_pairs(ratings, level):
+def alpha_by_pairs(ratings):
     """Krippendorff's definition: disagreement of pairs inside units over that of all pairs of values."""
     units = [[v for v in unit if not math.isnan(v)] for unit in zip(*ratings, strict=True)]
     units = [unit for unit in units if len(unit) > 1]
     pool = [value for unit in units for value in unit]
-
-    def difference(a, b):
-        if level == "nominal":
-            return float(a != b)
-        if level == "interval":
-            return (a - b) ** 2
-        low, high = min(a, b), max(a, b)
-        between = sum(low <= value <= high for value in pool)
-        return (between - (pool.count(a) + pool.count(b)) / 2) ** 2 if a != b else 0.0
-
     if len(set(pool)) < 2:
         return NONE
-    inside = sum(sum(difference(a, b) for a, b in permutations(unit, 2)) / (len(unit) - 1) for unit in units)
-    overall = sum(difference(a, b) for a, b in permutations(pool, 2))
+    inside = sum(sum(a != b for a, b in permutations(unit, 2)) / (len(unit) - 1) for unit in units)
+    overall = sum(a != b for a, b in permutations(pool, 2))
     return 1 - (inside / len(pool)) / (overall / (len(pool) * (len(pool) - 1)))
 
 
-@pytest.mark.parametrize(("level", "value"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849)])
-def test_alpha_of_the_textbook_example(level, value):
-    assert round(agreement(TEXTBOOK, level=level).alpha, 3) == value
+def test_alpha_of_the_textbook_example():
+    assert round(agreement(TEXTBOOK).alpha, 3) == 0.743
 
 
 def test_counts_of_the_textbook_example():
@@ -98,9 +87,9 @@ def test_alpha_of_two_raters_and_two_values_in_closed_form():
 
 
 @settings(deadline=None)
-@given(RATINGS, st.sampled_from(["nominal", "ordinal", "interval"]))
-def test_alpha_is_what_the_pairs_say(ratings, level):
-    assert same(agreement(ratings, level=level).alpha, alpha_by_pairs(ratings, level))
+@given(RATINGS)
+def test_alpha_is_what_the_pairs_say(ratings):
+    assert same(agreement(ratings).alpha, alpha_by_pairs(ratings))
 
 
 @settings(deadline=None)
@@ -138,17 +127,16 @@ def test_the_order_of_raters_and_units_does_not_matter(ratings, random):
     random.shuffle(columns)
     shuffled = [list(row) for row in zip(*columns, strict=True)]
     random.shuffle(shuffled)
-    for level in ("nominal", "ordinal", "interval"):
-        one, other = agreement(ratings, level=level), agreement(shuffled, level=level)
-        assert (one.units, one.dropped) == (other.units, other.dropped)
-        for name in ("raw", "kappa", "alpha", "ac1"):
-            assert same(getattr(one, name), getattr(other, name)), name
+    one, other = agreement(ratings), agreement(shuffled)
+    assert (one.units, one.dropped) == (other.units, other.dropped)
+    for name in ("raw", "kappa", "alpha", "ac1"):
+        assert same(getattr(one, name), getattr(other, name)), name
 
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([-1.0, 0.0, 1.0, NONE]), min_size=1, max_size=10), st.integers(2, 4))
 def test_identical_raters_agree_fully(values, raters):
-    found = agreement([values] * raters, level="ordinal", categories=(-1, 0, 1))
+    found = agreement([values] * raters, categories=(-1, 0, 1))
     known = [value for value in values if not math.isnan(value)]
     assert found.units == len(known)
     assert same(found.raw, 1.0 if known else NONE)
@@ -166,29 +154,27 @@ def test_alpha_comes_from_sums_that_add_up_over_parts(ratings, cut):
         units = [[v for v in unit if not math.isnan(v)] for unit in zip(*part, strict=True)]
         for unit in (unit for unit in units if len(unit) > 1):
             margin += [unit.count(value) for value in scale]
-            disagreement += sum((a - b) ** 2 for a, b in permutations(unit, 2)) / (len(unit) - 1)
-    found = alpha_of(margin, disagreement, scale, level="interval")
-    assert same(found, agreement(ratings, level="interval").alpha)
+            disagreement += sum(a != b for a, b in permutations(unit, 2)) / (len(unit) - 1)
+    assert same(alpha_of(margin, disagreement), agreement(ratings).alpha)
 
 
 @settings(deadline=None)
 @given(RATINGS, st.integers(1, 5))
 def test_units_that_occur_again_count_again(ratings, times):
     often = [row * times for row in ratings]
-    once, again = agreement(ratings, level="interval"), agreement(often, level="interval")
+    once, again = agreement(ratings), agreement(often)
     assert (again.units, again.dropped) == (times * once.units, times * once.dropped)
     assert same((again.raw, again.kappa, again.ac1), (once.raw, once.kappa, once.ac1))
-    assert same(again.alpha, alpha_by_pairs(often, "interval"))
+    assert same(again.alpha, alpha_by_pairs(often))
 
 
 def test_a_value_of_its_own_for_each_unit_needs_no_table_of_all_values():
     rng = np.random.default_rng(0)
     first = rng.random(300_000)  # a table of values by values would take 720 GB
     second = (first + rng.random(300_000)) / 2
-    found = agreement([first, second], level="interval")
-    pooled = np.r_[first, second]
-    inside = ((first - second) ** 2).mean() / 2
-    assert found.alpha == pytest.approx(1 - inside / pooled.var(ddof=1))
+    found = agreement([first, second])
+    assert found.raw == 0
+    assert found.alpha == pytest.approx(0, abs=1e-5)
 
 
 def test_kappa_of_many_raters_is_the_mean_over_pairs_that_have_one():
@@ -256,5 +242,5 @@ def test_twenty_judges_beside_people_on_real_agent_runs():
         assert found.kappa == pytest.approx(
             cohen_kappa_score(np.array(human)[both], np.array(judge)[both]), abs=1e-9
         )
-    together = agreement(judges, level="ordinal")
+    together = agreement(judges)
     assert 0.3 < together.alpha < together.raw < 1

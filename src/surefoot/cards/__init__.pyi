@@ -6,4 +6,4 @@ from .record import CardClaim as CardClaim
 from .record import ReleaseCard as ReleaseCard
 from .record import read_release as read_release
 from .render import render_all as render_all
-from .templates import safety_case as safety_case
+from .render import safety_case as safety_case

@@ -315,9 +315,6 @@ def _plans_of_report(record: CommandRecord) -> Iterator[ClaimPlan]:
                     (f"verdicts|{number}|estimate", text, _DECIDED.get(entry["tone"], "not decided"))
                 )
         texts = [(f"first_screen|{path}", text, stated) for path, text, stated in texts]
-        for title, findings in (data.get("findings") or {}).items():
-            for number, finding in enumerate(findings):
-                texts.append((f"findings|{title}|{number}", str(finding).translate(_NO_BRACES), "measured"))
         for path, text, verdict in texts:
             yield ClaimPlan(
                 name=f"{name}/{path}",

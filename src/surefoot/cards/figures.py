@@ -41,14 +41,6 @@ class Figure:
         return {**dict.fromkeys(numbers), **finite, "units": self.units}
 
 
-def mean_figure(values: Sequence[float] | np.ndarray) -> Figure:
-    """Mean of one value per unit, bootstrapped over the units."""
-    if not len(values):
-        return Figure(value=None)
-    mean = bootstrap_mean(values, draws=1000, rng=np.random.default_rng(0))
-    return Figure(value=mean.value, low=mean.low, high=mean.high, units=len(values))
-
-
 def rows_of(path: Path) -> Iterator[Any]:
     """The rows of a file of records as plain objects. Raises ``RecordError`` for a line that is not JSON."""
     return build_rows(raw_rows(path), lambda _, row: [row], None, path)
@@ -107,7 +99,11 @@ def held_out_auc(files: Sequence[Path], of: str = "scores") -> Figure:
 def held_out_lead(files: Sequence[Path]) -> Figure:
     """Accuracy of best-of-N by the scorer less majority voting (``held-out-choices.jsonl``)."""
     choices = list(read_records(files[0], HeldOutChoice))
-    return mean_figure([float(row.best_of_n) - float(row.majority) for row in choices])
+    if not choices:
+        return Figure(value=None)
+    leads = [float(row.best_of_n) - float(row.majority) for row in choices]
+    mean = bootstrap_mean(leads, draws=1000, rng=np.random.default_rng(0))
+    return Figure(value=mean.value, low=mean.low, high=mean.high, units=len(leads))
 
 
 def rl_change(files: Sequence[Path], of: str = "gain") -> Figure:

@@ -21,7 +21,7 @@ from surefoot.cli.terminal import note
 from surefoot.errors import RunError, ScoreError
 from surefoot.evaluation import audits as a
 from surefoot.evaluation.audits.faithfulness import intervention_examples
-from surefoot.evaluation.audits.settings import AttackSettings, FaithfulnessSettings, OpinionSettings
+from surefoot.evaluation.audits.settings import AttackSettings, FaithfulnessSettings
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_scores import scorer_tables
 from surefoot.formats import read_processbench
@@ -433,11 +433,11 @@ class Agent(Stays):
         return [a.effects_section("agent", audit.effects(a.RUN_CHANGES, tolerance=self.tolerance))]
 
 
-class Sycophancy(Stays, OpinionSettings):
+class Sycophancy(Stays):
     """Does the score follow a wrong opinion of the user? Needs checkpoints, labels and answers."""
 
     def sections(self, audit: Audit) -> list[Section]:
-        return [a.effects_section("sycophancy", audit.effects(a.opinions(self), tolerance=self.tolerance))]
+        return [a.effects_section("sycophancy", audit.effects(a.OPINIONS, tolerance=self.tolerance))]
 
 
 class Argument(Falls):

@@ -15,15 +15,17 @@ from surefoot.cli.runs import ScoreFile, read_table
 from surefoot.cli.settings import Command
 from surefoot.cli.terminal import echo_table, note, note_count
 from surefoot.errors import ScoreError
+from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.run_choice import (
     FREE_RULES,
     FreeRule,
-    RunChoices,
     TaskRuns,
+    choice_verdict,
     compare_choices,
     is_agent_run,
     task_runs,
 )
+from surefoot.evaluation.verdict import headline
 from surefoot.io import write_records
 from surefoot.io.tables import RecordTable
 from surefoot.protocols import Candidate
@@ -177,10 +179,9 @@ def _length(trace: Trace) -> int:
     )
 
 
-def _choice_table(result: RunChoices, name: str, tasks: str, runs: str) -> None:
+def _choice_table(result: Measured, name: str, tasks: str, runs: str) -> None:
     """What the choice that was written is worth, next to those that read nothing."""
-    choice_made = next(choice for choice in result.choices if choice.name == name)
-    note(result.verdict(choice_made))
+    note(headline(name, [choice_verdict(result, name)]))
     rows = [
         [
             choice.name,

@@ -392,26 +392,10 @@ def _decisive(result: BestOfNCurves, scorer: str) -> Measured | None:
 
 
 def best_of_n_section(result: BestOfNCurves) -> Section:
-    """Curves of each scorer, differences from majority, and tokens."""
-    plots, top = [], result.sizes[-1]
-    for scorer in result.scorers:
-        names = [curve.name for curve in result.curves if curve.scorer in (None, scorer)]
-        where = {"name": names}
-        plots += [
-            Plot("curves.accuracy", f"Accuracy against N, {scorer}", where=where, log=True),
-            Plot(
-                "curves.minus_majority",
-                f"{scorer} less majority, paired by problem; below 0 majority is better",
-                where=where,
-                log=True,
-            ),
-            Plot(
-                "curves.accuracy",
-                f"Accuracy against mean tokens per problem, {scorer}",
-                x="curves.tokens",
-                where=where,
-            ),
-        ]
+    """The decisive curve of each scorer; differences from majority and tokens of all as tables."""
+    top = result.sizes[-1]
+    decisive = {name: curve for name in result.scorers if (curve := _decisive(result, name))}
+    drawn = [CEILING, MAJORITY, *(curve.name for curve in decisive.values())]
     return Section(
         title="Best-of-N: accuracy against samples and tokens",
         tested="choosing among samples",
@@ -420,11 +404,7 @@ def best_of_n_section(result: BestOfNCurves) -> Section:
         verdicts={name: _verdicts(result, name) for name in result.scorers},
         rivals=[
             *(Rival(name=name, value=value) for name, value in result.free.items()),
-            *(
-                Rival(name=name, value=curve.accuracy[top], kind="ours")
-                for name in result.scorers
-                if (curve := _decisive(result, name))
-            ),
+            *(Rival(name=name, value=curve.accuracy[top], kind="ours") for name, curve in decisive.items()),
             Rival(name="some sample is right", value=result.curve(CEILING).accuracy[top], kind="ceiling"),
         ],
         measure=f"share of problems answered correctly, {top} samples.",
@@ -435,5 +415,5 @@ def best_of_n_section(result: BestOfNCurves) -> Section:
             "Worked examples need step labels, which this report does not read.",
         ],
         results=result,
-        plots=plots,
+        plots=[Plot("curves.accuracy", "Accuracy against N", where={"name": drawn}, log=True)],
     )

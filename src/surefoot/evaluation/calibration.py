@@ -34,7 +34,7 @@ from surefoot.models.kinds.derived import fit_calibration
 from surefoot.records import StepLabel, Trace
 from surefoot.stats.bootstrap import Bootstrap, group_numbers
 from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind, Reliability, reliability
-from surefoot.stats.intervals import UNKNOWN, Interval, decide
+from surefoot.stats.intervals import UNKNOWN, Interval
 from surefoot.stats.prediction_powered import prediction_powered_mean
 from surefoot.stats.rater_agreement import cohens_kappa
 from surefoot.stats.reading import Reading, StepFacts, reading_gate, rival_scores
@@ -247,7 +247,6 @@ def calibration_section(audit: Measured) -> Section:
         "less the share of good steps. Maps are fitted on half 0 of the problems "
         f"({audit.fit_problems} of {audit.problems}) and evaluated on the others. Intervals are 95 %, over "
         "problems.",
-        findings=[_scorer_finding(scorer) for scorer in audit.scorers],
         results=audit,
         verdicts={
             scorer.name: [
@@ -262,25 +261,13 @@ def calibration_section(audit: Measured) -> Section:
             ]
             for scorer in audit.scorers
         },
+        advice=[text for scorer in audit.scorers for text in _fit_advice(scorer)],
         limits=[f"{audit.traces} traces of {audit.problems} problems, {audit.steps} steps."],
         plots=[
             Plot(
                 "scorers.overall.calibration.bins",
                 "Share of good steps against mean score, by bins of the scores; calibrated ones lie on "
                 "the diagonal",
-                x="mean_score",
-                y=("good",),
-                diagonal=True,
-            ),
-            Plot(
-                "scorers.by_step",
-                "Above 0 the scores are too high at this step, counted from 1",
-                x="by_step",
-                y=("bias",),
-            ),
-            Plot(
-                "scorers.fits.after.calibration.bins",
-                "Half 1 of the problems, after each map",
                 x="mean_score",
                 y=("good",),
                 diagonal=True,
@@ -300,33 +287,14 @@ def _ranks(scorer: Measured, problems: int) -> Conclusion:
     return measured("ranks", estimate, text, scorer.reading.problems, rival=scorer.reading.rival)
 
 
-def _scorer_finding(scorer: Measured) -> str:
-    overall = scorer.overall.calibration
-    way = "too high" if overall.bias > 0 else "too low"
-    worth = "below" if overall.brier < overall.brier_constant else "above"
-    sentences = [
-        f"{scorer.name}: on {overall.steps} steps the ECE over {overall.binning} bins is "
-        f"{scorer.overall.ece:.3f}; scores are on "
-        f"average {abs(overall.bias):.3f} {way}; the Brier score {scorer.overall.brier:.3f} is {worth} "
-        f"the {overall.brier_constant:.3f} of a constant; the AUC is {scorer.auc:.3f}."
-    ]
-    if scorer.reading:
-        sentences.append(f"{str(scorer.reading)[0].upper()}{str(scorer.reading)[1:]}.")
-    if scorer.auc.high < 0.5:
-        sentences.append("It ranks bad steps above good ones.")
-    for fit in scorer.fits:
-        sentences.append(
-            f"{fit.kind.capitalize()} {_changes(fit.ece_change)} the ECE on unseen problems, from "
-            f"{fit.before.ece.value:.3f} to {fit.after.ece.value:.3f}, and {_changes(fit.brier_change)} the "
-            f"Brier score, from {fit.before.brier.value:.3f} to {fit.after.brier.value:.3f}."
+def _fit_advice(scorer: Measured) -> Iterator[str]:
+    """The map that lowers the error most, if one does."""
+    better = [fit for fit in scorer.fits if fit.ece_change.high < 0]
+    for best in sorted(better, key=lambda fit: fit.after.ece.value)[:1]:
+        yield (
+            f"{scorer.name}: `calibration:fit={best.kind},store=true` lowers the calibration error on other "
+            f"problems from {best.before.ece.value:.3f} to {best.after.ece.value:.3f}."
         )
-    return " ".join(sentences)
-
-
-def _changes(change: Interval) -> str:
-    if change.high < 0:
-        return "lowers"
-    return "raises" if change.low > 0 else "does not measurably change"
 
 
 def calibrate_judge(
@@ -359,19 +327,18 @@ def calibrate_judge(
     rule = reading or LabelRule(neutral="good")
     raters: dict[str, dict[str, None]] = {}
 
-    def sets(name: str, rows: Iterable[StepLabel], *, split: bool = False) -> list[LabelSet]:
-        return label_sets(name, _noted(rows, raters, name), layout, lambda _: rule, by_rater=split)
+    def sets(name: str, rows: Iterable[StepLabel]) -> list[LabelSet]:
+        return label_sets(name, _noted(rows, raters, name), layout, lambda _: rule, by_rater=by_rater)
 
     [truth] = label_sets("gold", gold, layout, lambda _: rule)
-    systems = [part for name, rows in judges.items() for part in sets(name, rows, split=by_rater)]
-    pairs = [(systems[0], other) for other in systems[1:]]
+    systems = [part for name, rows in judges.items() for part in sets(name, rows)]
     study = _Study(layout, truth, Bootstrap(draws=draws, seed=seed))
     kinds = np.array([step.kind for trace in traces for step in trace.steps])
     groups = {"all": np.full(layout.steps, "all"), "kind": kinds, "fifth": layout.parts(PARTS) + 1}
     return Measured(
         rates=list(map(study.rate, systems)),
         quality=[row for judge in systems for row in study.quality(judge, groups)],
-        changes=[study.change(*pair) for pair in pairs],
+        changes=[study.change(systems[0], other) for other in systems[1:]],
         raters={name: tuple(names) for name, names in raters.items()},
         problems=len(layout.problem_ids),
     )
@@ -422,15 +389,20 @@ class _Study:
                 if not tables.any():
                     continue
                 kappa, sensitivity, specificity = self.bootstrap.totals([tables], _agreement)
+                found, alarms, missed, passed = tables.sum(axis=0).tolist()
                 yield Measured(
                     judge=judge.name,
                     by=by,
                     value=str(value),
                     kappa=kappa,
-                    base_rate=float(tables[:, [0, 2]].sum() / tables.sum()),
+                    base_rate=(found + missed) / int(tables.sum()),
                     sensitivity=sensitivity,
                     specificity=specificity,
                     steps=int(tables.sum()),
+                    found=found,
+                    wrong=found + missed,
+                    alarms=alarms,
+                    right=alarms + passed,
                 )
 
     def change(self, first: LabelSet, second: LabelSet) -> Measured:
@@ -480,17 +452,8 @@ def judge_section(result: Measured) -> Section:
     verdicts, advice = {}, []
     for rate in result.rates:
         quality = next((row for row in result.quality if row.judge == rate.judge and row.by == "all"), None)
-        wrong = round(quality.steps * quality.base_rate) if quality else 0
-        right = quality.steps - wrong if quality else 0
-        counts = Counts(
-            found=round(wrong * quality.sensitivity.value) if quality and wrong else 0,
-            wrong=wrong,
-            alarms=right - round(right * quality.specificity.value) if quality and right else 0,
-            right=right,
-            of=rate.gold_steps,
-            what="wrong step",
-            unit="step",
-        )
+        numbers = {name: quality[name] if quality else 0 for name in ("found", "wrong", "alarms", "right")}
+        counts = Counts(**numbers, of=rate.gold_steps, what="wrong step", unit="step")
         kappa = f"is kappa with the gold labels, {quality.base_rate:.0%} of them wrong." if quality else ""
         verdicts[rate.judge] = [
             detected(
@@ -519,17 +482,14 @@ def judge_section(result: Measured) -> Section:
                     "change its instructions or its model before it labels more."
                 )
     first = result.rates[0]
+    for change in result.changes:
+        verdicts[change.second].append(_moved(change, first.gold_problems))
     return Section(
         title="Judge",
         tested="judge against people",
         about="A judge's labels, corrected by a small gold set (prediction-powered inference). The corrected "
         "rate holds for traces like these if the problems with gold labels were chosen at random.",
         results=result,
-        findings=[
-            f"{first.judge} calls {first.judged:.1%} of the steps wrong that it judges; corrected by "
-            f"{first.gold_steps} gold labels of {first.gold_problems} problems, {first.corrected:.1%} are.",
-            *(_change_finding(change, first.gold_problems) for change in result.changes),
-        ],
         verdicts=verdicts,
         advice=advice,
         limits=[
@@ -540,13 +500,13 @@ def judge_section(result: Measured) -> Section:
     )
 
 
-def _change_finding(change: Measured, problems: int) -> str:
-    verdicts = {decide(sign * change.bias_change, problems, smallest=0.05) for sign in (1, -1)}
-    moved = {"yes": "the bias changed", "no": "the bias did not change by 5 points"}
-    verdict = "yes" if "yes" in verdicts else "no" if verdicts == {"no"} else ""
-    bias = moved.get(verdict, "too few gold labels to tell whether the bias changed by 5 points")
+def _moved(change: Measured, problems: int) -> Conclusion:
+    """Whether the bias against gold differs from the first judge's."""
+    bias = math.copysign(1, change.bias_change.value) * change.bias_change
     paired = f"{change.changed:.1%} of {change.steps} verdicts differ, " if change.steps else ""
-    return (
-        f"{change.first} → {change.second}: {paired}wrong steps {change.rate_change:+.1p}, agreement with "
-        f"gold {change.agreement_change:+.1p}; {bias} ({change.bias_change:+.1p})."
+    text = (
+        f"is how far its bias differs; {paired}wrong steps {change.rate_change:+.1p}, agreement with gold "
+        f"{change.agreement_change:+.1p}."
     )
+    cause = f"the change from {change.first}"
+    return measured("stays", bias, text, problems, spec=".1p", harm=True, cause=cause)

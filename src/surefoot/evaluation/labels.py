@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.measures import Measured
-from surefoot.evaluation.report import Plot, Section
+from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_layout import (
     BAD,
     GOOD,
@@ -38,13 +38,13 @@ from surefoot.records import StepLabel, Trace
 from surefoot.stats.bootstrap import Bootstrap, group_sums
 from surefoot.stats.calibration import Binning, reliability
 from surefoot.stats.intervals import UNKNOWN, Interval
-from surefoot.stats.rater_agreement import Level, agreement, alpha_of, cohens_kappa
+from surefoot.stats.rater_agreement import agreement, alpha_of, cohens_kappa
 from surefoot.stats.roc import roc_auc, roc_auc_within
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelSet:
-    """Labels of one source, 10 bytes per step (26 if labels have intervals).
+    """Labels of one source, 10 bytes per step.
 
     Arrays are [steps] of all traces and hold the label that counts.
     """
@@ -57,8 +57,6 @@ class LabelSet:
     """The label's value; NaN if no label counts."""
     is_value: BoolArray
     """Whether the label is of kind ``value``; otherwise it is of kind ``correctness``."""
-    intervals: FloatArray | None
-    """[steps, 2]: bounds of ``evidence.interval``, or NaN; ``None`` if no label has an interval."""
     mentioned: BoolArray
     """[traces]: whether any label names the trace, including labels of unknown steps."""
     counts: Measured
@@ -123,7 +121,6 @@ class _LabelArrays:
         self._codes: CodeArray = np.full(layout.steps, UNLABELLED, dtype=np.int8)
         self._values = np.full(layout.steps, math.nan)
         self._is_value: BoolArray = np.zeros(layout.steps, dtype=bool)
-        self._intervals: FloatArray | None = None
         self._mentioned: BoolArray = np.zeros(layout.traces, dtype=bool)
         self._labels = self._unknown_traces = self._unknown_steps = 0
         self._policy_tokens = self._verifier_tokens = self._calls = 0
@@ -157,11 +154,6 @@ class _LabelArrays:
         self._codes[position] = GOOD if good else BAD
         self._values[position] = label.value
         self._is_value[position] = label.kind == "value"
-        bounds = label.evidence.interval
-        if bounds is not None and self._intervals is None:
-            self._intervals = np.full((self._layout.steps, 2), math.nan)
-        if self._intervals is not None:
-            self._intervals[position] = bounds or math.nan
 
     def label_set(self) -> LabelSet:
         """The result. Raises ``LabelError`` if no label belongs to a known step."""
@@ -192,7 +184,6 @@ class _LabelArrays:
             codes=self._codes,
             values=self._values,
             is_value=self._is_value,
-            intervals=self._intervals,
             mentioned=self._mentioned,
             counts=counts,
             cost=Measured(
@@ -222,46 +213,29 @@ def _no_label(name: str, labels: int, first: str) -> LabelError:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Confusion:
-    """Steps counted by their predicted and true labels; the positive class is the *bad* step."""
+def confusion(tp: int = 0, fp: int = 0, fn: int = 0, tn: int = 0) -> Measured:
+    """Steps by their predicted and true labels; the positive class is the *bad* step. Shares are NaN for 0/0.
 
-    tp: int = 0
-    """Predicted bad and bad."""
-    fp: int = 0
-    """Predicted bad but good."""
-    fn: int = 0
-    """Predicted good but bad."""
-    tn: int = 0
-    """Predicted good and good."""
+    ``precision`` is the share of the steps predicted bad that are bad, ``recall`` that of the bad steps that
+    are predicted bad.
+    """
+    steps = tp + fp + fn + tn
+    return Measured(
+        tp=tp,
+        fp=fp,
+        fn=fn,
+        tn=tn,
+        steps=steps,
+        precision=_share(tp, tp + fp),
+        recall=_share(tp, tp + fn),
+        f1=_share(2 * tp, 2 * tp + fp + fn),
+        accuracy=_share(tp + tn, steps),
+    )
 
-    @classmethod
-    def of(cls, pairs: NDArray[np.integer]) -> Self:
-        """From counts of steps by 2 * predicted good + truly good."""
-        tp, fp, fn, tn = map(int, pairs[:4])
-        return cls(tp=tp, fp=fp, fn=fn, tn=tn)
 
-    @property
-    def steps(self) -> int:
-        return self.tp + self.fp + self.fn + self.tn
-
-    @property
-    def precision(self) -> float:
-        """Share of the steps predicted bad that are bad; like all shares here NaN for 0/0."""
-        return _share(self.tp, self.tp + self.fp)
-
-    @property
-    def recall(self) -> float:
-        """Share of the bad steps that are predicted bad."""
-        return _share(self.tp, self.tp + self.fn)
-
-    @property
-    def f1(self) -> float:
-        return _share(2 * self.tp, 2 * self.tp + self.fp + self.fn)
-
-    @property
-    def accuracy(self) -> float:
-        return _share(self.tp + self.tn, self.steps)
+def _confusions(tables: NDArray[np.integer]) -> Iterator[Measured]:
+    """Of the rows of :func:`tables_by`."""
+    return (confusion(*row) for row in tables.tolist())
 
 
 def tables_by(
@@ -305,14 +279,14 @@ def against_truth(
     by_problem = tables_by(layout.of_step(layout.problem), *codes, groups=len(layout.problem_ids))
     precision, recall, f1 = bootstrap.totals([by_problem], _shares)
     predicted, true = layout.first_errors(source.codes), layout.first_errors(truth.codes)
-    by_step = map(Confusion.of, tables_by(layout.step_numbers(), *codes))
+    by_step = _confusions(tables_by(layout.step_numbers(), *codes))
     return Measured(
-        confusion=Confusion.of(by_problem.sum(axis=0)),
+        confusion=confusion(*by_problem.sum(axis=0).tolist()),
         precision=precision,
         recall=recall,
         f1=f1,
         by_step={number: part for number, part in enumerate(by_step) if part.steps},
-        by_fifth=dict(enumerate(map(Confusion.of, tables_by(layout.parts(PARTS), *codes, groups=PARTS)))),
+        by_fifth=dict(enumerate(_confusions(tables_by(layout.parts(PARTS), *codes, groups=PARTS)))),
         first_error=_first_error(predicted, true, layout, bootstrap),
         soft=_soft(source, truth, bins, binning),
         values=_value_errors(source, truth),
@@ -377,8 +351,8 @@ def _soft(source: LabelSet, truth: LabelSet, bins: int, binning: Binning) -> Mea
     scores, good = source.values[valued], as_numbers(truth.codes[valued])
     fifths = source.layout.parts(PARTS)[valued]
     return Measured(
-        auc=roc_auc(scores, good).value,
-        auc_within_position=roc_auc_within(scores, good, source.layout.step_numbers()[valued]).value,
+        auc=roc_auc(scores, good),
+        auc_within_position=roc_auc_within(scores, good, source.layout.step_numbers()[valued]),
         calibration=reliability(scores, good, bins=bins, binning=binning),
         by_fifth={
             fifth: reliability(scores[fifths == fifth], good[fifths == fifth], bins=bins, binning=binning)
@@ -388,24 +362,12 @@ def _soft(source: LabelSet, truth: LabelSet, bins: int, binning: Binning) -> Mea
 
 
 def _value_errors(source: LabelSet, truth: LabelSet) -> Measured | None:
-    """Value labels against true values: mean and root mean square of label minus truth, and the share of the
-    labels' intervals that contain the true value."""
+    """Value labels against true values: mean and root mean square of label minus truth."""
     both = source.is_value & truth.is_value
     if not both.any():
         return None
-    values = truth.values[both]
-    gaps = source.values[both] - values
-    inside = np.array([], dtype=bool)
-    if source.intervals is not None:
-        low, high = source.intervals[both].T
-        inside = ((low <= values) & (values <= high))[~np.isnan(low)]
-    return Measured(
-        steps=len(gaps),
-        bias=float(gaps.mean()),
-        rmse=float(np.sqrt((gaps**2).mean())),
-        intervals=len(inside),
-        covered=_share(int(inside.sum()), len(inside)),
-    )
+    gaps = source.values[both] - truth.values[both]
+    return Measured(steps=len(gaps), bias=float(gaps.mean()), rmse=float(np.sqrt((gaps**2).mean())))
 
 
 TRUTH = "truth"
@@ -497,8 +459,7 @@ def _pair(layout: StepLayout, bootstrap: Bootstrap, first: LabelSet, second: Lab
 
 
 def _overall(layout: StepLayout, bootstrap: Bootstrap, sets: Sequence[LabelSet]) -> Measured:
-    """Agreement of all sources. ``graded`` is over the labels' numbers: ordinal if all label correctness,
-    interval if all label values, ``None`` if they differ in kind.
+    """Agreement of all sources.
 
     Alpha's interval comes from each problem's bad labels, good labels and disagreement: [problems, 3].
     """
@@ -511,15 +472,10 @@ def _overall(layout: StepLayout, bootstrap: Bootstrap, sets: Sequence[LabelSet])
     problem = layout.of_step(layout.problem)[paired]
     cells = (bad, good, 2 * bad * good / (bad + good - 1))
     counts = [np.bincount(problem, weights=cell, minlength=len(layout.problem_ids)) for cell in cells]
-    level = _common_level(sets)
     return Measured(
         steps=agreement(_signs(sets), categories=SIGNS),
-        alpha=_interval(
-            bootstrap, np.stack(counts, axis=1), lambda row: alpha_of(row[:2], float(row[2]), SIGNS)
-        ),
+        alpha=_interval(bootstrap, np.stack(counts, axis=1), lambda row: alpha_of(row[:2], float(row[2]))),
         first_error=agreement([layout.first_errors(source.codes) for source in sets]),
-        graded=agreement([source.values for source in sets], level=level) if level else None,
-        graded_level=level,
     )
 
 
@@ -536,14 +492,6 @@ def _interval(
 def _signs(sets: Sequence[LabelSet]) -> Iterator[FloatArray]:
     """One [steps] for each source: 1 good, -1 bad, NaN unknown, in the smallest numbers that have a NaN."""
     return (as_numbers(source.codes, bad=-1.0).astype(np.float16) for source in sets)
-
-
-def _common_level(sets: Sequence[LabelSet]) -> Level | None:
-    valued = [bool(source.is_value.any()) for source in sets]
-    other = [bool(((source.codes >= 0) & ~source.is_value).any()) for source in sets]
-    if any(valued) == any(other):
-        return None
-    return "interval" if any(valued) else "ordinal"
 
 
 def _check_ids(layout: StepLayout) -> None:
@@ -598,7 +546,6 @@ def _advice(audit: Measured) -> Iterator[str]:
 
 def label_section(audit: Measured) -> Section:
     """Counts and cost, accuracy against the truth, agreement of sources."""
-    truth = "sources.against_truth"
     return Section(
         title="Label audit",
         tested="label noise",
@@ -616,24 +563,5 @@ def label_section(audit: Measured) -> Section:
             f"{audit.traces} traces of {audit.problems} problems; {audit.traces_without_steps} without steps "
             "left out.",
             *["No true labels were given, so accuracy is not measured."] * (audit.truth is None),
-        ],
-        plots=[
-            Plot(
-                f"{truth}.by_fifth",
-                "Precision (solid) and recall (dashed) of bad steps by fifth of the trace.",
-                x="by_fifth",
-                y=("precision", "recall"),
-            ),
-            Plot(
-                f"{truth}.first_error.offsets",
-                "Traces by predicted minus true index of the first error, if both have one.",
-            ),
-            Plot(
-                f"{truth}.soft.calibration.bins",
-                "Reliability of the values.",
-                x="mean_score",
-                y=("good",),
-                diagonal=True,
-            ),
         ],
     )

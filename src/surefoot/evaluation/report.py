@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("surefoot.evaluation")
 PRINTED_ROWS = 60
 """Rows of a table that ``--tables`` prints; the page has all of them."""
-STEP_KEYS = ("by_step", "positions", "first error at step")
+STEP_KEYS = ("by_step",)
 """Keys of results that are indices of steps: from 0 in the JSON file, from 1 in tables and plots."""
 _LISTED = 8
 """Longest list that a cell holds."""
@@ -93,7 +93,7 @@ class Plot:
     y: Sequence[str] = ()
     """Measures, the second dashed. By default all of a row against their names (such as N)."""
     x: str = ""
-    """Key or measure; without ``y``, the path of rows with as many measures, such as tokens by N."""
+    """Key or measure, with ``y``."""
     where: Mapping[str, Collection[str]] = field(default_factory=dict)
     """Values of keys of the rows to draw; all by default."""
     log: bool = False
@@ -108,8 +108,6 @@ class Section:
     about: str
     results: Any
     """A data class, or several by name; each data class in it becomes a row of a table."""
-    findings: Sequence[str] = ()
-    """One plain sentence each, whether the result is good or bad."""
     plots: Sequence[Plot] = ()
     verdicts: Mapping[str, Sequence[Conclusion]] = field(default_factory=dict)
     """On each scorer; the first decides its rank."""
@@ -127,11 +125,12 @@ class Section:
     """What it is a test of."""
     examples: Sequence[WorkedExample] = ()
 
-    def rows(self) -> dict[str, list[Measures]]:
-        """The rows of each table by its path."""
-        rows: dict[str, list[Measures]] = {}
-        _collect(self.results, (), {}, rows)
-        return rows
+
+def rows_of(results: Any) -> dict[str, list[Measures]]:
+    """The rows of each table of a result by its path."""
+    rows: dict[str, list[Measures]] = {}
+    _collect(results, (), {}, rows)
+    return rows
 
 
 def first_screen_of(
@@ -183,8 +182,6 @@ def _collect(
     if path and not by_group:
         leading = dict(takewhile(lambda part: part[1] is None or isinstance(part[1], str), parts.items()))
         named = {"name": parts["name"]} if "name" in parts else leading
-        if named.get("by") in STEP_KEYS:
-            named = named | {"value": from_1(str(named["value"]))}
         hidden = named if "name" in leading else named | leading
         keys, parts = keys | named, {name: part for name, part in parts.items() if name not in hidden}
     cells = {str(name): _cell(part) for name, part in parts.items() if _is_cell(part)}
@@ -275,9 +272,7 @@ class Report:
 
     def tables(self, results: Any) -> Self:
         """Add the tables of a result, which are printed as well unless a cell has several lines."""
-        rows: dict[str, list[Measures]] = {}
-        _collect(results, (), {}, rows)
-        for path, of_path in rows.items():
+        for path, of_path in rows_of(results).items():
             table = _table(path, of_path)
             self._add("table", table)
             if any("\n" in str(cell) for row in table.rows for cell in row):
@@ -305,10 +300,9 @@ class Report:
         """Add a result; the terminal gets its text and the tables without multi-line cells."""
         self.heading(section.title)
         self.printed.append(f"\n{section.title}")
-        for paragraph in (section.about, *section.findings):
-            self.text(paragraph)
-            self.printed.append(paragraph)
-        rows = section.rows()
+        self.text(section.about)
+        self.printed.append(section.about)
+        rows = rows_of(section.results)
         for plot in section.plots:
             self.figure(partial(plot_figure, plot, rows), plot.caption)
         return self.tables(section.results)
@@ -443,7 +437,6 @@ Line = tuple[list[Any], list[Interval]]
 
 def plot_figure(plot: Plot, tables: Mapping[str, Sequence[Measures]]) -> Figure | None:
     """The figure of the rows that ``plot`` names; ``None`` if there is nothing to draw."""
-    across = {tuple(row.keys.values()): row.values for row in tables.get(plot.x, ())}
     rows = [
         row
         for row in tables.get(plot.rows, ())
@@ -458,8 +451,7 @@ def plot_figure(plot: Plot, tables: Mapping[str, Sequence[Measures]]) -> Figure 
         if plot.y:
             points = [(cells[plot.x], [cells[y] for y in plot.y])]
         else:
-            x_of = across.get(tuple(row.keys.values()), {}) if plot.x else {at: int(at) for at in row.values}
-            points = [(x_of[at], [value]) for at, value in row.values.items() if at in x_of]
+            points = [(int(at), [value]) for at, value in row.values.items()]
         for x, values in points:
             for line, value in zip(lines.setdefault(name, [([], []) for _ in values]), values, strict=True):
                 line[0].append(x)

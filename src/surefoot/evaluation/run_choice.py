@@ -15,10 +15,12 @@ from typing import Final, Literal
 
 import numpy as np
 
+from surefoot.evaluation.measures import Measured
+from surefoot.evaluation.verdict import Conclusion, chosen
 from surefoot.failures import result_failed
 from surefoot.records import Message, Trace
 from surefoot.stats.bootstrap import FloatArray, bootstrap_difference, bootstrap_mean
-from surefoot.stats.intervals import FEWEST_UNITS, Interval
+from surefoot.stats.intervals import Interval
 
 FreeRule = Literal["shortest", "fewest_steps", "fewest_failures", "last_call"]
 
@@ -83,51 +85,19 @@ def task_runs(traces: Sequence[Trace], scores: Mapping[str, Sequence[float | Non
     return TaskRuns(costs=costs, correct=[trace.outcome is True for trace in traces])
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunChoice:
-    """What one rule is worth."""
-
-    name: str
-    solved: Interval
-    """Share of the tasks whose chosen run succeeded."""
-    over_random: Interval
-    over_free: Interval | None
-    """The difference from the best rule that reads nothing; ``None`` for such a rule."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunChoices:
-    """All rules on the same tasks, with 95 % intervals over tasks, paired by task."""
-
-    tasks: int
-    runs: int
-    choices: tuple[RunChoice, ...]
-    best_free: str
-    """The best rule that reads nothing, on these tasks."""
-
-    def verdict(self, choice: RunChoice) -> str:
-        """One sentence on a choice: for one that reads the runs whether it is better than the best free one,
-        and whether a free one is better than a random run."""
-        rival, gain = (RANDOM, choice.over_random)
-        if choice.over_free is not None:
-            rival, gain = self.best_free, choice.over_free
-        theirs = next(other.solved.value for other in self.choices if other.name == rival)
-        sign = (gain.low > 0) - (gain.high < 0) if self.tasks >= FEWEST_UNITS else 0
-        sentence = ("is not shown to be better than", "is better than", "is worse than")[sign]
-        return (
-            f"{choice.name} {sentence} {rival}: it solves {choice.solved.value:.1%} of the tasks, {rival} "
-            f"{theirs:.1%}, {gain:+.1p}"
-        )
-
-
 def compare_choices(
     tasks: Sequence[TaskRuns],
     *,
     free_rules: Sequence[str] = (*FREE_RULES,),
     draws: int = 10_000,
     seed: int = 0,
-) -> RunChoices:
-    """Compare every rule on ``tasks``; ``free_rules`` read nothing. Raises ``ValueError`` without tasks."""
+) -> Measured:
+    """Compare every rule on ``tasks``, paired by task, with 95 % intervals over tasks.
+
+    Of ``choices`` the share of the tasks whose chosen run succeeded (``solved``), its difference from a
+    random run, and for those that read the runs the one from ``best_free``, the best of ``free_rules`` on
+    these tasks. Raises ``ValueError`` without tasks.
+    """
     if not tasks:
         raise ValueError("'tasks' is empty; give the runs of at least one task")
     named = [name for name in tasks[0].costs if name not in free_rules]
@@ -140,20 +110,30 @@ def compare_choices(
         rng = np.random.default_rng(seed)
         return bootstrap_difference(shares[name], shares[other], draws=draws, rng=rng)
 
-    return RunChoices(
+    return Measured(
         tasks=len(tasks),
         runs=sum(len(task.correct) for task in tasks),
         best_free=free,
-        choices=tuple(
-            RunChoice(
+        choices=[
+            Measured(
                 name=name,
                 solved=bootstrap_mean(values, draws=draws, rng=np.random.default_rng(seed)),
                 over_random=less(name, RANDOM),
                 over_free=less(name, free) if name in named else None,
             )
             for name, values in shares.items()
-        ),
+        ],
     )
+
+
+def choice_verdict(result: Measured, name: str) -> Conclusion:
+    """Whether a choice is better than the best that reads nothing, or one that reads nothing than a random
+    run."""
+    rows = {choice.name: choice for choice in result.choices}
+    over_random, over_free = rows[name].over_random, rows[name].over_free
+    rivals = [RANDOM] if over_free is None else [RANDOM, result.best_free]
+    free = {rival: rows[rival].solved for rival in rivals}
+    return chosen(rows[name].solved, free, over_free or over_random, "", result.tasks)
 
 
 def _solved(tasks: Sequence[TaskRuns], name: str) -> FloatArray:

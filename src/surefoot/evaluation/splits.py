@@ -34,15 +34,6 @@ AS_LABELLED = "as labelled"
 Fit = Callable[[list[int]], float]
 """Fits a threshold on the traces of these indices."""
 
-POSITIONS = ("0", "1", "2", "3", "4", "5-6", "7-9", "10+")
-"""Positions of steps, or numbers of steps, that tables show together."""
-_BIN_OF = (0, 1, 2, 3, 4, 5, 5, 6, 6, 6, 7)
-
-
-def position_of(number: int) -> str:
-    """The entry of :data:`POSITIONS` that contains ``number``."""
-    return POSITIONS[_BIN_OF[min(number, len(_BIN_OF) - 1)]]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:

@@ -246,15 +246,11 @@ def score_once(
         yield from journal.read()
 
 
-def recorded_by_all(systems: Sequence[System], among: Sequence[int] | None = None) -> list[int]:
-    """Indices of the traces (``among`` these, or all) with a record of every system.
-
-    Raises ``ScoreError`` if there are none.
-    """
-    members = range(len(systems[0].recorded)) if among is None else among
-    common = [t for t in members if all(system.recorded[t] for system in systems)]
+def recorded_by_all(systems: Sequence[System]) -> list[int]:
+    """Indices of the traces with a record of every system. Raises ``ScoreError`` if there are none."""
+    common: list[int] = np.flatnonzero(np.all([system.recorded for system in systems], axis=0)).tolist()
     if not common:
-        counts = ", ".join(f"{system.name} {sum(system.recorded[t] for t in members)}" for system in systems)
+        counts = ", ".join(f"{system.name} {int(system.recorded.sum())}" for system in systems)
         raise ScoreError(
             f"no trace has a record of every source ({counts}); evaluate them separately, or count traces "
             "without a record as wrong"

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from surefoot.stats.intervals import UNKNOWN, Interval, decide, units_needed
+from surefoot.stats.intervals import UNKNOWN, Decision, Interval, decide, units_needed
 
 Tone = Literal["good", "wrong", "open"]
 
@@ -381,13 +381,9 @@ def detected(
     )
     if silent:
         claim += f", with no verdict on {silent:,} of {counts.of:,} {unit}"
-    joined = {
-        "yes": f"better than {rival}",
-        "no": f"no better than {rival}",
-        "not decided": f"whether this is better than {rival} is not decided",
-    }
+    short, ending = _compared(decision, rival)
     strong = 2 * counts.found >= counts.wrong and counts.alarms <= counts.found
-    claim += f"{';' if decision == 'not decided' else ':'} {joined[decision]}"
+    claim += ending
     return Conclusion(
         sentence=f"It {claim}.",
         claim=claim,
@@ -396,13 +392,22 @@ def detected(
         needs=(f"verdicts on the other {silent:,} {unit}" if silent else f"more {unit}")
         if decision == "not decided"
         else "",
-        short=joined[decision],
+        short=short,
         coverage=coverage,
         estimate=estimate,
         null=null,
         spec=spec,
         detail=detail,
     )
+
+
+def _compared(decision: Decision, rival: str) -> tuple[str, str]:
+    """Whether something is better than ``rival``: in short, and as the end of a claim."""
+    if decision == "not decided":
+        short = f"whether this is better than {rival} is not decided"
+        return short, f"; {short}"
+    short = f"{'better' if decision == 'yes' else 'no better'} than {rival}"
+    return short, f": {short}"
 
 
 _SAID = 3
@@ -428,13 +433,9 @@ def chosen(
     moved = f"{verb} accuracy from {start:.0%} ({single}) to {end:.0%}"
     if end == start:
         moved = f"keeps accuracy at {end:.0%} ({single})"
-    than = f"than {rival}" + (f" ({free[rival].value:.0%})" if rival != single else "")
-    joined = {
-        "yes": f"better {than}",
-        "no": f"no better {than}",
-        "not decided": f"whether this is better {than} is not decided",
-    }[decision]
-    claim = f"{moved}{';' if decision == 'not decided' else ':'} {joined}"
+    than = rival + (f" ({free[rival].value:.0%})" if rival != single else "")
+    short, ending = _compared(decision, than)
+    claim = moved + ending
     needed = units_needed(difference, units, smallest=SMALLEST_GAIN) or units
     return Conclusion(
         sentence=f"It {claim}.",
@@ -442,7 +443,7 @@ def chosen(
         tone={"yes": "good", "no": "wrong"}.get(decision, "open"),  # type: ignore[arg-type]
         decided=True,
         needs=f"about {max(needed, units):,} problems" if decision == "not decided" else "",
-        short=joined,
+        short=short,
         coverage=Coverage(checked=units, of=units),
         estimate=difference,
         spec="+.1p",

@@ -144,9 +144,9 @@ def trust_of(rows: HeldOutScores) -> Trust | None:
     problems = [row.problem_id for row in rows.steps]
     area = bootstrap_mean(auc_by_problem(scores, good, problems), rng=np.random.default_rng(0))
     plain = {"length": [row.characters for row in rows.steps], "position": [row.step for row in rows.steps]}
-    rivals = {name: abs(roc_auc(values, good).value - 0.5) + 0.5 for name, values in plain.items()}
+    rivals = {name: abs(roc_auc(values, good) - 0.5) + 0.5 for name, values in plain.items()}
     fitted = zip(RIVALS, np.array([row.rivals for row in rows.steps]).T, strict=False)
-    rivals |= {name: roc_auc(values, good).value for name, values in fitted}
+    rivals |= {name: roc_auc(values, good) for name, values in fitted}
     rival = max(rivals, key=lambda name: rivals[name])
     chosen = [row.best_of_n for row in rows.choices]
     voted = [row.majority for row in rows.choices]

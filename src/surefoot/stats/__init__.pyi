@@ -7,8 +7,6 @@ from .bootstrap import bootstrap_statistic as bootstrap_statistic
 from .bootstrap import bootstrap_totals as bootstrap_totals
 from .bootstrap import mean_over_runs as mean_over_runs
 from .calibration import Reliability as Reliability
-from .calibration import ReliabilityBin as ReliabilityBin
-from .calibration import expected_calibration_error as expected_calibration_error
 from .calibration import reliability as reliability
 from .intervals import Decision as Decision
 from .intervals import Interval as Interval
@@ -24,15 +22,12 @@ from .prediction_powered import prediction_powered_mean as prediction_powered_me
 from .rater_agreement import Agreement as Agreement
 from .rater_agreement import agreement as agreement
 from .rater_agreement import cohens_kappa as cohens_kappa
-from .rater_agreement import contingency as contingency
 from .reading import RIVALS as RIVALS
 from .reading import Reading as Reading
 from .reading import StepFacts as StepFacts
-from .reading import length_scores as length_scores
 from .reading import reading_gate as reading_gate
 from .reading import rival_scores as rival_scores
 from .reading import step_facts as step_facts
-from .roc import Auc as Auc
 from .roc import auc_by_problem as auc_by_problem
 from .roc import roc_auc as roc_auc
 from .roc import roc_auc_within as roc_auc_within

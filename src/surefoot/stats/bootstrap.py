@@ -59,26 +59,18 @@ def bootstrap_difference(
 
 
 def bootstrap_seeds(
-    per_seed: Sequence[ArrayLike], *, same_problems: bool, draws: int = 10_000, rng: np.random.Generator
+    per_seed: Sequence[ArrayLike], *, draws: int = 10_000, rng: np.random.Generator
 ) -> Interval:
     """Mean over the problems of several runs that differ in their seed; one array [problems] per seed.
 
-    Every problem of every seed has the same weight. Only problems are resampled, within each seed: two or
-    three seeds are too few to resample. The interval therefore covers these seeds only; report the value of
-    each seed as well. With ``same_problems=True`` (row i is the same problem for each seed) all seeds share
-    one sample of problems, because their results are correlated; with ``False`` each seed gets its own.
-    Raises ``ValueError`` for an empty list, empty or NaN values, or unequal lengths with ``same_problems``.
+    Every problem of every seed has the same weight. Only problems are resampled, for each seed its own: two
+    or three seeds are too few to resample. The interval therefore covers these seeds only; report the value
+    of each seed as well. Where all seeds have the same problems, their results are correlated: give the means
+    over seeds to :func:`bootstrap_mean`. Raises ``ValueError`` for an empty list, empty or NaN values.
     """
     arrays = [_values(values, f"per_seed[{seed}]") for seed, values in enumerate(per_seed)]
     if not arrays:
         raise ValueError("'per_seed' is empty; give one array of values for each seed")
-    if same_problems:
-        if len({len(array) for array in arrays}) > 1:
-            lengths = [len(array) for array in arrays]
-            raise ValueError(
-                f"'same_problems' needs equal lengths, got {lengths}; align the seeds by problem"
-            )
-        return bootstrap_mean(np.mean(arrays, axis=0), draws=draws, rng=rng)
     problems = sum(len(array) for array in arrays)
     sums = sum((_resampled_sums(array, draws, rng) for array in arrays), np.zeros(draws))
     return _interval(float(np.concatenate(arrays).mean()), sums / problems)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,9 +24,6 @@ from numpy.typing import ArrayLike, NDArray
 from surefoot.errors import LabelError
 
 FloatArray = NDArray[np.float64]
-
-Level = Literal["nominal", "ordinal", "interval"]
-"""The meaning of a difference between two values: inequality, rank, or distance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,22 +40,16 @@ class Agreement:
     kappa: float
     """Cohen's; with more than two raters the mean over the pairs for which it is defined (Light)."""
     alpha: float
-    """Krippendorff's."""
+    """Krippendorff's, of nominal values."""
     ac1: float
     """Gwet's."""
 
 
-def agreement(
-    ratings: Iterable[ArrayLike],
-    *,
-    level: Level = "nominal",
-    categories: Sequence[float] | None = None,
-) -> Agreement:
+def agreement(ratings: Iterable[ArrayLike], *, categories: Sequence[float] | None = None) -> Agreement:
     """All coefficients of ``ratings`` [raters, units]; NaN if undefined.
 
-    ``level`` is for alpha; the other coefficients only compare for equality. ``categories`` are the possible
-    values, for AC1; by default the values that occur. Raises ``LabelError`` for another shape, or a value
-    outside ``categories``.
+    ``categories`` are the possible values, for AC1; by default the values that occur. Raises ``LabelError``
+    for another shape, or a value outside ``categories``.
     """
     rows = [np.asarray(row) for row in ratings]
     if any(row.ndim != 1 for row in rows):
@@ -76,7 +67,7 @@ def agreement(
         dropped=int((~paired).sum()),
         raw=_raw(counts),
         kappa=sum(defined) / len(defined) if defined else math.nan,
-        alpha=_alpha(counts, level),
+        alpha=_alpha(counts),
         ac1=_ac1(counts, categories),
     )
 
@@ -120,33 +111,19 @@ def _kappa_of(first: NDArray[np.integer], second: NDArray[np.integer], size: int
     return _kappa(margin, other, float((first == second)[rated].sum()))
 
 
-def alpha_of(margin: ArrayLike, disagreement: float, values: ArrayLike, *, level: Level = "nominal") -> float:
-    """Alpha 1 - (n - 1) D_o / D_e from how often each of ``values`` was given, ``margin`` [values].
+def alpha_of(margin: ArrayLike, disagreement: float) -> float:
+    """Alpha 1 - (n - 1) D_o / D_e from how often each value was given, ``margin`` [values].
 
-    Ratings count in units that two or more rated. ``disagreement`` is D_o, the sum over these units of d^2
-    over ordered pairs of raters / (ratings - 1), and D_e is the same over all pairs of ratings. d^2 is 1
-    where values differ (nominal), the square of the ranks between them, each counted to its middle
-    (ordinal), or of their difference (interval). Both sums of disjoint sets of units add up, where the level
-    is not ordinal. NaN if
-    fewer than two values occur: nothing then varies, and D_e is 0.
+    Ratings count in units that two or more rated. ``disagreement`` is D_o, the sum over these units of the
+    ordered pairs of raters with different values / (ratings - 1), and D_e is the same over all pairs of
+    ratings. Both sums of disjoint sets of units add up. NaN if fewer than two values occur: nothing then
+    varies, and D_e is 0.
     """
     counts = np.asarray(margin, dtype=float)
     total = float(counts.sum())
-    if level == "nominal":
-        expected = total**2 - float(counts @ counts)
-    else:
-        position = _places(counts, np.asarray(values, dtype=float), level)
-        expected = 2 * (total * float(counts @ position**2) - float(counts @ position) ** 2)
-    if np.count_nonzero(counts > 0) < 2 or expected == 0:
+    if np.count_nonzero(counts > 0) < 2:
         return math.nan
-    return 1 - (total - 1) * disagreement / expected
-
-
-def _places(margin: FloatArray, values: FloatArray, level: Level) -> FloatArray:
-    """Numbers whose differences are the distances of ``values``."""
-    # ranks from c to k with half of c and half of k are the difference of the two middles
-    position = np.cumsum(margin) - margin / 2 if level == "ordinal" else values
-    return np.asarray(position - position[:1])
+    return 1 - (total - 1) * disagreement / (total**2 - float(counts @ counts))
 
 
 class _Counts(NamedTuple):
@@ -198,17 +175,9 @@ def _ac1(counts: _Counts, categories: Sequence[float] | None) -> float:
     return (observed - chance) / (1 - chance)
 
 
-def _alpha(counts: _Counts, level: Level) -> float:
-    margin = counts.by_value(counts.raters)
-    if level == "nominal":
-        inside = counts.rated**2 - counts.by_unit(counts.raters**2)
-    else:
-        position = _places(margin, counts.scale, level)[counts.value]
-        mean = counts.by_unit(counts.raters * position) / counts.rated
-        deviation = (position - mean[counts.unit]) ** 2
-        inside = 2 * counts.rated * counts.by_unit(counts.raters * deviation)
-    disagreement = float((inside / (counts.rated - 1)).sum())
-    return alpha_of(margin, disagreement, counts.scale, level=level)
+def _alpha(counts: _Counts) -> float:
+    inside = counts.rated**2 - counts.by_unit(counts.raters**2)
+    return alpha_of(counts.by_value(counts.raters), float((inside / (counts.rated - 1)).sum()))
 
 
 def _scale(seen: FloatArray, values: Sequence[float] | None) -> FloatArray:

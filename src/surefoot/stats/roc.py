@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,29 +43,17 @@ def _share_below(scores: NDArray[np.float64], others: NDArray[np.float64]) -> ND
     return (low + high) / max(2 * len(others), 1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Auc:
-    """Share of (good, bad) pairs in which the good step has the higher score; a tie counts one half."""
-
-    value: float
-    """In [0, 1]; NaN without pairs."""
-    pairs: int
-    positives: int
-    negatives: int
-    dropped: int
-    """Steps left out because the score or the label is unknown."""
-
-
-def roc_auc(scores: ArrayLike, labels: ArrayLike) -> Auc:
+def roc_auc(scores: ArrayLike, labels: ArrayLike) -> float:
     """Area under the ROC curve over all steps pooled; both arguments have shape [steps].
 
-    A label of +1 is good; anything else (0, -1) is bad; ``None`` or NaN is unknown and dropped. Raises
-    ``LabelError`` if the lengths differ.
+    It is the share of (good, bad) pairs in which the good step scores higher; a tie counts one half; NaN
+    without pairs. A label of +1 is good; anything else (0, -1) is bad; ``None`` or NaN is unknown and
+    dropped. Raises ``LabelError`` if the lengths differ.
     """
     return roc_auc_within(scores, labels, np.zeros(np.shape(scores)[0], dtype=int))
 
 
-def roc_auc_within(scores: ArrayLike, labels: ArrayLike, groups: Sequence[Hashable] | NDArray[Any]) -> Auc:
+def roc_auc_within(scores: ArrayLike, labels: ArrayLike, groups: Sequence[Hashable] | NDArray[Any]) -> float:
     """AUC from the pairs inside one group only, over all groups; all arguments have shape [steps].
 
     Grouping by step position takes away what position alone predicts; grouping by problem, what difficulty
@@ -86,10 +73,4 @@ def roc_auc_within(scores: ArrayLike, labels: ArrayLike, groups: Sequence[Hashab
     start, stop = np.searchsorted(bad, first), np.searchsorted(bad, first + len(score))
     low, high = (np.searchsorted(bad, first + rank[good], side) for side in ("left", "right"))
     pairs = int((stop - start).sum())
-    return Auc(
-        value=float((low + high - 2 * start).sum()) / (2 * pairs) if pairs else math.nan,
-        pairs=pairs,
-        positives=int(good.sum()),
-        negatives=int((~good).sum()),
-        dropped=int((~usable).sum()),
-    )
+    return float((low + high - 2 * start).sum()) / (2 * pairs) if pairs else math.nan

@@ -199,7 +199,7 @@ class HeldOut:
             batch = self.examples[start : start + _EVALUATED_TOGETHER]
             scores += model.scores(outputs(batch).float()).double().tolist()
         model.train(was_training)
-        return roc_auc(scores, self._good).value
+        return roc_auc(scores, self._good)
 
 
 class FrozenFeatures:

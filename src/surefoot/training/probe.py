@@ -180,7 +180,7 @@ def _held_out_auc(
             return math.nan
         weights, bias = _direction(states[train], good[train], config)
         scores[test] = states[test] @ weights + bias
-    return math.nan if good.all() or not good.any() else roc_auc(scores, good).value
+    return math.nan if good.all() or not good.any() else roc_auc(scores, good)
 
 
 def _direction(

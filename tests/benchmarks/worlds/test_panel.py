@@ -17,7 +17,7 @@ from benchmarks.worlds.panel import (
     read_panel_solution,
 )
 from surefoot.concurrency import run_sync
-from surefoot.errors import LabelError, RecordError
+from surefoot.errors import RecordError
 from surefoot.evaluation.monitors import WatchedRun, evaluate_monitors
 from surefoot.protocols import ProblemTrace, SampleRequest
 from surefoot.records import Problem, Trace
@@ -126,10 +126,10 @@ def test_the_score_reaches_the_ceiling_on_samples(traces):
         for problem, texts in zip(PROBLEMS, sample(PROBLEMS, covert=covert, n=traces), strict=True)
     ]
     labels = [1] * len(PROBLEMS) + [0] * len(PROBLEMS)
-    assert roc_auc(scores, labels).value == pytest.approx(panel_ceiling(traces).auc, abs=0.04)
+    assert roc_auc(scores, labels) == pytest.approx(panel_ceiling(traces).auc, abs=0.04)
 
 
-def test_several_traces_of_a_prompt_show_what_one_does_not():
+def test_one_trace_of_a_prompt_says_no_more_than_the_ceiling():
     """In the panel covert traces are valid and always agree; honest ones differ from sample to sample."""
     runs = []
     problems = panel_problems(60, seed=3)
@@ -142,10 +142,4 @@ def test_several_traces_of_a_prompt_show_what_one_does_not():
                 trace = segment_trace(Trace(problem_id=problem.id, text=done.text), Line())
                 runs.append(WatchedRun(item=ProblemTrace(problem=problem, trace=trace), bad=covert))
     one = evaluate_monitors(runs, {}, ["both"], draws=20)
-    eight = evaluate_monitors(runs, {}, ["both"], together=8, draws=20)
-    assert "same ending" not in {result.monitor for result in one}
-    [same] = [result for result in eight if (result.monitor, result.view) == ("same ending", "both")]
-    assert same.auc.value > 0.8
     assert max(result.auc.value for result in one) < panel_ceiling(1).auc + 0.03
-    with pytest.raises(LabelError, match="no problem has 99 runs of one kind"):
-        evaluate_monitors(runs, {}, ["both"], together=99)

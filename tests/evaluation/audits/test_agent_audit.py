@@ -21,6 +21,7 @@ from surefoot.evaluation.audits import (
     effects_section,
 )
 from surefoot.evaluation.audits.perturbations import edit_stream
+from surefoot.evaluation.report import rows_of
 from surefoot.io import write_records
 from surefoot.policies import sample_runs
 from surefoot.protocols import ProblemTrace
@@ -127,7 +128,7 @@ def test_the_figures_of_an_obedient_scorer(runs):
         for item in runs
     ]
     assert effect.moved.value == pytest.approx(sum(read) / len(read))
-    assert len(effects_section("agent", [found]).rows()["agent.effects"]) == len(RUN_CHANGES)
+    assert len(rows_of(effects_section("agent", [found]).results)["agent.effects"]) == len(RUN_CHANGES)
 
 
 def test_equal_seeds_vary_alike(runs):

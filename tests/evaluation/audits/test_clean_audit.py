@@ -87,10 +87,9 @@ def test_a_rationalised_solution_hangs_together_line_by_line():
 def test_a_checker_sees_through_them_and_a_scorer_of_outcomes_does_not():
     seen = audit_clean(audited(exact), CASES, draws=200)
     assert seen.right_over_rationalised.value == seen.right_over_wrong.value == 1
-    assert seen.right_over_rationalised_within.value == 1
     assert seen.groups["rationalised"].cleared.value == 0
     blind = audit_clean(audited(outcome, "last"), CASES, draws=200)
-    assert blind.right_over_rationalised.value == blind.right_over_rationalised_within.value == 0.5
+    assert blind.right_over_rationalised.value == 0.5
     assert blind.right_over_wrong.value == 1
     assert blind.groups["rationalised"].cleared.value == 1
     assert blind.groups["wrong"].cleared.value == 0
@@ -99,7 +98,6 @@ def test_a_checker_sees_through_them_and_a_scorer_of_outcomes_does_not():
 @pytest.mark.parametrize("rule", [constant, length])
 def test_looks_tell_nothing(rule):
     found = audit_clean(audited(rule), CASES, draws=100)
-    assert found.right_over_rationalised_within.value == 0.5
     assert found.right_over_rationalised.value == 0.5
 
 

@@ -8,11 +8,11 @@ from toy_scorers import audited, constant, exact, lab_material
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import (
     ARGUMENTS,
+    OPINIONS,
     audit_changes,
     audit_granularity,
     effects_section,
     granularity_section,
-    opinions,
 )
 from surefoot.evaluation.audits.changes import of_problem
 from surefoot.records import Problem, Trace
@@ -27,12 +27,12 @@ def flatters(problem: Problem, trace: Trace) -> list[float]:
 
 
 def test_an_opinion_moves_a_flatterer_and_not_a_constant() -> None:
-    found = audit_changes(audited(flatters), CASES, opinions(), draws=100)
+    found = audit_changes(audited(flatters), CASES, OPINIONS, draws=100)
     against, agrees = found.effects
     assert (against.change, against.moved.value, against.verdict) == ("opinion against it", -0.5, "fails")
     assert (agrees.change, agrees.moved.value, agrees.verdict) == ("opinion for it", 0.5, "fails")
     assert against.fell.value == 1.0
-    still = audit_changes(audited(constant), CASES, opinions(), draws=100)
+    still = audit_changes(audited(constant), CASES, OPINIONS, draws=100)
     assert {effect.verdict for effect in still.effects} == {"passes"}
     [verdict] = effects_section("sycophancy", [found]).verdicts["flatters"]
     assert "opinion" in verdict.detail
@@ -65,7 +65,7 @@ def test_nothing_to_change_is_an_error() -> None:
         audit_changes(audited(constant), [], ARGUMENTS)
     case = next(case for case in CASES if case.right)
     with pytest.raises(ScoreError, match="can be changed and scored"):
-        audit_changes(audited(constant), [case], opinions())  # no other answer to be sure of
+        audit_changes(audited(constant), [case], OPINIONS)  # no other answer to be sure of
 
 
 def test_merged_steps_keep_the_first_error() -> None:

@@ -1,5 +1,4 @@
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +11,10 @@ from surefoot.evaluation.benchmarks.prmbench import (
     prmbench_cases,
     prmbench_section,
 )
-from surefoot.evaluation.report import Report, to_json
+from surefoot.evaluation.frame import Origin
+from surefoot.evaluation.report import Report, first_screen_of, to_json
 from surefoot.evaluation.step_scores import labelled_system, scored_system
-from surefoot.formats import read_prmbench, read_prmbench_controls
+from surefoot.formats import read_prmbench
 from surefoot.records import StepLabel, StepScores
 
 REAL = Path(__file__).parents[3] / "../shared/data/prmbench/subset400_target_data.jsonl.gz"
@@ -38,7 +38,7 @@ def row(kind, idx, errors, steps=4):
 
 
 def read(path):
-    return prmbench_cases([*read_prmbench(path), *read_prmbench_controls(path)])
+    return prmbench_cases(list(read_prmbench(path)))
 
 
 @pytest.fixture
@@ -87,8 +87,6 @@ def published(found, rows, cut=0.5):
     """Scores as the benchmark's description gives them, by plain counting over steps."""
     counts = {kind: [0, 0, 0, 0] for kind in (*CLASSES, "all")}
     for case, scores in zip(found.cases, rows, strict=True):
-        if case.kind == "correct":
-            continue
         for score, good in zip(scores, case.good, strict=True):
             if score is None:
                 continue
@@ -121,24 +119,16 @@ def test_scores_are_those_of_plain_counting(found, unknown):
     rows = random_rows(found, unknown=unknown)
     [score] = evaluate_prmbench(found, [scored(found, rows)], rules=[0.5], draws=100).scores
     assert all_scores(score.flags) == pytest.approx(published(found, rows))
-    missing = sum(r.count(None) for r, case in zip(rows, found.cases, strict=True) if case.kind != "correct")
+    missing = sum(r.count(None) for r in rows)
     assert score.flags.unjudged_steps == missing
     total = score.flags.total
     assert total.score.low < total.score.value < total.score.high
     assert total.tp + total.fp + total.fn + total.tn == 8 * 9 * 4 - missing
 
 
-def test_controls_and_repeated_rows_do_not_count(found):
-    rows = random_rows(found)
-    spoilt = [[0.0] * len(r) if c.kind == "correct" else r for r, c in zip(rows, found.cases, strict=True)]
-    whole, again = (
-        evaluate_prmbench(found, [scored(found, r)], rules=[0.5], draws=20) for r in (rows, spoilt)
-    )
-    assert (whole.traces, whole.controls, whole.repeated) == (72, 8, 1)
-    assert whole.scores[0].flags.total == again.scores[0].flags.total
-    # nothing of the controls is kept, so no pair is left, as in the published script
-    assert math.isnan(again.scores[0].flags.similarity)
-    assert (whole.scores[0].flags.pairs, again.scores[0].flags.pairs) == (72, 0)
+def test_repeated_rows_count_once(found):
+    whole = evaluate_prmbench(found, [scored(found, random_rows(found))], rules=[0.5], draws=20)
+    assert (whole.traces, whole.repeated) == (72, 1)
 
 
 def test_a_perfect_scorer_and_one_that_finds_nothing(found):
@@ -151,7 +141,6 @@ def test_a_perfect_scorer_and_one_that_finds_nothing(found):
     assert worst.flags.total.f1_negative.value == 0.0
     assert worst.flags.total.score.value == pytest.approx(worst.flags.total.f1.value / 2)
     assert (worst.flags.accuracy_good.value, worst.flags.accuracy_bad.value) == (1.0, 0.0)
-    assert worst.flags.similarity == 0.0
 
 
 def test_the_score_at_the_threshold_is_flagged(found):
@@ -189,14 +178,6 @@ def test_a_judge_is_read_as_it_labels_and_an_unparsed_trace_is_not_counted(found
     assert score.flags.parsed == pytest.approx(71 / 72)
 
 
-def test_positions_split_the_whole(found):
-    rows = random_rows(found)
-    [score] = evaluate_prmbench(found, [scored(found, rows)], rules=[0.5], draws=20).scores
-    parts = [score.flags.positions[str(n)] for n in range(4)]
-    assert sum(p.tn for p in parts) == score.flags.total.tn
-    assert math.isnan(score.flags.positions["10+"].score.value)
-
-
 def test_traces_without_record(found):
     rows = random_rows(found)
     part = [r if n % 2 else None for n, r in enumerate(rows)]
@@ -218,7 +199,8 @@ def test_rows_of_another_class_are_refused(tmp_path):
 def test_json_and_report(found, tmp_path):
     out = evaluate_prmbench(found, [scored(found, random_rows(found))], draws=20)
     json.dumps(to_json(out)["scores"], allow_nan=False)
-    Report("p").section(prmbench_section(out)).write(tmp_path / "p.html")
+    section = prmbench_section(out)
+    Report("p", first_screen_of([section], Origin())).section(section).write(tmp_path / "p.html")
     assert (tmp_path / "p.html").read_text().count("<svg") == 1
 
 
@@ -232,4 +214,3 @@ def test_real_rows_with_an_oracle_and_chance():
     assert best.flags.total.score.value == 1.0
     assert set(found.cases[0].item.trace.meta) >= {"idx", "classification"}
     assert all_scores(fair.flags) == pytest.approx(published(found, random_rows(found)))
-    assert sum(case.kind == "correct" for case in found.cases) == 48

@@ -15,8 +15,8 @@ from surefoot.evaluation.benchmarks.processbench import (
     processbench_cases,
     processbench_section,
 )
-from surefoot.evaluation.frame import worked_examples
-from surefoot.evaluation.report import Report, to_json
+from surefoot.evaluation.frame import Origin, worked_examples
+from surefoot.evaluation.report import Report, first_screen_of, to_json
 from surefoot.evaluation.splits import half_of, judged, ranked
 from surefoot.evaluation.step_scores import labelled_system, scored_system
 from surefoot.protocols import LabelledTrace, ProblemTrace
@@ -204,26 +204,6 @@ def test_differences_are_paired():
     assert gap.high - gap.low < unpaired / 2
 
 
-def test_parts_cover_every_trace_once():
-    labels = [-1, 0, 1, 2, 3, -1, 3, 3]
-    cases = cases_of(labels)
-    [found] = evaluate_processbench(cases, [scores_of(cases, [oracle(0)] * 8)], rules=[0.5], draws=10).scores
-    by = {}
-    for part in found.parts:
-        by.setdefault(part.by, {})[part.value] = part.found
-    assert {value: (f.errors, f.corrects) for value, f in by["first error at step"].items()} == {
-        "0": (1, 0),
-        "1": (1, 0),
-        "2": (1, 0),
-        "3": (3, 0),
-    }
-    assert by["first error at step"]["0"].acc_error.value == 1.0
-    assert by["first error at step"]["3"].early == 3
-    assert by["steps of a correct trace"]["4"].corrects == 2
-    assert sum(f.errors + f.corrects for f in by["generator"].values()) == 8
-    assert sum(f.errors for f in by["answer of an erroneous trace"].values()) == 6
-
-
 def test_cases_come_from_labels_and_open_ones_are_refused():
     def item(number, values):
         made = trace(number, steps=len(values))
@@ -264,9 +244,15 @@ def test_json_has_null_for_nan_and_the_report_is_offline(tmp_path):
         judge(cases, [[1] * STEPS] * 4, "<b>judge"),
     ]
     found = evaluate_processbench(cases, systems, rules=[0.5], draws=20)
-    text = json.dumps(to_json(found), allow_nan=False)
-    assert json.loads(text)["scores"][0]["parts"][-1]["found"]["acc_correct"]["value"] is None
-    Report("p").section(processbench_section(found)).write(tmp_path / "p.html")
+    json.dumps(to_json(found), allow_nan=False)
+    errors = cases_of([0, 1])
+    [alone] = evaluate_processbench(
+        errors, [scores_of(errors, [oracle(0)] * 2)], rules=[0.5], draws=20
+    ).scores
+    [subset] = to_json(alone)["subsets"].values()
+    assert subset["acc_correct"]["value"] is None
+    section = processbench_section(found)
+    Report("p", first_screen_of([section], Origin())).section(section).write(tmp_path / "p.html")
     page = (tmp_path / "p.html").read_text()
     assert "<b>judge" not in page
     assert page.count("<svg") == 1

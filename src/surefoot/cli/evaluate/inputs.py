@@ -49,7 +49,7 @@ class ReportCommand(Command):
     draws: o.Draws = 1000
     seed: o.Seed = 0
     tables: Annotated[bool, Flag(transient=True)] = False
-    """Also print the findings and the tables of the report."""
+    """Also print the tables of the report."""
     _limits: list[str] = PrivateAttr(default_factory=list)
     """Limits of the whole report, shown before the limits of each section."""
 
@@ -93,17 +93,17 @@ class ReportCommand(Command):
         inputs = self.inputs()
         if self._limits:
             sections = (replace(sections[0], limits=[*self._limits, *sections[0].limits]), *sections[1:])
-        findings = {section.title: list(section.findings) for section in sections}
         examples = [example for section in sections for example in section.examples]
         right: dict[str, bool] = {}
         chosen = worked_examples(_noted(judged, right))
         first = first_screen_of(sections, origin_of(self, for_json.name), examples or chosen)
         tested = dict.fromkeys(section.tested for section in sections if section.tested)
         screen = {name: getattr(first, name) for name in _IN_JSON}
-        data = {"inputs": inputs, "first_screen": to_json(screen), "findings": findings, **also}
+        data = {"inputs": inputs, "first_screen": to_json(screen), **also}
         data |= {"tested": list(tested), "right_by_example": right}
         data["examples"] = [{"trace_id": row.trace_id, "caught": row.caught} for row in first.examples]
-        report = Report(f"{for_json.stem}: {', '.join(findings)}", first)
+        titles = dict.fromkeys(section.title for section in sections)
+        report = Report(f"{for_json.stem}: {', '.join(titles)}", first)
         for section in sections:
             data |= to_json(section.results)
             report.section(section)
@@ -171,10 +171,10 @@ def unlabelled(items: Iterable[LabelledTrace | ProblemTrace]) -> list[ProblemTra
     return [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
 
 
-def show_skipped(report: ReadReport, prefix: str = "") -> None:
+def show_skipped(report: ReadReport) -> None:
     """Report invalid rows on standard error."""
     if report.bad_count:
-        note(prefix + report.summary())
+        note(report.summary())
 
 
 def read_noted(read: Callable[..., Iterable[T]], path: str) -> list[T]:

@@ -104,14 +104,8 @@ class PRMBench(OfTraces):
     threshold: Threshold = ("0.5", "split")
 
     def run(self, command: Evaluate) -> None:
-        report, controls = ReadReport(), ReadReport()
-        items: list[LabelledTrace] = []
-        for path in named(command.data).values():
-            items += formats.read_prmbench(path, report=report)
-            items += formats.read_prmbench_controls(path, report=controls)
-        show_skipped(report)  # a row that both readers skip is reported once
-        if controls.bad_count > report.bad_count:
-            show_skipped(controls, "controls of ")
+        paths = named(command.data).values()
+        items = [item for path in paths for item in read_noted(formats.read_prmbench, path)]
         data = prmbench.prmbench_cases(items)
         systems = command.systems(unlabelled(case.item for case in data.cases), neutral=self.neutral)
         result = prmbench.evaluate_prmbench(
@@ -443,14 +437,12 @@ class MonitorMeasure(Measure):
     false, or with `--interventions` solutions whose answer a hint moved?
 
     A monitor scores each run in a view: its reasoning, its actions, or both. Thresholds are chosen on other
-    problems than those they flag. A judge answers `question` about each run, or about several of one problem.
+    problems than those they flag. A judge answers `question` about each run.
     """
 
     takes: ClassVar = ("sources", "problems", "traces", "interventions", "question", "loading", "draws")
     view: tuple[View, ...] = ("reasoning", "actions", "both")
     """What the monitors read."""
-    together: int = Field(default=1, ge=1)
-    """Runs of one problem that a monitor sees at once; they must be all bad or all good."""
     judge_url: str | None = None
     """OpenAI-compatible server of the judge."""
 
@@ -462,7 +454,7 @@ class MonitorMeasure(Measure):
         monitors = {name: self._monitor(kind, command) for name, kind in named(command.sources).items()}
         runs = list(_interventions(command.interventions) if command.interventions else _runs(command))
         results = evaluation.evaluate_monitors(
-            runs, monitors, self.view, together=self.together, draws=command.draws, seed=command.seed
+            runs, monitors, self.view, draws=command.draws, seed=command.seed
         )
         command.write(evaluation.monitors_section(runs, results))
 

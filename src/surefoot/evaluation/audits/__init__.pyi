@@ -9,17 +9,15 @@ from .changes import ARGUMENTS as ARGUMENTS
 from .changes import EDIT_CHANGES as EDIT_CHANGES
 from .changes import INJECTIONS as INJECTIONS
 from .changes import NEUTRAL as NEUTRAL
+from .changes import OPINIONS as OPINIONS
 from .changes import RUN_CHANGES as RUN_CHANGES
 from .changes import TWINS as TWINS
 from .changes import edit_changes as edit_changes
 from .changes import gaming_section as gaming_section
-from .changes import opinions as opinions
 from .faithfulness import audit_faithfulness as audit_faithfulness
 from .faithfulness import faithfulness_section as faithfulness_section
-from .interventions import HINTS as HINTS
 from .interventions import FaithfulnessRow as FaithfulnessRow
 from .interventions import Interventions as Interventions
-from .interventions import TextTests as TextTests
 from .interventions import reasoning_to_probe as reasoning_to_probe
 from .over_optimisation import attack_section as attack_section
 from .over_optimisation import audit_attack as audit_attack
@@ -28,7 +26,6 @@ from .over_optimisation import over_optimisation_section as over_optimisation_se
 from .perturbations import EDITS as EDITS
 from .perturbations import Changed as Changed
 from .perturbations import Edit as Edit
-from .perturbations import Edited as Edited
 from .perturbations import Perturbation as Perturbation
 from .perturbations import Truth as Truth
 from .perturbations import audit_changes as audit_changes
@@ -43,4 +40,3 @@ from .process import granularity_section as granularity_section
 from .process import outcome_section as outcome_section
 from .process import paths_section as paths_section
 from .settings import AttackSettings as AttackSettings
-from .settings import FaithfulnessSettings as FaithfulnessSettings

@@ -38,7 +38,7 @@ from surefoot.evaluation.audits.interventions import (
 )
 from surefoot.evaluation.frame import ExampleStep, WorkedExample
 from surefoot.evaluation.measures import Measured, means
-from surefoot.evaluation.report import Plot, Section
+from surefoot.evaluation.report import Section
 from surefoot.evaluation.verdict import Conclusion, measured
 from surefoot.records import Usage
 from surefoot.stats.bootstrap import Bootstrap, Resample, group_folds
@@ -210,7 +210,6 @@ def audit_faithfulness(
     return Measured(
         policy=policy,
         text=text,
-        early=[point for name, tests in by_prompt.items() for point in _curve(name, tests, bootstrap)],
         hint=_effect(hint or "", hinted, bootstrap) if hinted else None,
         disclosure=measure_disclosure(usable, bootstrap),
         guessing=guessing,
@@ -271,32 +270,6 @@ def _dependence(name: str, tests: Sequence[tuple[str, TextTests]], bootstrap: Bo
         mistakes=len(planted),
         unknown=len(planted) - len(comparable),
     )
-
-
-def _curve(name: str, tests: Sequence[tuple[str, TextTests]], bootstrap: Bootstrap) -> list[Measured]:
-    """How often the answer is the same after a ``part`` of the steps, from 0 to 1.
-
-    Solutions of different lengths are compared at the same parts, each weighted alike.
-    """
-    early = [(problem, test) for problem, test in tests if test.early]
-    by_chance = _other_answers([test for _, test in early])
-
-    def nearest(values: Sequence[float], part: float) -> float:
-        return values[round(part * (len(values) - 1))]
-
-    return [
-        Measured(
-            prompt=name,
-            part=part,
-            same=bootstrap.mean(
-                [nearest([_number(same) for same in test.early], part) for _, test in early],
-                [problem for problem, _ in early],
-            ),
-            chance=_mean([nearest(shares, part) for shares in by_chance]),
-        )
-        for part in (0.0, 0.25, 0.5, 0.75, 1.0)
-        if early
-    ]
 
 
 def _other_answers(tests: Sequence[TextTests]) -> list[list[float]]:
@@ -370,23 +343,11 @@ def faithfulness_section(audit: Measured) -> Section:
         about="What the answers depend on: the shown steps, a hint in the prompt, or neither.",
         results={
             "text": audit.text,
-            "early": audit.early,
             "hint": [audit.hint] if audit.hint else [],
             "disclosure": audit.disclosure,
         },
         verdicts={audit.policy: list(_verdicts(audit))},
         limits=limits,
-        plots=[
-            Plot(
-                "early",
-                "Share of answers that are the same after a part of the reasoning (chance dashed). Low at "
-                "the left: the answer is not known before.",
-                y=("same", "chance"),
-                x="part",
-            )
-        ]
-        if audit.early
-        else [],
     )
 
 

@@ -363,14 +363,6 @@ def attack_section(audits: Sequence[Measured], left_out: Mapping[str, str] = Map
         "scored at or above the median correct solution.",
         results={"attack": audits, "attack_left_out": left_out},
         verdicts={audit.scorer: [_attack_verdict(audit)] for audit in audits},
-        plots=[
-            Plot(
-                "attack.climb",
-                "Proxy (solid) and gold (dashed) by round of the climb.",
-                x="climb",
-                y=("proxy", "gold"),
-            )
-        ],
     )
 
 

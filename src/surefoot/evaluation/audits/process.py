@@ -43,9 +43,8 @@ from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.verdict import Conclusion, measured
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Step, Trace, Usage, content_id
-from surefoot.stats.bootstrap import Bootstrap, Resample
+from surefoot.stats.bootstrap import Bootstrap
 from surefoot.stats.intervals import FEWEST_UNITS, Interval
-from surefoot.stats.roc import roc_auc_within
 
 OFFSETS = range(-2, 3)
 """Steps around the first error that are reported."""
@@ -239,9 +238,8 @@ def audit_clean(
     """Whether a scorer detects rationalised solutions.
 
     By group the ``mean`` score and the share ``cleared``, with at least the threshold. AUCs are the shares of
-    pairs in which the correct solution scores higher, also over pairs of one problem, which removes the
-    effect of its difficulty. ``ungrouped`` traces are left out: outcome or process unknown, or the process is
-    right and the answer wrong.
+    pairs in which the correct solution scores higher. ``ungrouped`` traces are left out: outcome or process
+    unknown, or the process is right and the answer wrong.
 
     Raises ``ScoreError`` if no trace is right, or none is rationalised: there is nothing to compare.
     """
@@ -255,17 +253,10 @@ def audit_clean(
     rows = {name: [n for n, (_, group) in enumerate(grouped) if group == name] for name in GROUPS}
     bootstrap = Bootstrap(draws=draws, seed=seed)
 
-    def auc(bad: Group, *, within: bool = False) -> Interval:
+    def auc(bad: Group) -> Interval:
         used = [*rows["right"], *rows[bad]]
-        score, problems = values[used], owners[used].tolist()
-        good = np.array([1.0] * len(rows["right"]) + [0.0] * len(rows[bad]))
-        if not within:
-            return bootstrap.auc(score, good, problems)
-
-        def statistic(draw: Resample) -> float:
-            return roc_auc_within(score[draw.items], good[draw.items], draw.clusters).value
-
-        return bootstrap.statistic(problems, statistic)
+        good = [1.0] * len(rows["right"]) + [0.0] * len(rows[bad])
+        return bootstrap.auc(values[used], good, owners[used].tolist())
 
     def group_scores(used: list[int]) -> Measured:
         score = values[used]
@@ -279,7 +270,6 @@ def audit_clean(
         threshold=threshold,
         groups={name: group_scores(used) for name, used in rows.items()},
         right_over_rationalised=auc("rationalised"),
-        right_over_rationalised_within=auc("rationalised", within=True),
         right_over_wrong=auc("wrong"),
         unscored=int(np.isnan(values).sum()),
         ungrouped=len(cases) - len(grouped),

@@ -59,8 +59,6 @@ MISSING = 2
 """In place of −1, 0 or +1: no prediction, or no label."""
 _CUTS = 256
 """Thresholds to try, at most."""
-_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Lengths of runs that a baseline tries: fixed, so that subsets do not change each other's baselines."""
 
 
 def _alarm_rates(totals: FloatArray) -> list[FloatArray]:
@@ -270,9 +268,6 @@ def baselines(truth: RunTruth) -> list[Predictions]:
         "all good": [last & False],
         "last step wrong": [last],
         "wrong from step k on": [step >= k for k in starts],
-        "wrong from step k on if longer than n": [
-            (step >= k) & (length > n) for n in _LENGTHS for k in starts if k <= n
-        ],
         "last step wrong iff the run failed": [last & failed],
         "wrong from step k on iff the run failed": [(step >= k) & failed for k in starts],
     }

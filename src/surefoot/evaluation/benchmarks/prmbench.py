@@ -8,16 +8,14 @@ its F1.
 
 As in the published evaluation: a step is kept if its score is above the threshold (0.5); counts are pooled
 over all steps of a class, and over all classes for the total; the score of a class group is the mean of its
-classes; ``multi_solutions``, which has only valid steps, is scored by F1 alone; a control (the unmodified
-process) enters only the similarity; repeated rows are left out; a trace without any verdict is left out, and
-``parsed`` is the share of the others.
+classes; ``multi_solutions``, which has only valid steps, is scored by F1 alone; repeated rows are left out; a
+trace without any verdict is left out, and ``parsed`` is the share of the others. The similarity to controls
+(the unmodified processes) is not measured.
 
 Figures, with 95 % intervals over problems and fixed thresholds: ``score``, ``f1``, ``f1_negative`` and the
-four counts in ``total`` (without controls), each of ``classes`` and ``positions`` (index of the step);
-``groups``, NaN if a class is; ``accuracy`` of all, valid (``_good``) and wrong (``_bad``) steps;
-``first_error``, the share of traces with a wrong step whose first one is flagged; ``similarity``, the mean
-|share of steps kept - share kept of the control|, over ``pairs`` of traces and controls of which a step is
-kept; ``unjudged_steps`` without a verdict, which are not counted.
+four counts in ``total`` and each of ``classes``; ``groups``, NaN if a class is; ``accuracy`` of all, valid
+(``_good``) and wrong (``_bad``) steps; ``first_error``, the share of traces with a wrong step whose first one
+is flagged; ``unjudged_steps`` without a verdict, which are not counted.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ import numpy as np
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.processbench import Missing
 from surefoot.evaluation.measures import Measured, Ratios
-from surefoot.evaluation.report import Plot, Section
-from surefoot.evaluation.splits import POSITIONS, SPLIT, position_of, ranked, readings, threshold_above
+from surefoot.evaluation.report import Section
+from surefoot.evaluation.splits import SPLIT, ranked, readings, threshold_above
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import System, recorded_by_all
 from surefoot.evaluation.verdict import Conclusion, Counts, detected, measured
@@ -60,10 +58,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 """Classes by group, with the paper's abbreviations; ``redundency`` is spelt as in the data."""
 
 F1_ALONE = "multi_solutions"
-CONTROL = "correct"
 _KINDS = [kind for group in GROUPS.values() for kind in group]
-_BLOCKS = ["", *_KINDS, *POSITIONS]
-"""Blocks of four counts: the total, each class, each position."""
+_BLOCKS = ["", *_KINDS]
+"""Blocks of four counts: the total, and each class."""
 
 
 def f1(counts: FloatArray) -> FloatArray:
@@ -164,12 +161,12 @@ _ACCURACY = Ratios(names=("accuracy", "accuracy_good", "accuracy_bad", "first_er
 
 def _flags(cases: Sequence[PRMBenchCase], verdicts: Verdicts, bootstrap: Bootstrap) -> Measured:
     """All figures of one system's verdicts."""
-    tested = [(case, verdict) for case, verdict in zip(cases, verdicts, strict=True) if case.kind != CONTROL]
+    tested = list(zip(cases, verdicts, strict=True))
     blocks, firsts = np.zeros((len(tested), len(_BLOCKS), 4)), np.zeros((len(tested), 2))
     for row, first_row, (case, verdict) in zip(blocks, firsts, tested, strict=True):
         for step in np.flatnonzero(~np.isnan(verdict)).tolist():
             cell = (TP if case.good[step] else FP) if verdict[step] else (FN if case.good[step] else TN)
-            row[[_BLOCKS.index(name) for name in ("", case.kind, position_of(step))], cell] += 1
+            row[[_BLOCKS.index(name) for name in ("", case.kind)], cell] += 1
         if (first := case.first_error) is not None and not np.isnan(verdict[first]):
             first_row[:] = not verdict[first], 1
     problems = [case.problem for case, _ in tested]
@@ -178,34 +175,16 @@ def _flags(cases: Sequence[PRMBenchCase], verdicts: Verdicts, bootstrap: Bootstr
         rates = _F1_FLAGS if name == F1_ALONE else _FLAGS
         return rates.row(bootstrap, blocks[:, _BLOCKS.index(name)], problems)
 
-    similarity, pairs = _similarity(cases, verdicts)
     unparsed = sum(bool(np.isnan(verdict).all()) for _, verdict in tested)
     return Measured(
         total=of(""),
         classes={kind: of(kind) for kind in _KINDS},
         groups=_GROUPS.row(bootstrap, blocks.reshape(len(tested), -1), problems),
-        positions={name: of(name) for name in POSITIONS},
         **_ACCURACY.row(bootstrap, np.concatenate([blocks[:, 0], firsts], axis=1), problems),
-        similarity=similarity,
-        pairs=pairs,
         parsed=1 - unparsed / len(tested),
         unparsed=unparsed,
         unjudged_steps=sum(int(np.isnan(verdict).sum()) for _, verdict in tested),
     )
-
-
-def _similarity(cases: Sequence[PRMBenchCase], verdicts: Verdicts) -> tuple[float, int]:
-    shares = {
-        (case.kind, case.problem): float(np.nanmean(verdict)) if not np.isnan(verdict).all() else math.nan
-        for case, verdict in zip(cases, verdicts, strict=True)
-    }
-    controls = {problem: share for (kind, problem), share in shares.items() if kind == CONTROL and share > 0}
-    gaps = [
-        abs(share - controls[problem])
-        for (kind, problem), share in shares.items()
-        if kind != CONTROL and problem in controls and not math.isnan(share)
-    ]
-    return (sum(gaps) / len(gaps) if gaps else math.nan), len(gaps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +196,7 @@ class PRMBenchCases:
 
 
 def prmbench_cases(items: Sequence[LabelledTrace]) -> PRMBenchCases:
-    """Cases from what ``read_prmbench`` and ``read_prmbench_controls`` give; controls have class "correct".
+    """Cases from what ``read_prmbench`` gives.
 
     Raises ``LabelError`` for a trace without ``idx`` and a known class in its ``meta``, or with a step
     without a correctness label.
@@ -241,26 +220,23 @@ def evaluate_prmbench(
     """Compare ``systems`` (aligned with the traces of the cases) with the truth under each rule.
 
     A trace without a record of some system is left out for every system, or, if ``missing`` is ``wrong``,
-    stays without a verdict for this system. Controls do not need a record.
+    stays without a verdict for this system.
 
     Raises ``LabelError`` for no cases or systems, and where a threshold cannot be fitted; ``ScoreError`` if
     no trace has a record of every system.
     """
     cases = data.cases
-    tested = [t for t, case in enumerate(cases) if case.kind != CONTROL]
-    if not tested or not systems:
-        raise LabelError("give at least one trace besides the controls, and one scorer or judge")
-    common = set(recorded_by_all(systems, tested) if missing == "leave-out" else tested)
-    used = [t for t, case in enumerate(cases) if t in common or case.kind == CONTROL]
+    if not cases or not systems:
+        raise LabelError("give at least one trace, and one scorer or judge")
+    used = recorded_by_all(systems) if missing == "leave-out" else list(range(len(cases)))
     chosen, bootstrap = [cases[t] for t in used], Bootstrap(draws=draws, seed=seed)
     scores = []
     for system in systems:
         rows = [(system.scores if system.kind == "scores" else system.good).array(t) for t in used]
 
         def fit(members: list[int], rows: Verdicts = rows) -> float:
-            fitted = [t for t in members if chosen[t].kind != CONTROL]
-            values = np.concatenate([rows[t] for t in fitted] or [np.empty(0)])
-            good = np.array([step for t in fitted for step in chosen[t].good], dtype=bool)
+            values = np.concatenate([rows[t] for t in members] or [np.empty(0)])
+            good = np.array([step for t in members for step in chosen[t].good], dtype=bool)
             scored = ~np.isnan(values)
             return best_flag_threshold(values[scored].tolist(), good[scored].tolist())
 
@@ -272,11 +248,10 @@ def evaluate_prmbench(
             ]
             scores.append(applied.score(system, flags=_flags(chosen, verdicts, bootstrap)))
     return Measured(
-        traces=len(common),
-        controls=len(used) - len(common),
+        traces=len(used),
         repeated=data.repeated,
-        left_out=len(tested) - len(common),
-        classes=dict(Counter(case.kind for case in chosen if case.kind != CONTROL)),
+        left_out=len(cases) - len(used),
+        classes=dict(Counter(case.kind for case in chosen)),
         systems=[system.summary() for system in systems],
         scores=scores,
     )
@@ -285,7 +260,7 @@ def evaluate_prmbench(
 def _case(item: LabelledTrace) -> PRMBenchCase:
     trace = item.trace
     kind, problem = trace.meta.get("classification"), trace.meta.get("idx")
-    if not isinstance(problem, str) or kind not in {CONTROL, *_KINDS}:
+    if not isinstance(problem, str) or kind not in _KINDS:
         raise LabelError(
             f"trace {trace.id}: its 'meta' has class {kind!r} and idx {problem!r}; "
             "give PRMBench's own rows, with one of its classes"
@@ -333,24 +308,20 @@ def _verdicts(score: Measured, traces: int) -> Iterator[Conclusion]:
 
 
 def prmbench_section(result: Measured) -> Section:
-    """PRMScore overall, by group, class and position."""
+    """PRMScore overall, by group and class."""
     order = ranked(result.scores, lambda score: score.flags.total.score.value)
     return Section(
         title="PRMBench",
         tested="wrong steps on public benchmarks",
-        about=f"{result.traces} traces and {result.controls} controls; {result.left_out} left out because a "
-        f"source lacks them, {result.repeated} as repeated rows. PRMScore is 0.5 F1 + 0.5 F1_neg "
-        "over all steps: F1 of the valid steps and F1_neg of the wrong ones; a group's score is the mean "
-        "of its classes. multi_solutions has valid steps only and is scored by F1 alone. Controls enter "
-        "the similarity only. Rule 'split': the threshold was fitted on the other half of the problems. "
-        f"Intervals are 95 %, by bootstrap over problems, with fixed "
-        "thresholds.",
+        about=f"{result.traces} traces; {result.left_out} left out because a source lacks them, "
+        f"{result.repeated} as repeated rows. PRMScore is 0.5 F1 + 0.5 F1_neg over all steps: F1 of the "
+        "valid steps and F1_neg of the wrong ones; a group's score is the mean of its classes. "
+        "multi_solutions has valid steps only and is scored by F1 alone. Rule 'split': the threshold was "
+        "fitted on the other half of the problems. Intervals are 95 %, by bootstrap over problems, with "
+        "fixed thresholds.",
         results=result,
         verdicts={score.system: list(_verdicts(score, result.traces)) for score in order},
         limits=[
             f"{result.traces} traces of mathematics; {result.left_out} left out because a source lacks them."
-        ],
-        plots=[
-            Plot("scores.flags.positions", "PRMScore by number of the step.", x="positions", y=("score",)),
         ],
     )

@@ -24,16 +24,8 @@ from numpy.typing import ArrayLike
 
 from surefoot.errors import LabelError
 from surefoot.evaluation.measures import Measured, Ratios, members_by
-from surefoot.evaluation.report import Plot, Section
-from surefoot.evaluation.splits import (
-    CHOSEN_HERE,
-    POSITIONS,
-    SPLIT,
-    position_of,
-    ranked,
-    readings,
-    threshold_above,
-)
+from surefoot.evaluation.report import Section
+from surefoot.evaluation.splits import CHOSEN_HERE, SPLIT, ranked, readings, threshold_above
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import System, recorded_by_all
 from surefoot.evaluation.verdict import Conclusion, Counts, detected, measured
@@ -43,8 +35,6 @@ from surefoot.records import Trace
 from surefoot.stats.bootstrap import Bootstrap
 
 Missing = Literal["leave-out", "wrong"]
-
-_POSITION = "first error at step"
 
 StepScoreLists = Sequence[Sequence[float | None]]
 
@@ -183,30 +173,6 @@ DIFFERENCE = Ratios(
 )
 
 
-def _parts(cases: Sequence[ProcessBenchCase]) -> list[tuple[str, str, list[int]]]:
-    """Indices of the traces of each part: by generator, place of the first error, length, final answer."""
-    answers = {True: "right", False: "wrong", None: "unknown"}
-    keys: dict[str, list[str | None]] = {
-        "generator": [case.trace.policy or "unknown" for case in cases],
-        _POSITION: [position_of(case.label) if case.label >= 0 else None for case in cases],
-        "steps of a correct trace": [
-            position_of(len(case.trace.steps)) if case.label < 0 else None for case in cases
-        ],
-        "answer of an erroneous trace": [
-            answers[case.trace.outcome] if case.label >= 0 else None for case in cases
-        ],
-    }
-    order = [*POSITIONS, *answers.values()]
-    return [
-        (by, value, members)
-        for by, values in keys.items()
-        for value, members in sorted(
-            members_by(values).items(), key=lambda part: order.index(part[0]) if part[0] in order else 0
-        )
-        if value is not None
-    ]
-
-
 def processbench_cases(data: Mapping[str, Sequence[LabelledTrace]]) -> list[ProcessBenchCase]:
     """Traces by subset with the index of their first error, from their correctness labels.
 
@@ -239,7 +205,7 @@ def evaluate_processbench(
     fixed while problems are resampled, all in the same samples. Of each score: ``average_f1``, the unweighted
     mean of the subsets' F1s; ``difference``, this less the first system's (same rule, if it has it), paired
     by problem; ``seen``, the subset that the threshold was fitted on, whose results are optimistic; figures
-    by subset and ``parts``. ``position_f1`` is the result of the function of this name, by subset.
+    by subset. ``position_f1`` is the result of the function of this name, by subset.
 
     Raises ``LabelError`` for no cases or systems, and where a threshold cannot be fitted; ``ScoreError`` if
     no trace has a record of every system.
@@ -250,7 +216,7 @@ def evaluate_processbench(
     evaluated = [cases[t] for t in used]
     labels, names = np.array([case.label for case in evaluated]), [case.subset for case in evaluated]
     problems = [case.trace.problem_id for case in evaluated]
-    owners, bootstrap, parts = np.array(problems), Bootstrap(draws=draws, seed=seed), _parts(evaluated)
+    owners, bootstrap = np.array(problems), Bootstrap(draws=draws, seed=seed)
     subsets = members_by(names)
     scores: list[Measured] = []
     first: dict[str, FloatArray] = {}
@@ -282,7 +248,6 @@ def evaluate_processbench(
                     **AVERAGE_F1.row(bootstrap, counts, owners, names),
                     **({"difference": None} if is_first else DIFFERENCE.row(bootstrap, both, owners, names)),
                     subsets={name: row(members) for name, members in subsets.items()},
-                    parts=[Measured(by=by, value=value, found=row(members)) for by, value, members in parts],
                     partial=_partial(rows),
                 )
             )
@@ -336,7 +301,7 @@ def _counted(parts: Iterable[Measured]) -> Counts:
 
 
 def processbench_section(result: Measured) -> Section:
-    """F1 by subset and rule, and accuracy by generator, position and answer."""
+    """F1 by subset and rule."""
     position = math.fsum(result.position_f1.values()) / len(result.position_f1)
     verdicts: dict[str, list[Conclusion]] = {}
     for score in ranked(result.scores, lambda score: score.average_f1.value):
@@ -377,14 +342,5 @@ def processbench_section(result: Measured) -> Section:
             f"{result.traces} traces of {result.problems} problems of mathematics; {result.left_out} left "
             "out because a source lacks a record of them.",
             *[CHOSEN_HERE] * (len(verdicts) > 1),
-        ],
-        plots=[
-            Plot(
-                "scores.parts.found",
-                "Share of first errors found at the exact step, by the number of that step.",
-                x="value",
-                y=("acc_error",),
-                where={"by": (_POSITION,)},
-            ),
         ],
     )

@@ -22,7 +22,7 @@ from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.agent_steps import Kind
 from surefoot.evaluation.frame import JudgedTrace
 from surefoot.evaluation.measures import Measured, Ratios, members_by
-from surefoot.evaluation.report import Plot, Section
+from surefoot.evaluation.report import Section
 from surefoot.evaluation.splits import HALVES, half_of
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import System
@@ -247,10 +247,4 @@ def who_and_when_section(result: Measured) -> Section:
         verdicts=verdicts,
         sentence="" if verdicts else "No scorer was given: these are the baselines that it has to beat.",
         limits=[f"{', '.join(f'{count} runs of {name}' for name, count in result.runs.items())}."],
-        plots=[
-            Plot(
-                "scores.subsets.within",
-                "Share of runs whose true step is at most N steps from the predicted one.",
-            )
-        ],
     )

@@ -239,7 +239,7 @@ _FITS: Mapping[MapKind, Callable[[FloatArray, FloatArray], TemperatureMap | Plat
 
 def _auc(score: FloatArray, fact: FloatArray) -> str:
     """AUC against whether a step is more likely good than not."""
-    return f"{roc_auc(score, np.where(fact > 0.5, 1, 0)).value:.3f}"
+    return f"{roc_auc(score, np.where(fact > 0.5, 1, 0)):.3f}"
 
 
 Combine = Literal["mean", "min"]
