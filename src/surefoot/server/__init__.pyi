@@ -28,7 +28,6 @@ from .records import HeldCall as HeldCall
 from .records import SampledTokens as SampledTokens
 from .records import SessionTurn as SessionTurn
 from .store.accounts import ApiKey as ApiKey
-from .store.accounts import KeyLimits as KeyLimits
 from .store.accounts import Member as Member
 from .store.accounts import Project as Project
 from .store.accounts import Protocol as Protocol

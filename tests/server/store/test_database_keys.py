@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from conftest import Clock
 
-from surefoot.errors import ExpiredKeyError, NotFoundError, StoreError
+from surefoot.errors import ExpiredKeyError, StoreError
 from surefoot.records import Usage
 from surefoot.server import Database, GatewayRecord, expiry_of, open_database
 
@@ -44,9 +43,6 @@ def test_a_key_is_recalled_for_a_second_and_until_it_or_its_user_changes(db: Dat
     assert db.keys.authenticate(text) is None
     db.users.set_active(user.id, True)
     assert db.keys.authenticate(text) == db.keys.recall(text) == key
-    db.keys.change(key.id, rate_limit=7)
-    assert db.keys.recall(text) is None
-    assert db.keys.authenticate(text) is not None
     with open_database(db._connections.engine.url.render_as_string(hide_password=False)) as other:
         other.keys.revoke(key.id)  # as another process does
     clock.forward(0.9)
@@ -122,14 +118,11 @@ def test_old_requests_are_pruned_in_pieces(db: Database, clock: Clock) -> None:
     assert db.gateway.prune(clock(), most=3) == 0
 
 
-def test_limits_change_one_by_one(db: Database, clock: Clock) -> None:
-    _, key = db.keys.create("x", "client", expires=clock() + timedelta(days=5), rate_limit=8)
-    assert db.keys.change(key.id) == key
-    changed = db.keys.change(key.id, expires=None, scopes=["score"], rate_limit=9)
-    assert changed == replace(key, expires=None, scopes=("score",), rate_limit=9)
+def test_limits_are_stored_and_checked(db: Database, clock: Clock) -> None:
+    soon = clock() + timedelta(days=5)
+    _, key = db.keys.create("x", "client", expires=soon, rate_limit=8, scopes=["score"])
+    assert (key.expires, key.rate_limit, key.scopes) == (soon, 8, ("score",))
+    assert db.keys.get(key.id) == key
     for limits in ({"rate_limit": 0}, {"expires": clock()}, {"scopes": ["pages"]}, {"rate_limit": -1}):
         with pytest.raises(StoreError):
-            db.keys.change(key.id, **limits)
-    with pytest.raises(NotFoundError):
-        db.keys.change(77, rate_limit=1)
-    assert db.keys.get(key.id) == changed
+            db.keys.create("y", "client", **limits)

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Annotated, Any, Final, Literal, TypedDict, Unpack, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 from sqlalchemy import (
@@ -345,14 +345,6 @@ def token_hash(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class KeyLimits(TypedDict, total=False):
-    """What a key may do, until when, and how much; ``None`` = no limit. The fields are ``ApiKey``'s."""
-
-    rate_limit: int | None
-    expires: datetime | None
-    scopes: Collection[KeyScope] | None
-
-
 class Keys(Repository):
     """Repository of API keys."""
 
@@ -363,17 +355,23 @@ class Keys(Repository):
         *,
         user_id: int | None = None,
         project_id: int | None = None,
-        **limits: Unpack[KeyLimits],
+        rate_limit: int | None = None,
+        expires: datetime | None = None,
+        scopes: Collection[KeyScope] | None = None,
     ) -> tuple[str, ApiKey]:
         """A new key ``sf-…`` and its row. The key itself is not stored: show it now.
 
-        It never expires, and may do what its role may, unless ``limits`` say otherwise. Raises
+        By default it never expires, and may do what its role may. Raises
         ``NotFoundError`` for an unknown user or project; ``StoreError`` for an unknown role, a limit below 1,
         an expiry that is past, and scopes that are none or beyond the role.
         """
         row = {"name": checked_name("name", name), "role": checked_role(role), "created": self._now}
-        row |= {"user_id": user_id, "project_id": project_id}
-        row |= _checked_limits(limits, role, self._now)
+        if rate_limit is not None and rate_limit < 1:
+            raise StoreError("'rate_limit' must be at least 1, or None for no limit")
+        if expires is not None and expires <= self._now:
+            raise StoreError(f"'expires' is in the past: {expires.isoformat(timespec='minutes')}")
+        row |= {"user_id": user_id, "project_id": project_id, "rate_limit": rate_limit, "expires": expires}
+        row["scopes"] = _checked_scopes(role, scopes)
         key = f"sf-{new_token()}"
         with self._connections.write() as connection:
             for number, table in ((user_id, users), (project_id, projects)):
@@ -439,34 +437,12 @@ class Keys(Repository):
         query = select(api_keys).where(api_keys.c.id == key_id)
         return self._one(ApiKey, query, f"key {key_id} does not exist")
 
-    def change(self, key_id: int, **limits: Unpack[KeyLimits]) -> ApiKey:
-        """Set the limits that are named; ``None`` takes one away. Raises as ``create`` does."""
-        checked = _checked_limits(limits, self.get(key_id).role, self._now)
-        if checked:
-            self._set(api_keys.c.id == key_id, **checked)
-        return self.get(key_id)
-
     def revoke(self, key_id: int) -> ApiKey:
         """End a key for good; a second time changes nothing. Raises ``NotFoundError``."""
-        self._set((api_keys.c.id == key_id) & api_keys.c.revoked.is_(None), revoked=self._now)
-        return self.get(key_id)
-
-    def _set(self, where: ColumnElement[bool], **values: Any) -> None:
-        self._change(update(api_keys).where(where).values(values))
+        valid = (api_keys.c.id == key_id) & api_keys.c.revoked.is_(None)
+        self._change(update(api_keys).where(valid).values(revoked=self._now))
         self._connections.keys.clear()
-
-
-def _checked_limits(limits: KeyLimits, role: Role, now: datetime) -> dict[str, Any]:
-    rate_limit = limits.get("rate_limit")
-    if rate_limit is not None and rate_limit < 1:
-        raise StoreError("'rate_limit' must be at least 1, or None for no limit")
-    expires = limits.get("expires")
-    if expires is not None and expires <= now:
-        raise StoreError(f"'expires' is in the past: {expires.isoformat(timespec='minutes')}")
-    checked: dict[str, Any] = {**limits}
-    if "scopes" in limits:
-        checked["scopes"] = _checked_scopes(role, limits["scopes"])
-    return checked
+        return self.get(key_id)
 
 
 def _checked_scopes(role: Role, scopes: Collection[KeyScope] | None) -> tuple[KeyScope, ...] | None:
