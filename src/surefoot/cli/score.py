@@ -139,38 +139,28 @@ class Score(Command):
             note(warning)
         summary = _Summary()
         about: Any = {"inputs": identifying_files(o.one_or_all(self.names)), "counts": summary.critiques}
+        job = Job(record=StepScores, load=self.opened, set_aside=self.set_aside, **about)
+        size, workers, in_flight = _PIECE, self.workers, 1
         if any(map(is_server, self.names)):
-            scorer = self.load()
+            scorer, workers = self.load(), 1
 
             async def ask(piece: Sequence[ProblemTrace]) -> list[StepScores]:
                 return await asyncio.to_thread(scorer.score_traces, piece)
 
-            size, in_flight = _PIECE, 1
+            job = Job(record=StepScores, work=ask, failure=_failure, **about)
             if isinstance(scorer, m.RemoteScorer):
                 size, in_flight = scorer.batch_size, scorer.concurrency
-            asking = Job(record=StepScores, work=ask, failure=_failure, **about)
-            outcome = map_pieces(
-                self,
-                asking,
-                items,
-                size,
-                self.out,
-                in_flight=in_flight,
-                retry_failed=self.retry_failed,
-                on_line=summary.add,
-            )
-        else:
-            job = Job(record=StepScores, load=self.opened, set_aside=self.set_aside, **about)
-            outcome = map_pieces(
-                self,
-                job,
-                items,
-                _PIECE,
-                self.out,
-                workers=self.workers,
-                retry_failed=self.retry_failed,
-                on_line=summary.add,
-            )
+        outcome = map_pieces(
+            self,
+            job,
+            items,
+            size,
+            self.out,
+            workers=workers,
+            in_flight=in_flight,
+            retry_failed=self.retry_failed,
+            on_line=summary.add,
+        )
         summary.show(outcome.written, may_be_flat=self.allow_uninformative)
         outcome.require_complete()
 
