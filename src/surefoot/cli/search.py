@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -182,8 +182,6 @@ class RunSearch(Command):
                     )
                 if keep:
                     keep(order[piece[0].id] // size, [trees[problem.id] for problem in piece])
-                if self.out == "-":
-                    summary.add(results)
                 return results
 
             job = Job(record=s.SearchResult, work=work)
@@ -196,10 +194,9 @@ class RunSearch(Command):
                 self.out,
                 token_budget=self.token_budget,
                 retry_failed=self.retry_failed,
+                on_line=summary.add,
                 progress=bar.pieces,
             )
-        if self.out != "-":
-            summary.add(read_records(Path(self.out), s.SearchResult))
         summary.show(f"{self.path()} {self.method}")
         if accepted:
             note(f"wrong held-out solutions that reach stop_at: {accepted}")
@@ -285,20 +282,20 @@ class SearchSummary:
         self._counts: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
 
-    def add(self, results: Iterable[s.SearchResult]) -> None:
-        """Add results."""
-        for result in results:
-            self._problems += 1
-            self._candidates += len(result.candidates)
-            self._without += result.finish == "none"
-            self._unscored += result.finish == "unscored"
-            self._usage += result.usage
-            self._counts.update(result.counts.model_dump())
-            if result.error:
-                self._errors[result.error] += 1
-            if result.outcome is not None or any(trace.outcome is not None for trace in result.candidates):
-                self._outcomes.append(float(result.outcome is True))  # unknown counts as wrong
-                self._solvable.append(float(any(trace.outcome for trace in result.candidates)))
+    def add(self, line: bytes) -> None:
+        """Add a result, which is a line of JSON."""
+        result = s.SearchResult.model_validate_json(line)
+        self._problems += 1
+        self._candidates += len(result.candidates)
+        self._without += result.finish == "none"
+        self._unscored += result.finish == "unscored"
+        self._usage += result.usage
+        self._counts.update(result.counts.model_dump())
+        if result.error:
+            self._errors[result.error] += 1
+        if result.outcome is not None or any(trace.outcome is not None for trace in result.candidates):
+            self._outcomes.append(float(result.outcome is True))  # unknown counts as wrong
+            self._solvable.append(float(any(trace.outcome for trace in result.candidates)))
 
     def show(self, title: str) -> None:
         """Print the table."""
