@@ -227,7 +227,6 @@ def test_the_report_accounts_for_every_trace_and_step(rows, rule):
     assert sum(report.unlabelled_steps.values()) == found.count(None)
     assert report.kept_traces + sum(report.dropped_traces.values()) == report.traces == 1
     assert report.kept_traces == any(value is not None for value in found)
-    assert json.loads(json.dumps(report.as_json())) == report.as_json()
 
 
 def test_the_summary_lists_the_frequent_reasons_and_counts_the_others():
@@ -243,8 +242,8 @@ def test_the_summary_lists_the_frequent_reasons_and_counts_the_others():
         "first-error of s0, s1, s2, s3, s4, s5, s6, s7: 2 of 9 traces kept; of 9 steps 1 good, 1 bad, "
         "7 without consensus"
     )
-    assert "  1 traces dropped: 1 other reasons, see the report as JSON" in lines
     assert len(report.dropped_traces) == 7
+    assert "  1 traces dropped: 1 other reasons" in lines
 
 
 def test_a_trace_without_steps_is_dropped():
@@ -292,7 +291,7 @@ def test_traces_are_combined_one_after_another_with_the_same_report():
 
 @pytest.fixture
 def run(tmp_path):
-    """The command on the files of two traces; gives the labels, the report and standard error."""
+    """The command on the files of two traces; gives the labels and standard error."""
     app = SettingsCommand("label", Label)
     items = [item(3), item(3, sample=1)]
     write_records(tmp_path / "problems.jsonl", [PROBLEM])
@@ -304,25 +303,24 @@ def run(tmp_path):
         write_records(tmp_path / f"{name}.jsonl", labels + stray)
 
     def invoke(method="consensus", sources=("mc", "judge")):
-        paths = {name: str(tmp_path / name) for name in ("traces", "problems", "out", "report")}
+        paths = {name: str(tmp_path / name) for name in ("traces", "problems", "out")}
         words = [f"{paths['traces']}.jsonl", method, "--problems", f"{paths['problems']}.jsonl"]
         words += [f"--labels={name}={tmp_path / name}.jsonl" for name in sources]
-        words += ["--report", f"{paths['report']}.json", "--out", f"{paths['out']}.jsonl", "--force"]
+        words += ["--out", f"{paths['out']}.jsonl", "--force"]
         result = CliRunner().invoke(app, words)
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert result.exit_code == 0, result.stderr
         labels = list(read_records(tmp_path / "out.jsonl", StepLabel))
-        return labels, json.loads((tmp_path / "report.json").read_text()), result.stderr
+        return labels, result.stderr
 
     return invoke
 
 
 def test_the_command_writes_the_traces_that_were_kept_and_reports_the_others(run):
-    labels, report, err = run()
+    labels, err = run()
     assert [label.value for label in labels] == [1, -1, None]
-    assert report["dropped_traces"] == {"an error for judge, none for mc": 1}
-    assert (report["traces"], report["kept_traces"], report["sources"]) == (2, 1, ["judge", "mc"])
+    assert "first-error of judge, mc: 1 of 2 traces kept" in err
     assert "1 labels of mc skipped: they belong to no step of a usable trace" in err
     assert "1 of 2 traces kept" in err
     assert "1 traces dropped: an error for judge, none for mc" in err

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -52,10 +52,6 @@ class ConsensusReport:
     unlabelled_steps: dict[str, int]
     """Steps without consensus by reason, including the steps of dropped traces."""
 
-    def as_json(self) -> dict[str, Any]:
-        """The fields, as plain data."""
-        return asdict(self) | {"sources": list(self.sources)}
-
     def summary(self) -> str:
         """A few lines with the counts and the most frequent reasons."""
         lines = [
@@ -63,18 +59,14 @@ class ConsensusReport:
             f"of {self.steps} steps {self.good_steps} good, {self.bad_steps} bad, "
             f"{sum(self.unlabelled_steps.values())} without consensus"
         ]
-        lines += _list_reasons("traces dropped", self.dropped_traces)
-        lines += _list_reasons("steps without consensus", self.unlabelled_steps)
+        found = {"traces dropped": self.dropped_traces, "steps without consensus": self.unlabelled_steps}
+        for what, reasons in found.items():
+            counts = list(reasons.items())
+            lines += [f"  {count} {what}: {reason}" for reason, count in counts[:_SHOWN]]
+            if hidden := counts[_SHOWN:]:
+                total = sum(count for _, count in hidden)
+                lines.append(f"  {total} {what}: {len(hidden)} other reasons")
         return "\n".join(lines)
-
-
-def _list_reasons(what: str, reasons: Mapping[str, int]) -> list[str]:
-    counts = list(reasons.items())
-    lines = [f"  {count} {what}: {reason}" for reason, count in counts[:_SHOWN]]
-    if hidden := counts[_SHOWN:]:
-        total = sum(count for _, count in hidden)
-        lines.append(f"  {total} {what}: {len(hidden)} other reasons, see the report as JSON")
-    return lines
 
 
 class ConsensusSettings(FrozenModel):

@@ -116,8 +116,6 @@ class Label(Command):
     """JSON file with a policy for `verify:rules=tool-calls` (`forbidden`, `rules`, `repeatable`,
     `read_only`), in addition to a problem's `meta.tool_policy`."""
     format: o.VerifierFormatFile = None
-    report: Annotated[Path | None, Flag(output=True)] = None
-    """JSON file for what `consensus` kept and dropped, with the reasons."""
     policy: PolicyOptions = PolicyOptions()
     prompt: PromptFormat = PromptFormat()
     sampling: SamplingOptions = SamplingOptions()

@@ -18,7 +18,7 @@ from surefoot.cli.label.method import Method, Tally, usable, work_of
 from surefoot.cli.runs import labelled, read_table
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError
-from surefoot.io import write_json, write_records
+from surefoot.io import write_records
 from surefoot.io.joins import LabelledTraces
 from surefoot.labelling.consensus import ConsensusSettings
 from surefoot.labelling.expert import Disagreement, MatchRule
@@ -110,12 +110,8 @@ class ConsensusLabels(ConsensusSettings, Method):
     """
 
     needs = ("problems", "labels")
-    takes = ("report", "allow_uninformative")
+    takes = ("allow_uninformative",)
     weights: Annotated[Mapping[str, float], BeforeValidator(_weights)] = Field(default_factory=dict)
-
-    def outputs(self, label: Label) -> list[Path]:
-        """The labels and the report."""
-        return super().outputs(label) + ([label.report] if label.report else [])
 
     def run(self, label: Label) -> None:
         items = self.items(label)
@@ -143,8 +139,6 @@ class ConsensusLabels(ConsensusSettings, Method):
         for name, count in strays.items():
             note_count(count, f"labels of {name} skipped: they belong to no step of a usable trace")
         report = combined.report()
-        if label.report:
-            write_json(label.report, report.as_json())
         note(report.summary())
         if not report.kept_traces:
             raise LabelError("the sources agree on no trace; rule=weighted decides step by step")
