@@ -184,7 +184,6 @@ reward e --scores e
 lineage e
 card build e --name n --out out
 card check e
-card safety-case e --out s.md
 guard check e --runs e
 guard fit e --problems e --scores e
 export e --traces e --labels e --out o.jsonl

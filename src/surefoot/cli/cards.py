@@ -47,9 +47,9 @@ CardFile = Annotated[Path, Flag(argument=True, metavar="CARD")]
 class CardBuild(Command):
     """Build a card of one or several runs: origin, measurements, failures.
 
-    Writes `card.json`, `README.md` for the hub, and `card.html`. Every figure is computed from the runs'
-    files. A file that was edited by hand, a run without a figure, and an evaluation or audit of the same
-    models that is left out are errors.
+    Writes `card.json`, `README.md` for the hub, `card.html`, and a safety case with links to the evidence.
+    Every figure is computed from the runs' files. A file that was edited by hand, a run without a figure, and
+    an evaluation or audit of the same models that is left out are errors.
 
     Example: `surefoot card build runs/quickstart/prm runs/quickstart/audit.json --name lab-prm
     --license Apache-2.0 --intended-use "tests of surefoot" --out runs/card`
@@ -72,7 +72,7 @@ class CardBuild(Command):
 
     def outputs(self) -> list[Path]:
         """The files of the card."""
-        return [self.out / name for name in ("README.md", "card.html", "card.json")]
+        return [self.out / name for name in ("README.md", "card.html", "card.json", "safety-case.md")]
 
     def run(self) -> None:
         about = cards.About(
@@ -84,7 +84,8 @@ class CardBuild(Command):
         )
         release = cards.build_card(self.runs, about, self.scope or self.runs[0].parent)
         make_directory(self.out)
-        for name, text in cards.render_all(release).items():
+        case = {"safety-case.md": cards.safety_case(release, self.out / "safety-case.md")}
+        for name, text in (case | cards.render_all(release)).items():
             with atomic_file(self.out / name) as stream:
                 stream.write(text.encode())
         echo(f"{about.name}: {release.summary}")
@@ -111,19 +112,3 @@ class CardCheck(Command):
         if reasons:
             raise RunError(f"{self.card} does not hold: {len(reasons)} reasons")
         echo(f"{self.card} holds")
-
-
-class SafetyCase(Command):
-    """Write a safety case from a card: claims, arguments, and links to the evidence, which must exist.
-
-    Example: `surefoot card safety-case runs/card/card.json --out runs/card/safety-case.md`
-    """
-
-    card: CardFile
-    out: Annotated[Path, Flag(short="-o", output=True)]
-    """Markdown file."""
-
-    def run(self) -> None:
-        text = cards.safety_case(cards.read_release(self.card), self.out)
-        with atomic_file(self.out) as stream:
-            stream.write(text.encode())

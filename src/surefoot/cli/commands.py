@@ -37,7 +37,6 @@ lineage | cards:Lineage | Trace a checkpoint or file back to its sources and the
 card |  | State what a model is and was measured to do, and check it.
 card build | cards:CardBuild | Build the card of runs, from their files.
 card check | cards:CardCheck | Compute every figure again; fail if the card does not hold.
-card safety-case | cards:SafetyCase | Write a safety case with links to the evidence.
 guard |  | Check the tool calls of agents by a tool policy.
 guard check | guard:CheckPolicy | Replay a tool policy over recorded runs.
 guard fit | guard:Fit | Fit the score threshold on your own recorded runs.

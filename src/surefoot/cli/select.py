@@ -96,7 +96,7 @@ class Select(Command):
         free = FREE_RULES.get(cast("FreeRule", rule))
         selector = SELECTORS["best_of_n" if free else rule]
         name = rule if free or scores is None else f"{rule} by {scores.scorer}"
-        name += ", among the best" if free and among else ""
+        name += ", among the best" if among else ""
         chosen: list[str] = []
         tasks: list[TaskRuns] = []
         solutions: list[TaskRuns] = []
