@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -32,8 +32,6 @@ from surefoot.segment import segmenter
 
 if TYPE_CHECKING:
     from surefoot.policies.capabilities import CapabilityName
-
-M = TypeVar("M", bound=BaseModel)
 
 INPUT = Flag(transient=True, common=True, file=True)
 """A file: the manifest holds its hash, so the path does not matter."""
@@ -401,15 +399,11 @@ VerifierFormatFile = Annotated[
 
 def verifier_format(path: Path | None) -> models.VerifierFormat:
     """The texts in the file of ``--format``, by default ThinkPRM's. Raises ``RunError``."""
-    return models.VerifierFormat() if path is None else settings_file("--format", path, models.VerifierFormat)
-
-
-def settings_file(option: str, path: str | Path, kind: type[M]) -> M:
-    """Settings from the JSON file of an option. Raises ``RunError``, which names option, file and field."""
     try:
-        return kind.model_validate_json(Path(path).read_bytes())
+        content = path.read_bytes() if path else b"{}"
+        return models.VerifierFormat.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         message = first["msg"].removeprefix("Value error, ")
-        raise RunError(f"{option} {path}: {where + ': ' if where else ''}{message}") from error
+        raise RunError(f"--format {path}: {where + ': ' if where else ''}{message}") from error

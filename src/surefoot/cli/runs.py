@@ -207,12 +207,9 @@ def _imported(
     return table or None
 
 
-def is_held_out(problem_id: str, share: float, split: str = "held out") -> bool:
-    """Whether a problem is held out: about ``share`` of all problems, selected by a hash of the id.
-
-    Another name of the ``split`` selects others.
-    """
-    return int(content_id(split, problem_id), 16) < share * 2**64
+def is_held_out(problem_id: str, share: float) -> bool:
+    """Whether a problem is held out: about ``share`` of all problems, selected by a hash of the id."""
+    return int(content_id("held out", problem_id), 16) < share * 2**64
 
 
 def trained_on(models: Iterable[str], problems: Iterable[Problem]) -> list[str]:
