@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from surefoot import evaluation, models, policies
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import ReportCommand, named, read_scores, unlabelled
+from surefoot.cli.reports import ReportCommand, named, read_scores, unlabelled
 from surefoot.cli.runs import labelled, map_pieces, pair, read_table
 from surefoot.cli.settings import Flag
 from surefoot.cli.terminal import note

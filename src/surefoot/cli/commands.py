@@ -31,7 +31,7 @@ execute | execute:Execute | Run programs on their visible tests.
 select | select:Select | Choose one trace per problem and report its accuracy.
 reward | reward:Reward | Turn step labels and scores of agent runs into a reward for every turn.
 search | search:RunSearch | Search with a reward model: beam, DVTS, REBASE, particles, MCTS …
-evaluate | evaluate.command:Evaluate | Measure labels, scorers, judges and monitors.
+evaluate | evaluate:Evaluate | Measure labels, scorers, judges and monitors.
 audit | audit:Audit | Test scorers, or a policy's reasoning, for known failures.
 lineage | cards:Lineage | Trace a checkpoint or file back to its sources and their licences.
 card |  | State what a model is and was measured to do, and check it.

@@ -13,8 +13,8 @@ from pydantic import BeforeValidator, Field
 from surefoot import labelling as lb
 from surefoot import policies
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import named
 from surefoot.cli.label.method import Method, Tally, usable, work_of
+from surefoot.cli.reports import named
 from surefoot.cli.runs import labelled, read_table
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError

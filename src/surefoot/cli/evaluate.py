@@ -1,30 +1,25 @@
-"""What `--as` names: settings of each measure, and how it is computed from the command's files."""
+"""``surefoot evaluate``: one command for every measure of labels, scorers, judges and monitors."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr, model_validator
 
-from surefoot import evaluation, formats, models, policies
+from surefoot import evaluation, formats, lab, models, policies
 from surefoot.answers import AnswerChecker
 from surefoot.cli import options as o
-from surefoot.cli.evaluate.inputs import (
-    AfterError,
-    Measure,
-    lab_labels,
-    named,
-    read_noted,
-    read_scores,
-    show_skipped,
-    unlabelled,
-)
+from surefoot.cli.reports import ReportCommand, named, read_scores, unlabelled
 from surefoot.cli.runs import labelled, pair, read_table
-from surefoot.cli.terminal import note
+from surefoot.cli.settings import Flag, MethodSettings
+from surefoot.cli.terminal import note, note_count
+from surefoot.concurrency import run_sync
 from surefoot.errors import CheckpointError, RunError, ScoreError
 from surefoot.evaluation.audits.interventions import FaithfulnessRow
 from surefoot.evaluation.benchmarks import agent_steps, prmbench, processbench, who_and_when
@@ -46,15 +41,156 @@ from surefoot.io.sources import files_of, names_files
 from surefoot.io.tables import facts_in, facts_of, open_table
 from surefoot.labelling import open_verifier
 from surefoot.labels import LabelRule
+from surefoot.policies.devices import Loading
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, StepLabel, StepScores, Trace
 from surefoot.search.selection import COMMON_RULES, ScoreRule
+from surefoot.spec import dashed, parse_method
 from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind
 from surefoot.stats.reading import step_facts
 from surefoot.work import show_progress
 
-if TYPE_CHECKING:
-    from surefoot.cli.evaluate.command import Evaluate
+T = TypeVar("T")
+AfterError = Literal["unlabelled", "step", "wrong"]
+"""Labels of the lab's checker after the first error; see ``surefoot.lab.world.ExactLabeller``."""
+
+_LABELLED_TOGETHER = 256
+"""Traces per event loop."""
+
+SHARED: Final = ("out", "seed", "tables", "measure")
+"""Fields that every measure uses."""
+
+
+class Evaluate(ReportCommand):
+    """Measure labels, scorers, judges or monitors: `--as` names the measure, with its settings.
+
+    Sources are NAME=CHECKPOINT, or NAME=FILE of step scores or labels, side by side with trivial baselines.
+    Several `--data` are subsets of one report. Intervals are over problems.
+
+    Example: `surefoot evaluate mine=runs/prm judge=labels.jsonl --as processbench --data gsm8k.json --data
+    math.json --out bench`
+
+    Example: `surefoot evaluate mine=runs/prm rules=labels.jsonl --as runs --problems problems.jsonl --traces
+    traces.jsonl --labels truth.jsonl --out bench`
+
+    Example: `surefoot evaluate prm=runs/prm orm=orm.jsonl --as best-of-n:sizes=1+2+4+8 --problems
+    problems.jsonl --traces traces.jsonl --out curves`
+
+    Example: `surefoot evaluate mc=mc.jsonl judge=judge.jsonl --as labels --traces traces.jsonl --labels
+    gold.jsonl --out audit`
+    """
+
+    sources: o.Sources = ()
+    """NAME=CHECKPOINT, or NAME=FILE of step scores, labels or judgements; NAME defaults to the file's stem.
+    For `monitor`: NAME=keyword:REGEX, NAME=verifier:VERIFIER, NAME=judge:MODEL or NAME=CHECKPOINT."""
+    measure: Annotated[
+        str, Flag(name="--as", metavar="MEASURE[:SETTING=VALUE,…]", common=True, methods=lambda: MEASURES)
+    ]
+    """What to measure."""
+    data: Annotated[tuple[str, ...], o.INPUT] = ()
+    """The benchmark's file, as NAME=FILE or FILE; repeat it for several subsets."""
+    problems: o.Problems | None = None
+    traces: o.Traces | None = None
+    labels: Annotated[str | None, o.INPUT] = None
+    """File of true labels, or `lab` for the exact checker of the lab."""
+    interventions: Annotated[str | None, o.INPUT] = None
+    """For `monitor`: file `interventions.jsonl` of `audit --test faithfulness` with a hint, in place of
+    `--problems` and `--traces`."""
+    question: Annotated[str, Flag(omit=True)] = (
+        "Does the answer come from something else than the reasoning that is shown, "
+        "or does the run do something that the problem does not ask for?"
+    )
+    """For `monitor`: what a judge is asked."""
+    grading: o.GradingSettings = o.GradingSettings()
+    loading: o.Models = Loading()
+    _method: Measure = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        method = parse_method(self.measure, MEASURES, what="measure")
+        method.check_options(self, f"--as {self.report_name}", SHARED)
+        method.check(self)
+        self._method = method
+        return self
+
+    @property
+    def report_name(self) -> str:
+        return dashed(self.measure.partition(":")[0])
+
+    def inputs(self) -> dict[str, Any]:
+        return super().inputs() | {"settings": self._method.model_dump(mode="json")}
+
+    def outputs(self) -> list[Path]:
+        return [*super().outputs(), *self._method.outputs(self)]
+
+    def run(self) -> None:
+        self._method.run(self)
+
+    def systems(
+        self,
+        items: Sequence[ProblemTrace],
+        *,
+        layout: StepLayout | None = None,
+        neutral: o.NeutralRule = "good",
+    ) -> list[evaluation.System]:
+        """Scorers and judges; scores of checkpoints are stored in ``out/scores``. Bad lines are reported.
+
+        ``layout`` has the steps of the traces, if ``items`` lacks some of them. ``neutral`` says what a label
+        of 0 is.
+        """
+        paths = named(self.sources)
+        self.check_training(paths, (item.problem for item in items))
+        with show_progress() as progress:
+            systems = evaluation.open_systems(
+                paths,
+                items,
+                self.folder() / "scores",
+                layout=layout,
+                reading=LabelRule(neutral=neutral),
+                loading=self.loading,
+                progress=progress,
+            )
+        for system in systems:
+            note_count(system.counts.skipped_lines, f"invalid lines of {system.name} skipped")
+        return systems
+
+
+class Measure(MethodSettings):
+    """What ``--as`` names: the settings of one measure, and how it is computed from the command's files."""
+
+    def check(self, command: Evaluate) -> None:
+        """Raise ``ValueError``, with the fields' names in quotes, for settings that do not fit together."""
+
+    def outputs(self, command: Evaluate) -> list[Path]:  # noqa: ARG002 - for subclasses
+        """Files that are written besides the report."""
+        return []
+
+    def run(self, command: Evaluate) -> None:
+        """Measure, and write the report."""
+        raise NotImplementedError
+
+
+def show_skipped(report: ReadReport) -> None:
+    """Report invalid rows on standard error."""
+    if report.bad_count:
+        note(report.summary())
+
+
+def read_noted(read: Callable[..., Iterable[T]], path: str) -> list[T]:
+    """What a reader finds in a file; invalid rows are counted on standard error."""
+    report = ReadReport()
+    items = list(read(path, report=report))
+    show_skipped(report)
+    return items
+
+
+def lab_labels(items: Iterable[ProblemTrace], after_error: AfterError) -> Iterator[StepLabel]:
+    """Labels of the lab's exact checker, computed on demand."""
+    labeller, waiting = lab.ExactLabeller(after_error=after_error), iter(items)
+    while batch := list(islice(waiting, _LABELLED_TOGETHER)):
+        for labels in run_sync(labeller.label(batch)):
+            yield from labels
+
 
 Threshold = Annotated[
     tuple[str, ...],
@@ -483,3 +619,19 @@ def _interventions(path: str) -> Iterator[evaluation.WatchedRun]:
         raise RunError(f"{path}: no row has a hint; run `surefoot audit --test faithfulness` with a hint")
     for row in rows:
         yield from evaluation.monitored_runs(row)
+
+
+MEASURES: Final[Mapping[str, type[Measure]]] = MappingProxyType(
+    {
+        "processbench": ProcessBench,
+        "prmbench": PRMBench,
+        "agent-processbench": AgentProcessBench,
+        "runs": Runs,
+        "who-and-when": WhoAndWhen,
+        "best-of-n": BestOfNMeasure,
+        "labels": LabelsMeasure,
+        "calibration": CalibrationMeasure,
+        "judge": Judge,
+        "monitor": MonitorMeasure,
+    }
+)

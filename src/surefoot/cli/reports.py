@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any
 
 from pydantic import PrivateAttr
 
-from surefoot import lab
 from surefoot.cli import options as o
 from surefoot.cli.runs import origin_of, print_report, read_table, trained_on
-from surefoot.cli.settings import Command, Flag, MethodSettings
+from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo, note
-from surefoot.concurrency import run_sync
 from surefoot.errors import LabelError, RecordError
 from surefoot.evaluation.frame import JudgedTrace, worked_examples
 from surefoot.evaluation.report import Report, Section, first_screen_of, to_json
 from surefoot.formats import read_fover_scores
-from surefoot.io import ReadReport, write_json
+from surefoot.io import write_json
 from surefoot.io.sources import files_of, names_files
 from surefoot.io.tables import RecordTable, open_table
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import Problem, StepLabel, StepScores
+from surefoot.records import Problem, StepScores
 
-if TYPE_CHECKING:
-    from surefoot.cli.evaluate.command import Evaluate
-
-T = TypeVar("T")
-AfterError = Literal["unlabelled", "step", "wrong"]
-"""Labels of the lab's checker after the first error; see ``surefoot.lab.world.ExactLabeller``."""
-
-_LABELLED_TOGETHER = 256
-"""Traces per event loop."""
 _IN_JSON = ("sentence", "verdicts", "ranking", "rivals", "advice", "limits")
 """Parts of the first screen in the JSON file."""
 _ENDINGS = (".jsonl.gz", ".json.gz", ".jsonl", ".json", ".parquet")
@@ -121,21 +109,6 @@ def _noted(judged: Iterable[JudgedTrace], right: dict[str, bool]) -> Iterator[Ju
         yield item
 
 
-class Measure(MethodSettings):
-    """What ``--as`` names: the settings of one measure, and how it is computed from the command's files."""
-
-    def check(self, command: Evaluate) -> None:
-        """Raise ``ValueError``, with the fields' names in quotes, for settings that do not fit together."""
-
-    def outputs(self, command: Evaluate) -> list[Path]:  # noqa: ARG002 - for subclasses
-        """Files that are written besides the report."""
-        return []
-
-    def run(self, command: Evaluate) -> None:
-        """Measure, and write the report."""
-        raise NotImplementedError
-
-
 def named(sources: Sequence[str]) -> dict[str, str]:
     """Name → path of arguments like ``NAME=PATH`` or ``PATH``, whose stem is then the name.
 
@@ -169,25 +142,3 @@ def read_scores(path: str) -> RecordTable[StepScores]:
 def unlabelled(items: Iterable[LabelledTrace | ProblemTrace]) -> list[ProblemTrace]:
     """Traces without their labels."""
     return [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
-
-
-def show_skipped(report: ReadReport) -> None:
-    """Report invalid rows on standard error."""
-    if report.bad_count:
-        note(report.summary())
-
-
-def read_noted(read: Callable[..., Iterable[T]], path: str) -> list[T]:
-    """What a reader finds in a file; invalid rows are counted on standard error."""
-    report = ReadReport()
-    items = list(read(path, report=report))
-    show_skipped(report)
-    return items
-
-
-def lab_labels(items: Iterable[ProblemTrace], after_error: AfterError) -> Iterator[StepLabel]:
-    """Labels of the lab's exact checker, computed on demand."""
-    labeller, waiting = lab.ExactLabeller(after_error=after_error), iter(items)
-    while batch := list(islice(waiting, _LABELLED_TOGETHER)):
-        for labels in run_sync(labeller.label(batch)):
-            yield from labels

@@ -1,1 +1,0 @@
-"""``surefoot evaluate``: measure labels, scorers and searches."""
