@@ -13,9 +13,8 @@ import click
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.label.method import Method
 from surefoot.cli.label.models import Critiques, JudgeLabels, JudgeScores, MonteCarlo, Tree
-from surefoot.cli.label.rules import Advantage, ConsensusLabels, ExpertLabels, Verify
+from surefoot.cli.label.rules import Advantage, ConsensusLabels, ExpertLabels, Method, Verify
 from surefoot.cli.parser import FILE_ENDINGS
 from surefoot.cli.runs import map_pieces
 from surefoot.cli.settings import Command, Flag

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from surefoot import answers, labelling, policies, training
 from surefoot.cli import options as o
-from surefoot.cli.label.method import Method, Tally, usable, with_answer, work_of
+from surefoot.cli.label.rules import Method, Tally, usable, with_answer, work_of
 from surefoot.cli.runs import (
     CHARACTERS_PER_TOKEN,
     RecordFiles,
