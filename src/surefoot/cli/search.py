@@ -139,7 +139,8 @@ class RunSearch(Command):
         problems = read_table(self.problems, Problem)
         input_files(self)  # before torch is imported, which takes seconds: a file may be missing
         policy = self.policy.open(chat=self.prompt.chat, loading=self.loading)
-        size = _PIECE * self.in_flight
+        # behind a server a kill loses the problems whose requests are under way
+        size = self.policy.concurrency if self.policy.base_url else _PIECE * self.in_flight
         order = {problem.id: index for index, problem in enumerate(problems)}
         summary = SearchSummary()
         with (
