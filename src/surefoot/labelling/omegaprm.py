@@ -20,7 +20,7 @@ from surefoot.labelling.rollouts import PrefixRollouts, RolloutRule, RolloutSamp
 from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import SOLUTION_CHANNELS, LabelledTrace, Policy, ProblemTrace, Sampling, Segmenter
-from surefoot.records import Evidence, FrozenModel, Problem, Step, StepLabel, StepPair, Trace, Usage
+from surefoot.records import Evidence, FrozenModel, Problem, Step, StepLabel, Trace, Usage
 from surefoot.stats.intervals import wilson_interval
 from surefoot.tree import Node, StepTree
 
@@ -159,32 +159,6 @@ class OmegaPRMLabeller:
             if labels:
                 labelled.append(LabelledTrace(problem=tree.problem, trace=trace, labels=tuple(labels)))
         return labelled
-
-    def pairs(self, tree: ProblemTree) -> list[StepPair]:
-        """Pairs of steps after the same prefix with different values, the better one first."""
-        rivals = []
-        for node in tree.tree:
-            valued = [
-                (child, value)
-                for child in node.children.values()
-                if (value := self._value(child)[0]) is not None
-            ]
-            for number, (child, first) in enumerate(valued):
-                for other, second in valued[number + 1 :]:
-                    if first != second:
-                        better, worse = sorted(((first, child.text), (second, other.text)), reverse=True)
-                        rivals.append(
-                            StepPair(
-                                problem_id=tree.problem.id,
-                                prefix=node.prefix,
-                                better=better[1],
-                                worse=worse[1],
-                                better_value=better[0],
-                                worse_value=worse[0],
-                                source=f"omegaprm-{self.estimate}",
-                            )
-                        )
-        return rivals
 
     def _value(self, node: Node[PrefixRecord]) -> tuple[float | None, str | None]:
         """Label of the step that leads to ``node``, or the reason why it is unknown."""
