@@ -141,9 +141,10 @@ def test_a_response_is_no_longer_than_the_request_allows():
 
 def test_a_verifiers_counts_are_no_larger_than_the_request_could_have_used():
     async def main():
-        answer = {"choices": [{"logprobs": {"top_logprobs": [{"Yes": -0.1, "No": -2.0}]}}], "usage": LIE}
-        with serve(lambda _: Reply(payload=answer)) as server:
-            reader = OpenAIYesNo(model="m", base_url=server.url, yes=["Yes"], no=["No"])
+        choice = {"text": "Yes", "logprobs": {"top_logprobs": [{"Yes": -0.1, "No": -2.0}]}}
+        with serve(lambda _: Reply(payload={"choices": [choice], "usage": LIE})) as server:
+            policy = OpenAIPolicy(model="m", base_url=server.url, mode="completions")
+            reader = OpenAIYesNo(policy, yes=["Yes"], no=["No"])
             [odds] = await reader.read([SampleRequest(prompt="Hi")])
         assert 65_536 < odds.usage.verifier_tokens < 66_000
         request = WireRequest(body={"items": [{"problem": "1 + 1", "steps": ["2"]}]})

@@ -57,7 +57,7 @@ class SampleRequest:
     logprobs: bool = False
     """Ask for ``Completion.logprobs``, which some policies can return."""
     alternatives: int = 0
-    """Ask for ``Completion.positions`` with so many tokens each, which chat servers can return."""
+    """Ask for ``Completion.positions`` with so many tokens each, which servers can return."""
 
 
 STOP_UNKNOWN = "stop_unknown"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -139,7 +139,17 @@ class _Logprobs(BaseModel):
     """Log-probabilities of the sampled tokens, in either endpoint's form."""
 
     token_logprobs: list[StrictFloat] | None = None
+    tokens: list[str] | None = None
+    top_logprobs: list[Annotated[dict[str, StrictFloat], Field(max_length=_MOST_ALTERNATIVES)]] | None = None
     content: list[_TokenLogprob] | None = None
+
+    @property
+    def positions(self) -> tuple[TokenPosition, ...]:
+        """The tokens with their alternatives."""
+        if self.content:
+            return tuple(token.position() for token in self.content)
+        pairs = zip_longest(self.tokens or (), self.top_logprobs or (), fillvalue=None)
+        return tuple(TokenPosition(token=token or "", logprobs=top) for token, top in pairs if top)
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -242,7 +252,7 @@ def read(
             replace(
                 completion,
                 logprobs=row.values if request.logprobs else (),
-                positions=tuple(token.position() for token in row.content or () if request.alternatives),
+                positions=row.positions if request.alternatives else (),
             )
             for completion, row in zip(completions, values, strict=True)
         )

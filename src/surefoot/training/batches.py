@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from surefoot.errors import CheckpointError, TrainingError
-from surefoot.models.engine.causal import Entropy, require_plain_head, token_statistics
+from surefoot.errors import TrainingError
+from surefoot.models.engine.causal import Entropy, has_plain_head, token_statistics
 from surefoot.models.engine.packing import pad_batch, tree_limit
 from surefoot.models.engine.tree_attention import (
     Slots,
@@ -270,11 +270,7 @@ class TokenReader(torch.nn.Module):
     def __init__(self, model: PreTrainedModel, *, temperature: float = 1.0) -> None:
         super().__init__()
         self.model, self.temperature = model, temperature
-        try:
-            require_plain_head(model)
-            self.plain = True
-        except CheckpointError:
-            self.plain = False  # scaled or capped: ask the model itself for all logits
+        self.plain = has_plain_head(model)  # else ask the model itself for all logits
 
     def forward(self, batch: Inputs, entropy: Entropy = "none") -> torch.Tensor:
         """Log-probabilities of the tokens after ``at_s`` and, if wanted, entropies: [1, S] or [2, S]."""

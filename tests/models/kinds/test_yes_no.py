@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.worlds import critic
 from surefoot.errors import ScoreError
 from surefoot.models.kinds.yes_no import OpenAIYesNo, TransformersYesNo, YesNo
+from surefoot.policies import OpenAIPolicy
 from surefoot.protocols import SampleRequest
 from surefoot.records import Message
 
@@ -115,8 +116,9 @@ def completion_logprobs(top: dict[str, float]) -> Reply:
 
 
 def server_reader(url: str, **changes) -> OpenAIYesNo:
-    settings = {"yes": (" Yes", "Yes"), "no": (" No",), "max_retries": 0} | changes
-    return OpenAIYesNo(model="m", base_url=url, **settings)
+    mode = changes.pop("mode", "completions")
+    policy = OpenAIPolicy(model="m", base_url=url, mode=mode, max_retries=0)
+    return OpenAIYesNo(policy, yes=(" Yes", "Yes"), no=(" No",), **changes)
 
 
 def test_a_server_is_asked_for_one_token_with_log_probabilities() -> None:
@@ -151,12 +153,12 @@ def test_messages_continue_the_assistants_reply() -> None:
     choice = {
         "index": 0,
         "message": {"content": " Yes"},
-        "logprobs": {"content": [{"top_logprobs": entries}]},
+        "logprobs": {"content": [{**entries[0], "top_logprobs": entries}]},
     }
     payload = {"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 1}}
     request = SampleRequest(prompt=(Message(role="user", content="hi"),), prefix="so")
     with serve(lambda _body: Reply(payload=payload)) as server:
-        (odds,) = asyncio.run(server_reader(server.url).read([request]))
+        (odds,) = asyncio.run(server_reader(server.url, mode="chat").read([request]))
     assert odds.score == 0.5
     ((path, body),) = server.seen
     assert path == "/v1/chat/completions"
@@ -169,7 +171,7 @@ def test_messages_continue_the_assistants_reply() -> None:
     ("reply", "reason"),
     [
         (Reply(status=400, payload="no logprobs here"), "server: "),
-        (Reply(payload={"choices": []}), "malformed answer at choices"),
+        (Reply(payload={"choices": []}), "malformed answer: usage"),
         (
             Reply(
                 payload={"choices": [{"text": "a"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}

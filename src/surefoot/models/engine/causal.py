@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -128,23 +129,34 @@ def read_logprobs(
 
 
 @torch.no_grad()
-def require_plain_head(policy: PreTrainedModel) -> None:
-    """Raise ``CheckpointError`` unless the model's logits are its output embedding of its last state.
+def has_plain_head(model: PreTrainedModel) -> bool:
+    """Whether the model's logits are its output embedding of its last state, by a trial.
 
-    Some architectures scale or cap them in between (Gemma 2, Cohere), which would be missed here.
+    Some architectures scale or cap them in between (Gemma 2, Cohere), which is missed where the head alone is
+    multiplied.
     """
-    head = policy.get_output_embeddings()
-    if head is None:
-        raise CheckpointError(f"{type(policy).__name__} lacks a language-model head; use a causal model")
-    ids = torch.arange(2, 8, device=policy.device)[None] % head.weight.shape[0]
-    training = policy.training
-    policy.eval()
+    head, trunk = model.get_output_embeddings(), model.base_model
+    if getattr(head, "weight", None) is None or trunk is model:
+        return False
+    ids = torch.arange(2, 8, device=model.device)[None] % head.weight.shape[0]
+    training = model.training
+    model.eval()
     try:
-        expected = policy(input_ids=ids, use_cache=False).logits
-        computed = head(policy.base_model(input_ids=ids, use_cache=False).last_hidden_state)
+        expected = model(input_ids=ids, use_cache=False).logits
+        states = getattr(trunk(input_ids=ids, use_cache=False), "last_hidden_state", None)
     finally:
-        policy.train(training)
-    if not torch.allclose(computed.float(), expected.float(), atol=1e-3, rtol=1e-3):
+        model.train(training)
+    if states is None:  # a wrapper (an adapter's, say) whose base is a whole language model
+        return False
+    product = linear(states, head.weight, getattr(head, "bias", None))
+    return torch.allclose(product.float(), expected.float(), atol=1e-3, rtol=1e-3)
+
+
+def require_plain_head(policy: PreTrainedModel) -> None:
+    """Raise ``CheckpointError`` unless the model's logits are its output embedding of its last state."""
+    if policy.get_output_embeddings() is None:
+        raise CheckpointError(f"{type(policy).__name__} lacks a language-model head; use a causal model")
+    if not has_plain_head(policy):
         raise CheckpointError(
             f"{type(policy).__name__} changes its logits after the output embedding (a cap or a scale), "
             "which scores from its states do not reckon with; use another architecture"

@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from pydantic import BaseModel, Field, StrictFloat, ValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import ScoreError
+from surefoot.models.engine.causal import has_plain_head
 from surefoot.models.engine.packing import read_states
-from surefoot.policies.http_client import CallError, HttpClient, RemoteServer
-from surefoot.policies.openai_requests import prompt_fields
-from surefoot.policies.openai_responses import TokenCounts
 from surefoot.policies.pretrained import context_length
 from surefoot.policies.prompts import encode_prompt
-from surefoot.protocols import SampleRequest
+from surefoot.protocols import Policy, SampleRequest, SampleResult, Sampling
 from surefoot.records import Usage
 
 
@@ -78,7 +75,7 @@ class TransformersYesNo:
             raise ScoreError("a spelling of yes and one of no are the same token for this tokenizer")
         self._rows = torch.tensor([*sorted(self.yes_ids), *sorted(self.no_ids)])
         self._context = context_length(model)
-        self._by_rows = self._rows_agree()
+        self._by_rows = has_plain_head(model)
 
     async def read(self, requests: Sequence[SampleRequest]) -> list[YesNo]:
         """Log odds after each request's prompt and prefix, in a thread."""
@@ -121,22 +118,6 @@ class TransformersYesNo:
         product = hidden_bh.to(head.weight.device) @ head.weight[rows].T
         return product if bias is None else product + bias[rows]
 
-    @torch.inference_mode()
-    def _rows_agree(self) -> bool:
-        head = self.model.get_output_embeddings()
-        trunk = self.model.base_model
-        if getattr(head, "weight", None) is None or trunk is self.model:
-            return False
-        ids = self._rows[None].to(self.model.device)
-        logits = self.model(input_ids=ids, use_cache=False).logits[0, :, self._rows.to(self.model.device)]
-        hidden = getattr(trunk(input_ids=ids, use_cache=False), "last_hidden_state", None)
-        if hidden is None:  # a wrapper (an adapter's, say) whose base is a whole language model
-            return False
-        tolerance = 1e-3 if self.model.dtype == torch.float32 else 0.05
-        return torch.allclose(
-            logits.float(), self._product(hidden[0]).float(), rtol=tolerance, atol=tolerance
-        )
-
 
 class _WholeModel:
     """A model whose logits take the place of its trunk's states."""
@@ -149,73 +130,37 @@ class _WholeModel:
 
 
 class OpenAIYesNo:
-    """The odds from an OpenAI-compatible server's log probabilities of one more token.
+    """The odds from the log probabilities of one more token, of a policy behind an OpenAI-compatible server.
 
-    A ``str`` prompt goes to ``/completions``; messages go to ``/chat/completions`` with
-    ``continue_final_message`` (vLLM, SGLang), where a template that rewrites the assistant's words is the
-    server's (DeepSeek's drops the reasoning).
-
-    Only the ``top`` likeliest tokens come: if no spelling of yes, or none of no, is among them, the odds are
-    unknown, not 0 or 1. A model that is very sure is therefore often unknown here;
+    In chat mode a template that rewrites the assistant's words is the server's (DeepSeek's drops the
+    reasoning). Only the ``top`` likeliest tokens come: if no spelling of yes, or none of no, is among them,
+    the odds are unknown, not 0 or 1. A model that is very sure is therefore often unknown here;
     :class:`surefoot.models.kinds.yes_no.TransformersYesNo` does not have this limit.
     """
 
-    def __init__(
-        self,
-        *,
-        model: str,
-        base_url: str,
-        yes: Sequence[str],
-        no: Sequence[str],
-        api_key: str | None = None,
-        top: int = 20,
-        concurrency: int = 16,
-        max_retries: int = 5,
-        timeout_s: float = 120.0,
-    ) -> None:
-        """``api_key`` defaults to ``OPENAI_API_KEY``; ``timeout_s`` is for one call without its retries."""
-        self._model, self._top, self._concurrency = model, top, concurrency
-        self._yes, self._no = frozenset(yes), frozenset(no)
-        self._server = RemoteServer(
-            base_url=base_url, api_key=api_key, timeout_s=timeout_s, max_retries=max_retries
-        )
+    def __init__(self, policy: Policy, *, yes: Sequence[str], no: Sequence[str], top: int = 20) -> None:
+        self._policy, self._yes, self._no, self._top = policy, frozenset(yes), frozenset(no), top
 
     async def read(self, requests: Sequence[SampleRequest]) -> list[YesNo]:
         """Log odds after each request's prompt and prefix; a call that fails is unknown, with the reason."""
-        gate = asyncio.Semaphore(self._concurrency)
-        async with self._server.open() as client:
-            return list(await asyncio.gather(*(self._one(client, gate, request) for request in requests)))
+        once = Sampling(temperature=0.0, max_tokens=1)
+        asked = [replace(request, n=1, sampling=once, alternatives=self._top) for request in requests]
+        return [self._odds(result) for result in await self._policy.sample(asked)]
 
-    async def _one(self, client: HttpClient, gate: asyncio.Semaphore, request: SampleRequest) -> YesNo:
-        path, body = self._call(request)
-        try:
-            async with gate:
-                text = await client.request(path, body)
-            answer = _OddsResponse.model_validate_json(text)
-        except CallError as error:
-            return YesNo(log_odds=None, reason=f"server: {error}"[:500], usage=Usage(calls=1))
-        except ValidationError as error:
-            where = ".".join(map(str, error.errors()[0]["loc"]))
-            return YesNo(log_odds=None, reason=f"server: malformed answer at {where}", usage=Usage(calls=1))
-        answer.usage.limit(body, completion=1)
-        spent = Usage(verifier_tokens=answer.usage.prompt_tokens + answer.usage.completion_tokens, calls=1)
-        top = answer.choices[0].top()
-        if top is None:
+    def _odds(self, result: SampleResult) -> YesNo:
+        spent = Usage(verifier_tokens=result.usage.tokens, calls=result.usage.calls)
+        if not result.completions:
+            return YesNo(log_odds=None, reason=result.error or "no answer", usage=spent)
+        positions = result.completions[0].positions
+        if not positions:
             return YesNo(log_odds=None, reason="server: the answer lacks log probabilities", usage=spent)
-        yes = _log_sum(value for token, value in top if token in self._yes)
-        no = _log_sum(value for token, value in top if token in self._no)
+        top = positions[0].logprobs
+        yes, no = (_log_sum(top[token] for token in words & top.keys()) for words in (self._yes, self._no))
         if yes is None or no is None:
             missing = " and ".join(name for name, value in (("yes", yes), ("no", no)) if value is None)
             reason = f"{missing} not among the {len(top)} likeliest tokens"
             return YesNo(log_odds=None, reason=reason, usage=spent)
         return YesNo(log_odds=yes - no, usage=spent)
-
-    def _call(self, request: SampleRequest) -> tuple[str, dict[str, Any]]:
-        body: dict[str, Any] = {"model": self._model, "max_tokens": 1, "temperature": 0.0}
-        body |= prompt_fields(request.prompt, request.prefix)
-        if "prompt" in body:
-            return "/completions", body | {"logprobs": self._top}
-        return "/chat/completions", body | {"logprobs": True, "top_logprobs": self._top}
 
 
 def single_token(tokenizer: PreTrainedTokenizerBase, question: str, spelling: str) -> int | None:
@@ -236,39 +181,6 @@ def _single_tokens(
             "give the verifier format spellings that this tokenizer has"
         )
     return single
-
-
-class _Token(BaseModel):
-    token: str
-    logprob: StrictFloat
-
-
-class _TokenLogprobs(BaseModel):
-    top_logprobs: list[_Token]
-
-
-class _TopLogprobs(BaseModel):
-    """Of either endpoint: ``top_logprobs`` is ``/completions``', ``content`` is ``/chat/completions``'."""
-
-    top_logprobs: list[dict[str, StrictFloat]] | None = None
-    content: list[_TokenLogprobs] | None = None
-
-
-class _OddsChoice(BaseModel):
-    logprobs: _TopLogprobs | None = None
-
-    def top(self) -> list[tuple[str, float]] | None:
-        """Tokens and log probabilities at the first place; ``None`` if the server sent none."""
-        if self.logprobs and self.logprobs.top_logprobs:
-            return list(self.logprobs.top_logprobs[0].items())
-        if self.logprobs and self.logprobs.content:
-            return [(entry.token, entry.logprob) for entry in self.logprobs.content[0].top_logprobs]
-        return None
-
-
-class _OddsResponse(BaseModel):
-    choices: list[_OddsChoice] = Field(min_length=1)
-    usage: TokenCounts
 
 
 def _log_sum(values: Iterable[float]) -> float | None:

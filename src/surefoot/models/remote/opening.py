@@ -263,8 +263,8 @@ def _generative(address: ServerAddress, served: ServedModel, chains: int) -> Gen
     from surefoot.models.kinds.generative import GenerativeVerifier
     from surefoot.models.kinds.yes_no import OpenAIYesNo
 
-    form, base_url = VerifierFormat(), f"{address.root}/v1"
+    form = VerifierFormat()
     dialect: Any = "vllm" if served.owned_by == "vllm" else "openai"
-    policy = OpenAIPolicy(model=served.id, base_url=base_url, dialect=dialect)
-    reader = OpenAIYesNo(model=served.id, base_url=base_url, yes=form.yes, no=form.no)
+    policy = OpenAIPolicy(model=served.id, base_url=f"{address.root}/v1", dialect=dialect)
+    reader = OpenAIYesNo(policy, yes=form.yes, no=form.no)
     return GenerativeVerifier(policy, reader, form=form, chains=chains)
