@@ -201,7 +201,7 @@ class RLLog(BaseModel):
 
 
 def scalars(row: UpdateRow | EvaluationRow) -> dict[str, float]:
-    """The known numbers of a row by flat names (``shape_tokens``, ``accuracy_low``), for trackers."""
+    """The known numbers of a row by flat names (``shape_tokens``, ``accuracy_low``)."""
     return dict(_flat(row.model_dump(), ""))
 
 
