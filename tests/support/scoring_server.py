@@ -1,4 +1,4 @@
-"""Answers as vLLM and SGLang give them (shapes recorded from vLLM 0.32), computed from a tiny checkpoint."""
+"""Answers as vLLM gives them (shapes recorded from vLLM 0.32), computed from a tiny checkpoint."""
 
 from __future__ import annotations
 
@@ -45,16 +45,9 @@ class ScoringEngine:
         return rows[:, :1] if self.single else rows
 
     def __call__(self, body: Body) -> Reply:
-        path, answer = self._route(body)
-        if path not in self.offered:
+        if "/pooling" not in self.offered:
             return Reply(status=404, payload={"detail": "Not Found"})
-        return Reply(payload=answer())
-
-    def _route(self, body: Body) -> tuple[str, Callable[[], Any]]:
-        if "task" in body:
-            return "/pooling", lambda: self._pooling(body)
-        path = "/generative_scoring" if "/generative_scoring" in self.offered else "/v1/score"
-        return path, lambda: self._next_token(body, path)
+        return Reply(payload=self._pooling(body))
 
     def _pooling(self, body: Body) -> Body:
         data = []
@@ -64,15 +57,6 @@ class ScoringEngine:
                 rows = rows[torch.tensor(ids) == self.tag]
             data.append({"index": index, "object": "pooling", "data": rows.tolist()})
         return {"id": "pooling-1", "object": "list", "model": body["model"], "data": data, "usage": {}}
-
-    def _next_token(self, body: Body, path: str) -> Body:
-        good, bad = type(self.model).answer_ids(self.model.tokenizer)
-        assert (body["label_token_ids"], body["apply_softmax"]) == ([good, bad], True)
-        rows = [self.rows([*body["query"], *item])[-1].tolist() for item in body["items"]]
-        if path == "/v1/score":
-            return {"scores": rows, "model": body["model"], "usage": None, "object": "scoring"}
-        data = [{"index": i, "object": "score", "score": row[0]} for i, row in enumerate(rows)]
-        return {"id": "generative-scoring-1", "object": "list", "model": body["model"], "data": data}
 
 
 @contextmanager

@@ -29,7 +29,6 @@ from .remote.opening import find_tokenizer as find_tokenizer
 from .remote.opening import server_command as server_command
 from .remote.scorer import RemoteScorer as RemoteScorer
 from .remote.wires import GatewayScore as GatewayScore
-from .remote.wires import NextTokenScore as NextTokenScore
 from .remote.wires import VllmPooling as VllmPooling
 from .scorer import CheckpointScorer as CheckpointScorer
 from .scorer import Scorer as Scorer

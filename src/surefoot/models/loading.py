@@ -62,7 +62,7 @@ def load_prm(
     """Load a reward model; ``load_prm(name).score(problem, solutions)`` scores.
 
     ``name`` is ``lab`` (:data:`LAB`), a directory, a name on the hub (``owner/name@revision``), or the
-    address of a server (``http://host:8000``): the gateway of this package, vLLM or SGLang with a published
+    address of a server (``http://host:8000``): the gateway of this package, or vLLM with a published
     model (``http://host:8000#qwen-prm`` names its family, as ``family`` does; ``tokenizer`` is its
     tokenizer's directory or name, where the server names none that is here), or, with
     ``family="generative"``, an OpenAI-compatible server of a model that writes critiques

@@ -58,9 +58,7 @@ def test_a_head_with_step_pooling_and_without(qwen, tag):
     [
         ("/pooling", "vllm", {"tag": TAG, "single": True}),
         ("/pooling", "vllm", {"single": True}),
-        ("/generative_scoring", "vllm", {}),
-        ("/generative_scoring", "somebody", {}),
-        ("/v1/score", "sglang", {}),
+        ("/pooling", "somebody", {"single": True}),
     ],
 )
 def test_a_language_model_by_each_interface(shepherd, path, owner, settings):
@@ -118,7 +116,7 @@ def test_a_server_without_step_scores_says_what_it_was_asked(shepherd):
         with pytest.raises(CheckpointError) as caught:
             load_prm(address(server))
         said = str(caught.value)
-    for path in ("/pooling (STEP)", "/pooling", "/generative_scoring"):
+    for path in ("/pooling (STEP)", "/pooling"):
         assert f"{path}: status 404" in said
     assert "docs/how-to/other-reward-models.md shows how to start it" in said
 
@@ -141,8 +139,6 @@ def test_commands(qwen, shepherd):
     command = server_command(words, "Qwen/Qwen2.5-Math-PRM-7B", port=8001)
     assert command[:3] == ["vllm", "serve", "Qwen/Qwen2.5-Math-PRM-7B"]
     assert f'"tok_pooling_type": "STEP", "step_tag_id": {EXTRA}}}' in command[-1]
-    with pytest.raises(CheckpointError, match="sglang does not read step scores of family 'qwen-prm'"):
-        server_command(words, "x", engine="sglang")
     command = server_command(find_tokenizer(str(shepherd)), "x")
     assert '"classifier_from_token": ["▁-", "▁+"], "method": "from_2_way_softmax"' in " ".join(command)
     assert f'"step_tag_id": {TAG}' in command[-1]

@@ -18,7 +18,7 @@ from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.loading import load_prm
 from surefoot.models.remote.scorer import RemoteScorer
-from surefoot.models.remote.wires import Encoder, GatewayScore, NextTokenScore, VllmPooling
+from surefoot.models.remote.wires import Encoder, GatewayScore, VllmPooling
 from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Trace
@@ -68,16 +68,6 @@ def by_step(ids: list[int]) -> list[list[float]]:
     return [row for row, token in zip(by_token(ids), ids, strict=True) if token == NEWLINE]
 
 
-LABELS = (5, 9)
-
-
-def next_token(body: Body) -> Reply:
-    assert (body["label_token_ids"], body["apply_softmax"]) == (list(LABELS), True)
-    prompts = [[*body["query"], *item] for item in body["items"]]
-    data = [{"index": i, "object": "score", "score": 1 - chance(ids)} for i, ids in enumerate(prompts)]
-    return Reply(payload={"id": "scoring-1", "object": "list", "model": "m", "data": data})
-
-
 def gateway(body: Body) -> Reply:
     results = [{"scores": [len(step) / 100 for step in row["steps"]]} for row in body["items"]]
     return Reply(payload={"model": "m", "results": results, "usage": {"verifier_tokens": 11}})
@@ -94,7 +84,7 @@ def scorer(wire: Any, url: str, **settings: Any) -> RemoteScorer:
     return RemoteScorer(wire, base_url=url, name="remote", **({"max_retries": 0} | settings))
 
 
-@pytest.mark.parametrize("kind", ["tokens", "steps", "next token"])
+@pytest.mark.parametrize("kind", ["tokens", "steps"])
 def test_the_server_gets_the_very_token_ids(encoder, lab_items, kind) -> None:
     encoder = AtLineEnd(encoder) if kind == "steps" else encoder
     wires = {
@@ -103,7 +93,6 @@ def test_the_server_gets_the_very_token_ids(encoder, lab_items, kind) -> None:
             VllmPooling(encoder=encoder, model="m", rows="steps", step_tag_id=NEWLINE),
             lambda body: pooling(body, by_step),
         ),
-        "next token": (NextTokenScore(encoder=encoder, model="m", labels=LABELS), next_token),
     }
     wire, answer = wires[kind]
     with serve(answer) as server:
@@ -111,19 +100,9 @@ def test_the_server_gets_the_very_token_ids(encoder, lab_items, kind) -> None:
         assert isinstance(remote, StepScorer)
         records = remote.score_traces(lab_items)
         paths = {path for path, _ in server.seen}
-        sent = [
-            [*body.get("query", ()), *prompt]
-            for body in server.bodies
-            for prompt in body.get("input", body.get("items"))
-        ]
-    assert paths == {"/generative_scoring" if kind == "next token" else "/pooling"}
+        sent = [prompt for body in server.bodies for prompt in body["input"]]
+    assert paths == {"/pooling"}
     ids = [list(trace.ids) for trace in encoder.encode(lab_items)]
-    if kind == "next token":
-        ids = [
-            prompt[: at + 1]
-            for prompt, trace in zip(ids, encoder.encode(lab_items), strict=True)
-            for at in trace.positions
-        ]
     assert all(prompt in sent for prompt in ids)
     for record, scores in zip(records, expected(encoder, lab_items), strict=True):
         assert record.scores == pytest.approx(scores)
@@ -320,7 +299,7 @@ def verifier_answer(body: Body) -> Reply:
     if "logprobs" not in body:
         return Reply(payload=chat([r" one \boxed{correct} two \boxed{correct}"]))
     top = [{"token": " Yes", "logprob": math.log(0.75)}, {"token": " No", "logprob": math.log(0.25)}]
-    choice = {"logprobs": {"content": [{"top_logprobs": top}]}}
+    choice = {"message": {"content": " Yes"}, "logprobs": {"content": [{**top[0], "top_logprobs": top}]}}
     return Reply(payload={"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 1}})
 
 

@@ -44,22 +44,10 @@ def test_the_printed_command_serves_the_scores_of_this_process(checkpoint):
         assert check_server(url, find_tokenizer(str(checkpoint)), reference=local) == "/pooling"
 
 
-@pytest.mark.parametrize(
-    ("name", "more", "path"),
-    [
-        (
-            "Qwen2.5-Math-PRM-7B",
-            ["--pooler-config", '{"task":"token_classify","tok_pooling_type":"ALL"}'],
-            "/pooling",
-        ),
-        ("math-shepherd-mistral-7b-prm", None, "/generative_scoring"),
-    ],
-)
-def test_the_other_interfaces(tmp_path, name, more, path):
-    checkpoint = tmp_path / name
-    SAVE[name](checkpoint, **WIDE)
-    words = [] if more is None else [*options(checkpoint)[:-2], *more]
-    with running(checkpoint, *words) as url:
+def test_rows_for_every_token(tmp_path):
+    checkpoint = tmp_path / "Qwen2.5-Math-PRM-7B"
+    SAVE[checkpoint.name](checkpoint, **WIDE)
+    with running(checkpoint, *options(checkpoint)[:-2], *ALL) as url:
         remote = load_prm(url)
-        assert remote.wire.path == path
+        assert remote.wire.rows == "tokens"
         close(scores_of(remote, BATCH), scores_of(load_prm(checkpoint), BATCH), tolerance=1e-4)

@@ -16,7 +16,7 @@ from surefoot.errors import CheckpointError
 if TYPE_CHECKING:
     from surefoot.models.families.checkpoint import Checkpoint
 
-Engine = Literal["vllm", "sglang", "surefoot"]
+Engine = Literal["vllm", "surefoot"]
 """Servers; ``surefoot`` is this package's gateway, which serves every family."""
 
 
@@ -34,8 +34,8 @@ class Family:
     """Whether files that fit show a reward model; a plain language model could be anything."""
     has_reference: bool = False
     """Whether scores compare the model with a second one."""
-    engines: tuple[Engine, ...] = ()
-    """Servers, besides this package's gateway, that can read the family's step scores."""
+    vllm: bool = False
+    """Whether vLLM can read the family's step scores."""
 
     def load(self) -> type[Any]:
         """Import the class: a ``PublishedModel``, ``ThinkPRM`` or ``ImplicitModel``."""
@@ -67,14 +67,14 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             ("peiyi9979/math-shepherd-mistral-7b-prm",),
             _causal("mistral", "▁ки"),
             certain=False,
-            engines=("vllm", "sglang"),
+            vllm=True,
         ),
         "rlhflow": Family(
             "rlhflow:RLHFlow",
             ("RLHFlow/Llama3.1-8B-PRM-Mistral-Data", "RLHFlow/Llama3.1-8B-PRM-Deepseek-Data"),
             _causal("llama", "<|reserved_special_token_0|>"),
             certain=False,
-            engines=("vllm", "sglang"),
+            vllm=True,
         ),
         "skywork": Family(
             "skywork:Skywork",
@@ -85,13 +85,13 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             "qwen_prm:QwenPRM",
             ("Qwen/Qwen2.5-Math-PRM-7B", "Qwen/Qwen2.5-Math-PRM-72B", "Qwen/Qwen2.5-Math-7B-PRM800K"),
             _qwen_head(marker=True),
-            engines=("vllm",),
+            vllm=True,
         ),
         "pure": Family(
             "trl:Pure",
             ("jinachris/PURE-PRM-7B", "jinachris/Qwen2.5-Math-7B-PRM800K"),
             _qwen_head(marker=False),
-            engines=("vllm",),
+            vllm=True,
         ),
         "reasoneval": Family(
             "reasoneval:ReasonEval",

@@ -1,8 +1,8 @@
 """Open a reward model by its server's address; print the command that starts such a server, and check it.
 
-Servers read step scores in few ways. vLLM reads a step at a tag (pooling type ``STEP``) or returns a row for
-every token (``ALL``), from a checkpoint's head or from two tokens of a language model (``--convert
-classify``). vLLM and SGLang return next-token probabilities. This package's gateway serves every kind.
+vLLM reads a step at a tag (pooling type ``STEP``) or returns a row for every token (``ALL``), from a
+checkpoint's head or from two tokens of a language model (``--convert classify``). This package's gateway
+serves every kind.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from surefoot.models.card import GENERATIVE
 from surefoot.models.families.registry import FAMILIES, Engine, family_named, find_family, quoted
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.remote.scorer import RemoteScorer, server_root
-from surefoot.models.remote.wires import GatewayScore, NextTokenScore, VllmPooling, Wire
+from surefoot.models.remote.wires import GatewayScore, VllmPooling, Wire
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.probe import ServedModel, checked_url, list_models
@@ -63,8 +63,8 @@ def open_server(
 ) -> CheckpointScorer:
     """Open the reward model at ``url`` (:class:`ServerAddress`).
 
-    A gateway of this package scores without further help. For vLLM and SGLang the family decides which tokens
-    are sent and how the response is read. The family is the argument, or follows from the served model's name
+    A gateway of this package scores without further help. For vLLM the family decides which tokens are
+    sent and how the response is read. The family is the argument, or follows from the served model's name
     or files. The tokenizer is the argument, or the one at the path that the server reports for its model. The
     family's interfaces are tried in turn; the first whose scores pass :meth:`RemoteScorer.check` is used.
 
@@ -148,21 +148,11 @@ def wires(model: FamilyTokenizer, served: ServedModel) -> Iterator[tuple[str, Wi
     """The interfaces that may give the family's scores, cheapest first, with their names."""
     context = served.max_model_len or _CONTEXT
     encoder = model.family.encoder(model.tokenizer, max_length=context)
-    shared: dict[str, Any] = {"model": served.id, "rule": encoder.score_of}
-    if served.owned_by != "sglang":
-        tag = model.family.step_tag_id(model.tokenizer)
-        if tag is not None:
-            yield "/pooling (STEP)", VllmPooling(**shared, encoder=encoder, rows="steps", step_tag_id=tag)
-        yield "/pooling", VllmPooling(**shared, encoder=encoder)
-    labels = model.family.answer_ids(model.tokenizer)
-    if labels is None:
-        return
-    # one token of the context is for the token that the server samples and discards
-    shorter = model.family.encoder(model.tokenizer, max_length=context - 1)
-    if served.owned_by != "sglang":
-        yield "/generative_scoring", NextTokenScore(**shared, encoder=shorter, labels=labels)
-    if served.owned_by != "vllm":
-        yield "/v1/score", NextTokenScore(**shared, encoder=shorter, labels=labels, path="/v1/score")
+    shared: dict[str, Any] = {"encoder": encoder, "model": served.id, "rule": encoder.score_of}
+    tag = model.family.step_tag_id(model.tokenizer)
+    if tag is not None:
+        yield "/pooling (STEP)", VllmPooling(**shared, rows="steps", step_tag_id=tag)
+    yield "/pooling", VllmPooling(**shared)
 
 
 def server_command(
@@ -172,14 +162,12 @@ def server_command(
     family = model.family
     if engine == "surefoot":
         return ["surefoot", "serve", "--port", str(port), "--prm", name]
-    able = [other for other, row in FAMILIES.items() if engine in row.engines]
+    able = [other for other, row in FAMILIES.items() if row.vllm]
     if family.CARD.family not in able:
         raise CheckpointError(
-            f"{engine} does not read step scores of family {family.CARD.family!r} (only of "
+            f"vllm does not read step scores of family {family.CARD.family!r} (only of "
             f"{', '.join(able)}); 'surefoot serve --prm {name}' does"
         )
-    if engine == "sglang":
-        return ["python", "-m", "sglang.launch_server", "--model-path", name, "--port", str(port)]
     options = ["--port", str(port), "--runner", "pooling"]
     if labels := family.answer_ids(model.tokenizer):
         good, bad = model.tokenizer.convert_ids_to_tokens(list(labels))

@@ -1,8 +1,7 @@
-"""The interfaces of scoring servers: this package's gateway, vLLM's pooling, and next-token probabilities.
+"""The interfaces of scoring servers: this package's gateway and vLLM's pooling.
 
 A wire turns items into one JSON body and the response into one list of scores per item; it does no network.
-Requests and responses follow vLLM 0.32 (``entrypoints/pooling/pooling/protocol.py``,
-``entrypoints/generate/generative_scoring``) and SGLang (``entrypoints/openai/protocol.py``).
+Requests and responses follow vLLM 0.32 (``entrypoints/pooling/pooling/protocol.py``).
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -188,59 +186,6 @@ class VllmPooling:
         return tags  # a solution may contain the tag; those rows are ignored
 
 
-@dataclass(frozen=True, kw_only=True)
-class NextTokenScore:
-    """A language model's probabilities of ``labels`` (the tokens for good and bad) after each step.
-
-    ``POST /generative_scoring`` of vLLM and ``POST /v1/score`` of SGLang take the same body; vLLM returns the
-    first label's probability among both, SGLang both probabilities. Each step is one prompt that ends right
-    after the token at which the step is read. A server with prefix caching reads a trace's prefix once.
-    """
-
-    encoder: Encoder
-    model: str
-    labels: tuple[int, int]
-    path: Literal["/generative_scoring", "/v1/score"] = "/generative_scoring"
-    rule: Rule | None = None
-    """Score from the two probabilities; default: the second one's."""
-
-    def request(self, items: Sequence[ProblemTrace]) -> WireRequest:
-        """All steps of all items in one body."""
-        encoded = tuple(self.encoder.encode(items))
-        prompts = [list(trace.ids[: at + 1]) for trace in encoded for at in trace.positions if at is not None]
-        # the query is the prompts' common prefix; each prompt keeps at least its last token
-        heads = [prompt[:-1] for prompt in prompts]
-        shared = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*heads, strict=False)))
-        body = {
-            "model": self.model,
-            "query": prompts[0][:shared] if prompts else [],
-            "items": [prompt[shared:] for prompt in prompts],
-            "label_token_ids": list(self.labels),
-            "apply_softmax": True,
-        }
-        return WireRequest(body=body, encoded=encoded)
-
-    def read(self, request: WireRequest, response: str) -> list[ItemScores]:
-        """One row for each prompt. Raises :class:`ShapeError`."""
-        count = len(request.body["items"])
-        if self.path == "/v1/score":
-            rows = _parse(_SglangResponse, response).scores
-        else:
-            data = _in_order(_parse(_GenerativeResponse, response).data, count)
-            rows = [[row.score, 1 - row.score] for row in data]
-        if len(rows) != count:
-            raise ShapeError(f"{len(rows)} rows came for {count} steps")
-        remaining = iter(rows)
-        scores = [
-            tuple(
-                None if at is None else _probability(next(remaining), -1, self.rule) for at in trace.positions
-            )
-            for trace in request.encoded
-        ]
-        tokens = [sum(at + 1 for at in trace.positions if at is not None) for trace in request.encoded]
-        return _item_scores(request, scores, tokens)
-
-
 def _parse(model: type[T], response: str) -> T:
     """Parse strictly: booleans and strings are not numbers. Raises :class:`ShapeError` naming the field."""
     try:
@@ -311,15 +256,3 @@ class _PoolingRow(_Indexed):
 
 class _PoolingResponse(BaseModel):
     data: list[_PoolingRow]
-
-
-class _GenerativeRow(_Indexed):
-    score: float
-
-
-class _GenerativeResponse(BaseModel):
-    data: list[_GenerativeRow]
-
-
-class _SglangResponse(BaseModel):
-    scores: list[list[float]]
