@@ -80,7 +80,7 @@ def test_doctor_shows_it():
         out = good("doctor", server.url).out
     assert "m, /chat/completions" in out
     assert re.search(r"continuation +no ", out)
-    assert re.search(r"seeds +yes ", out)
+    assert re.search(r"tool_calls +yes ", out)
 
 
 def test_doctor_fails_where_nothing_works():

@@ -28,9 +28,7 @@ def test_a_server_that_can_do_everything():
 
 
 def test_a_plain_server():
-    server = CountingServer(
-        beginning="new turn", seeds=False, samples=False, tools="ignore", extras=False, reasoning="text"
-    )
+    server = CountingServer(beginning="new turn", samples=False, tools="ignore", extras=False)
     assert set(statuses(probed(server)).values()) == {"no"}
 
 
@@ -110,7 +108,7 @@ def test_one_probe_serves_all_copies_also_within_an_event_loop():
 
         asyncio.run(main())
         asked = len(server.bodies)
-        assert asked < 13
+        assert asked < 9
         assert all(body["max_tokens"] <= 128 and body["min_p"] == 0.1 for body in server.bodies)
         assert capabilities_of(policy.with_extra_body({})) is capabilities_of(policy)
         assert len(server.bodies) == asked

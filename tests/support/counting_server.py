@@ -27,7 +27,6 @@ class CountingServer:
     beginning: Literal["continue", "always", "new turn", "ignore", "refuse"] = "continue"
     fluent: bool = True
     """Otherwise it writes the same nonsense whatever it reads."""
-    seeds: bool = True
     samples: bool = True
     copies: bool = False
     """Whether the samples of a request are equal."""
@@ -77,7 +76,7 @@ class CountingServer:
     ) -> Reply:
         if body.get("temperature", 0) > 1:
             self.counter += 1
-            text = f"{text} {body.get('seed') if self.seeds else self.counter}"
+            text = f"{text} {self.counter}"
         stop: Body = {}
         cut = min((text.find(word) for word in body.get("stop", ()) if word in text), default=-1)
         if cut >= 0:

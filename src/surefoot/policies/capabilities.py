@@ -9,18 +9,14 @@ from surefoot.errors import PolicyError
 from surefoot.protocols import Policy
 from surefoot.records import FrozenModel
 
-CapabilityName = Literal[
-    "continuation", "logprobs", "n", "seeds", "tool_calls", "stop_strings", "token_ids", "reasoning"
-]
+CapabilityName = Literal["continuation", "logprobs", "n", "tool_calls", "stop_strings", "token_ids"]
 MEANINGS: Mapping[CapabilityName, str] = {
     "continuation": "continue the beginning of an answer",
     "logprobs": "return the log-probabilities of sampled tokens",
     "n": "return several samples of one request",
-    "seeds": "repeat a sample for an equal seed",
     "tool_calls": "call tools",
     "stop_strings": "say which stop text ended a sample",
     "token_ids": "return the ids of sampled tokens",
-    "reasoning": "return reasoning apart from the answer",
 }
 
 
@@ -42,11 +38,9 @@ class Capabilities(FrozenModel):
     continuation: Capability
     logprobs: Capability
     n: Capability
-    seeds: Capability
     tool_calls: Capability
     stop_strings: Capability
     token_ids: Capability
-    reasoning: Capability
 
     def require(
         self, name: CapabilityName, server: str, instead: str, *, accept_unknown: bool = False

@@ -2,7 +2,7 @@
 
 A wrong address, key or model gives one clear error here instead of the same failure for every request.
 Servers take fields that they do not know and ignore them, so a status of 200 says nothing: each capability is
-decided by what came back to one of a dozen short requests.
+decided by what came back to one of eight short requests.
 """
 
 from __future__ import annotations
@@ -207,7 +207,6 @@ class _Probe:
         return Capabilities(
             continuation=_continues(plain, continued, answered),
             tool_calls=_calls_tools(plain, called),
-            reasoning=_separates_reasoning(plain),
             **shared,
         )
 
@@ -216,25 +215,18 @@ class _Probe:
             self._ask("1", max_tokens=1), self._ask(_BEGINNING), self._shared(f"{_TASK}\n")
         )
         none = _no("/completions takes text, not messages")
-        return Capabilities(
-            continuation=_reads_raw_text(digit, begun), tool_calls=none, reasoning=none, **shared
-        )
+        return Capabilities(continuation=_reads_raw_text(digit, begun), tool_calls=none, **shared)
 
     async def _shared(self, prompt: Any) -> dict[str, Capability]:
         """Capabilities that both endpoints may have."""
-        random = {"temperature": 1.5, "max_tokens": 16}
         logprobs = {"logprobs": True, "top_logprobs": 0} if self._mode == "chat" else {"logprobs": 0}
-        sample, same_seed, other_seed, several, probable, stopped, numbered = await asyncio.gather(
-            self._ask(prompt, **random, seed=1),
-            self._ask(prompt, **random, seed=1),
-            self._ask(prompt, **random, seed=2),
-            self._ask(prompt, **random, n=2, seed=1),
+        several, probable, stopped, numbered = await asyncio.gather(
+            self._ask(prompt, temperature=1.5, max_tokens=16, n=2, seed=1),
             self._ask(prompt, max_tokens=2, **logprobs),
             self._ask(prompt, stop=[","]),
             self._ask(prompt, max_tokens=2, return_token_ids=True),
         )
         return {
-            "seeds": _keeps_seeds(sample, same_seed, other_seed),
             "n": _counts_samples(several),
             "logprobs": _has_field(probable, "logprobs"),
             "stop_strings": _names_stops(stopped),
@@ -359,33 +351,6 @@ def _calls_tools(plain: _Reply | Capability, called: _Reply | Capability) -> Cap
     if isinstance(plain, _Reply) and tokens <= plain.prompt_tokens:
         return _no(f"the prompt has {tokens} tokens, fewer than the tool needs")
     return _unknown(f"answers {quoted(called.text, _QUOTED)!r}")
-
-
-def _separates_reasoning(plain: _Reply | Capability) -> Capability:
-    if isinstance(plain, Capability):
-        return plain
-    if plain.reasoning:
-        return _yes("the reply has reasoning in a field")
-    if plain.thinks_in_text:
-        return _no("the text begins with <think>")
-    details = plain.body.usage.completion_tokens_details
-    if details and details.reasoning_tokens:
-        return _no("reasoning is counted and not returned")
-    return _unknown("no reasoning about a simple task")
-
-
-def _keeps_seeds(*replies: _Reply | Capability) -> Capability:
-    """Whether the first two samples, of one seed, are equal, and the third, of another, differs."""
-    samples = []
-    for reply in replies:
-        if isinstance(reply, Capability):
-            return reply
-        samples.append(reply.reasoning + reply.text)
-    if samples[0] != samples[1]:
-        return _no("two samples with one seed differ")
-    if samples[0] == samples[2]:
-        return _unknown("samples with different seeds are equal, too")
-    return _yes("equal with one seed, different with another")
 
 
 def _counts_samples(several: _Reply | Capability) -> Capability:
