@@ -149,7 +149,6 @@ RULES = [
     Summed(),
     Summed(signed=True),
     MinForm(),
-    MinForm(form="strict"),
     ClipDelta(),
     Effective(scores="advantages"),
     Mixed(of=ClipDelta()),

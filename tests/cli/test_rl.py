@@ -168,7 +168,7 @@ def test_methods_by_name() -> None:
     assert by_parts.credit == mixed.credit
     pav = settled("--credit", "pav:alpha=5,best-of=4", "--advantage", "leave-one-out:whiten=yes")
     assert (pav.credit, pav.advantage) == (Effective(alpha=5, best_of=4), LeaveOneOut(whiten=True))
-    assert RLConfig(credit="min-form:form=strict").credit == MinForm(form="strict")
+    assert RLConfig(credit="min-form:signed=false").credit == MinForm(signed=False)
     assert settled("--kl", "0.1").objective.kl is not None
     assert settled("--kl", "0.0").objective.kl is None
     assert settled("--credit", "min-form", "--set", "credit.temperature=0.2").credit == MinForm(

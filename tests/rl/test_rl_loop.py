@@ -24,7 +24,7 @@ from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores
 from surefoot.rl.advantage import Gae, Group, LeaveOneOut, Reinforce
 from surefoot.rl.config import KL, PRESETS, Objective, RLConfig
-from surefoot.rl.credit import Effective, MinForm, Outcome, Summed
+from surefoot.rl.credit import Effective, Outcome, Summed
 from surefoot.rl.log import Guards, RLLog, SampleRow
 from surefoot.rl.loop import train_policy
 from surefoot.rl.rollouts import Task
@@ -138,10 +138,9 @@ def test_a_policy_learns_what_the_reward_asks_for(lab_base: Path, task: Task, tm
 
 
 def test_equal_rewards_change_nothing(lab_base: Path, task: Task, tmp_path: Path) -> None:
-    # min-form in its strict form gives every rollout the same return, whatever its length
     flat = Task(**{**vars(task), "scorer": Constant()})
     before = load_causal(lab_base)[0].state_dict()
-    log, after = run(lab_base, flat, settings(credit=MinForm(form="strict")), tmp_path)
+    log, after = run(lab_base, flat, settings(credit=Summed(), advantage=Group()), tmp_path)
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert [row.loss for row in log.updates] == [None] * 3
 

@@ -34,14 +34,14 @@ def dense(*values: float, **options: object) -> Sample:
 
 
 @st.composite
-def rollouts(draw: Callable, *, streams: int = 1, reach: str = "returns", empty: bool = True) -> Sample:
+def rollouts(draw: Callable, *, streams: int = 1, centred: bool = False, empty: bool = True) -> Sample:
     """A rollout of 1 to 8 tokens, with rewards at some of them; two may share a token."""
     tokens = draw(st.integers(1, 8))
     made = []
     for _ in range(streams):
         at = sorted(draw(st.lists(st.integers(0, tokens - 1), min_size=0 if empty else 1, max_size=5)))
         values = draw(st.lists(rewards, min_size=len(at), max_size=len(at)))
-        made.append(RewardStream(at=tuple(at), values=tuple(values), reach=reach))
+        made.append(RewardStream(at=tuple(at), values=tuple(values), centred=centred))
     return Sample(tokens=tokens, rewards=tuple(made))
 
 

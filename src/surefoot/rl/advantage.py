@@ -66,9 +66,9 @@ _EPSILON = 1e-8
 
 
 def at_tokens(stream: RewardStream, values: FloatArray, tokens: int) -> FloatArray:
-    """``values`` of the stream's events as credit of every token [T], by its ``reach``."""
+    """``values`` of the stream's events as credit of every token [T]."""
     credit = np.zeros(tokens)
-    if stream.reach == "returns":
+    if not stream.centred:
         np.add.at(credit, list(stream.at), values)  # two steps may end at one token: both count
         return np.asarray(credit[::-1].cumsum()[::-1])
     covered = np.repeat(values, event_lengths(stream))
@@ -149,22 +149,23 @@ def _moments(known: Sequence[FloatArray]) -> tuple[float, float]:
 
 
 def total_return(rollout: Sample) -> float | None:
-    """Return of the response: the weighted sum of all rewards from its first token on.
+    """Return of the response: the weighted sum of its rewards; centred streams do not count.
 
-    The sum of the rewards, or, where a rule sets returns (``min-form``, strict), the first of these.
-    Centred streams do not count. ``None`` without any reward, which is different from 0.
+    ``None`` without any reward, which is different from 0.
     """
-    rewards = [stream for stream in rollout.rewards if stream.at and not stream.centred]
-    return float(token_returns(rollout)[0]) if rewards else None
+    streams = [stream for stream in rollout.rewards if stream.at and not stream.centred]
+    returns = [at_tokens(one, one.weight * np.array(one.values), rollout.tokens)[0] for one in streams]
+    return float(sum(returns)) if streams else None
 
 
-def token_returns(rollout: Sample) -> FloatArray:
-    """Return of every token [T], of all rewards together, weighted; 0 where there are none."""
-    returns = np.zeros(rollout.tokens)
-    for stream in rollout.rewards:
-        if stream.at and not stream.centred:
-            returns += stream.weight * at_tokens(stream, np.array(stream.values), rollout.tokens)
-    return returns
+def token_rewards(rollout: Sample) -> FloatArray | None:
+    """Weighted rewards at tokens [T], 0 where there are none; ``None`` without any. Centred streams do not
+    count."""
+    streams = [stream for stream in rollout.rewards if stream.at and not stream.centred]
+    rewards_t = np.zeros(rollout.tokens)
+    for stream in streams:
+        np.add.at(rewards_t, list(stream.at), stream.weight * np.array(stream.values))
+    return rewards_t if streams else None
 
 
 class _Baseline(FrozenModel):
@@ -291,15 +292,11 @@ class LeaveOneOut(_Baseline):
 
 def _minus_token_baseline(streams: Sequence[RewardStream]) -> list[FloatArray]:
     lengths = [event_lengths(stream) for stream in streams]
-    # a reward of reach "own" counts once per token of its step, any other once in total
-    totals = np.array([
-        float(np.dot(stream.values, tokens if stream.reach == "own" else np.ones(len(tokens))))
-        for stream, tokens in zip(streams, lengths, strict=True)
-    ])  # fmt: skip
+    totals = np.array([float(np.sum(stream.values)) for stream in streams])
     counts = np.array([tokens.sum() for tokens in lengths])
     rates = (totals.sum() - totals) / (counts.sum() - counts)
     return [
-        np.array(stream.values) - rate * (1 if stream.reach == "own" else tokens)
+        np.array(stream.values) - rate * tokens
         for stream, tokens, rate in zip(streams, lengths, rates, strict=True)
     ]
 
@@ -313,8 +310,7 @@ class Gae(FrozenModel):
     sampled. λ = 1 is the return less V, λ = 0 the error of one step. The critic's targets are A + V
     (:meth:`targets`).
 
-    Returns set directly (reach ``own``, not centred: the strict min-form) enter as the rewards that have
-    these returns, G_t - γ G_{t+1}. Centred streams are added to the advantages unchanged and are not part of
+    Centred streams are added to the advantages unchanged and are not part of
     the targets. A rollout without rewards has advantage 0 and no target. ``whiten`` is usual in PPO code; the
     papers do not have it.
     """
@@ -353,28 +349,12 @@ class Gae(FrozenModel):
 
     def _estimate(self, rollout: Sample) -> FloatArray | None:
         """A [T]; ``None`` without rewards."""
-        rewards_t = self._rewards(rollout)
+        rewards_t = token_rewards(rollout)
         if rewards_t is None:
             return None
         values_t = _values(rollout)
         deltas_t = rewards_t + self.gamma * np.append(values_t[1:], 0.0) - values_t
         return discounted_returns(deltas_t, self.gamma * self.lam)
-
-    def _rewards(self, rollout: Sample) -> FloatArray | None:
-        """r [T]; ``None`` if no stream has any."""
-        total: FloatArray | None = None
-        for stream in rollout.rewards:
-            if not stream.at or stream.centred:
-                continue
-            values = stream.weight * np.array(stream.values)
-            if stream.reach == "own":
-                returns = at_tokens(stream, values, rollout.tokens)
-                rewards = returns - self.gamma * np.append(returns[1:], 0.0)
-            else:
-                rewards = np.zeros(rollout.tokens)
-                np.add.at(rewards, list(stream.at), values)
-            total = _add(total, rewards)
-        return total
 
 
 def _centred(rollout: Sample) -> FloatArray | None:

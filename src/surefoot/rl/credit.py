@@ -17,8 +17,8 @@ is the sum of the differences at or after it:
 
 In the rules for episodes of several turns the sample is a whole episode: its tokens are those that the
 policy wrote, its steps are its turns, and what the environment answered is in no turn. Such a rule gives
-every turn a reward or the sample none at all: a turn whose reward is missing is an error, never a silent 0.
-``effective`` (PAV) works for turns as it is: its step scores are then the values after turns.
+every turn a reward or the sample none at all, never a silent 0. ``effective`` (PAV) works for
+turns as it is: its step scores are then the values after turns.
 """
 
 from __future__ import annotations
@@ -158,11 +158,9 @@ class Summed(Rule):
 class MinForm(Rule):
     """Min-form credit (PURE, Cheng et al., arXiv 2504.15275): the return is the worst reward to come.
 
-    With r_k = 2 p_k - 1 = P(+) - P(-) over the K scored steps of a rollout,
-
-    - ``soft``: w = softmax(-r / T), reward w_k r_k at the last token of step k. The sum goes to min_k r_k for
-      T -> 0, to the mean for T -> infinity, and lies between them.
-    - ``strict``: every token of step k has the return min_{j >= k} r_j, which no softmax blurs.
+    With r_k = 2 p_k - 1 = P(+) - P(-) over the scored steps of a rollout and w = softmax(-r / T), the reward
+    is w_k r_k at the last token of step k. The sum goes to min_k r_k for T -> 0, to the mean for T ->
+    infinity, and lies between them.
 
     Another good step cannot raise the return much, so length does not pay. ``temperature`` 0.1 comes from
     the paper's code. Without ``signed``, r_k = p_k, and no rollout is worth less than nothing.
@@ -170,26 +168,18 @@ class MinForm(Rule):
 
     rule: Literal["min-form"] = Field(default="min-form", description="Credit by the worst step.")
     needs: ClassVar[frozenset[Need]] = frozenset({"scores"})
-    form: Literal["soft", "strict"] = Field(
-        default="soft", description="Soft minimum by a softmax, or the strict suffix minimum."
-    )
-    temperature: float = Field(default=0.1, gt=0, description="Temperature of the softmax of the soft form.")
+    temperature: float = Field(default=0.1, gt=0, description="Temperature of the softmax.")
     signed: bool = Field(default=True, description="Reward 2 p - 1 rather than the score p.")
 
     def stream(self, rollout: Sample) -> RewardStream:
-        """A reward for each scored step, whose sum is the soft minimum, or the suffix minima."""
+        """A reward for each scored step, whose sum is the soft minimum."""
         steps = rollout.scored_steps()
         if not steps:
-            return RewardStream(at=(), values=(), reach="own" if self.form == "strict" else "returns")
-        at = tuple(end for _, end, _ in steps)
+            return RewardStream(at=(), values=())
         scores_s = np.array([score for _, _, score in steps])
         rewards_s = 2 * scores_s - 1 if self.signed else scores_s
-        if self.form == "soft":
-            return RewardStream(
-                at=at, values=tuple((min_weights(rewards_s, self.temperature) * rewards_s).tolist())
-            )
-        suffix_s = np.minimum.accumulate(rewards_s[::-1])[::-1]
-        return RewardStream(at=at, values=tuple(suffix_s.tolist()), reach="own")
+        values = (min_weights(rewards_s, self.temperature) * rewards_s).tolist()
+        return RewardStream(at=tuple(end for _, end, _ in steps), values=tuple(values))
 
 
 def min_weights(rewards_s: FloatArray, temperature: float) -> FloatArray:
@@ -386,7 +376,7 @@ class Effective(Rule):
             value = self._prover_value(score)
             values.append(0.0 if previous is None else value - previous)
             previous = value
-        return RewardStream(at=tuple(at), values=tuple(values), weight=self.alpha, reach="own", centred=True)
+        return RewardStream(at=tuple(at), values=tuple(values), weight=self.alpha, centred=True)
 
     def _before(self, group: Sequence[Sample], index: int) -> float | None:
         """q_0 of the rollout at ``index``."""
@@ -410,47 +400,14 @@ def mean_outcome_of_others(group: Sequence[Sample], index: int) -> float | None:
 
 # Rules for episodes of several turns
 
-TurnRewards = Literal["outcome", "scores", "both"]
-_NEEDS: dict[TurnRewards, frozenset[Need]] = {
-    "outcome": frozenset({"outcome"}),
-    "scores": frozenset({"scores"}),
-    "both": frozenset({"outcome", "scores"}),
-}
-
-
-def turn_rewards(rollout: Sample, of: TurnRewards) -> FloatArray | None:
-    """Reward of each turn [K]: its score, the outcome at the last turn, or both added.
-
-    ``None`` where the outcome is read and was not judged. Raises ``ScoreError`` for an episode without turns
-    and for a turn without a score where scores are read.
-    """
-    if not rollout.ends:
-        raise ScoreError("an episode has no 'ends': give the last token of each of its turns")
-    rewards_k = np.zeros(len(rollout.ends))
-    if of != "outcome":
-        if not rollout.scores or None in rollout.scores:
-            turn = rollout.scores.index(None) + 1 if rollout.scores else 1
-            raise ScoreError(
-                f"turn {turn} is unscored, and a missing reward is not 0: give a scorer that scores every "
-                "turn, or set 'rewards' to outcome"
-            )
-        rewards_k += np.array(rollout.scores, dtype=float)
-    if of != "scores":
-        if rollout.outcome is None:
-            return None
-        rewards_k[-1] += rollout.outcome
-    return rewards_k
-
 
 class AnchorState(Rule):
     """Anchor states (GiGPO, Feng et al., arXiv 2505.10978, equations 6 to 8): A = A_episode + ω A_step.
 
-    A_episode compares the total rewards of a group's episodes: one stream, whose baseline the estimator
-    subtracts (``group``, as published). Its mean and deviation are over episodes, as in equation 6, or with
-    ``episode_mean`` = turns over all turns, so that an episode counts as often as it has turns: what the
-    authors' code does by default (``compute_mean_std_cross_all_data`` of verl-agent). A_step compares turns
-    taken in equal environment states of a group: with the discounted return
-    R_k = sum over j >= k of γ^(j-k) r_j,
+    A_episode compares the outcomes of a group's episodes: one stream, whose baseline the estimator subtracts
+    (``group``, as published). Its mean and deviation are over episodes, as in equation 6; the authors' code
+    takes them over turns by default. A_step compares turns taken in equal environment states of a group: with
+    the discounted return R_k = γ^(K-k) · outcome of turn k of K,
 
         A_step = R_k - mean of R over the turns of the group in that state,
 
@@ -461,30 +418,15 @@ class AnchorState(Rule):
     rule: Literal["anchor-state"] = Field(
         default="anchor-state", description="Credit by turns in equal environment states (GiGPO)."
     )
-    rewards: TurnRewards = Field(
-        default="outcome",
-        description="Reward of a turn: its score, the outcome at the last turn (0 before it), or both.",
-    )
+    needs: ClassVar[frozenset[Need]] = frozenset({"outcome", "states"})
     weight: float = Field(default=1.0, gt=0, description="ω, weight of the comparison within states.")
-    episode_mean: Literal["episodes", "turns"] = Field(
-        default="episodes",
-        description="What the episodes' baseline averages: episodes (the paper) or their turns (its code).",
-    )
     gamma: float = Field(default=0.95, gt=0, le=1, description="Discount per turn within states.")
     scale: bool = Field(
         default=False, description="Divide by the standard deviation of the returns in a state."
     )
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        """The rewards, and the states."""
-        return _NEEDS[self.rewards] | {"states"}
-
-    def _judged(self, group: Sequence[Sample]) -> list[Sample]:
-        return unknown_as_failed(group, scores=False)
-
     def group_credit(self, group: Sequence[Sample]) -> list[tuple[RewardStream, ...]]:
-        """The total reward at the last token, and the advantages within states.
+        """The outcome at the last token, and the advantages within states.
 
         Raises ``ScoreError`` for an episode without states.
         """
@@ -493,29 +435,29 @@ class AnchorState(Rule):
                 "credit 'anchor-state' compares turns in equal states, but an episode has no 'states': roll "
                 "out in an environment whose state can be compared"
             )
-        rewards = [turn_rewards(rollout, self.rewards) for rollout in group]
-        returns = [None if reward is None else discounted_returns(reward, self.gamma) for reward in rewards]
+        returns = [self._returns(rollout) for rollout in group]
         visits: dict[str, list[float]] = defaultdict(list)
         for rollout, returns_k in zip(group, returns, strict=True):
-            for state, value in zip(rollout.states, () if returns_k is None else returns_k, strict=False):
-                visits[state].append(float(value))
+            for state, value in zip(rollout.states, returns_k, strict=False):
+                visits[state].append(value)
         credit: list[tuple[RewardStream, ...]] = []
-        for rollout, rewards_k, returns_k in zip(group, rewards, returns, strict=True):
-            if rewards_k is None or returns_k is None:
-                episode = within = RewardStream(at=(), values=())
-            else:
-                total, turns = float(rewards_k.sum()), len(rollout.ends)
-                episode = (
-                    RewardStream(at=rollout.ends, values=(total,) * turns, reach="own")
-                    if self.episode_mean == "turns"
-                    else RewardStream(at=(rollout.last,), values=(total,))
-                )
-                pairs = zip(rollout.states, returns_k.tolist(), strict=True)
-                values = tuple(self._relative(value, visits[state]) for state, value in pairs)
-                within = RewardStream(at=rollout.ends, values=values)
-            within = replace(within, weight=self.weight, reach="own", centred=True)
-            credit.append((episode, within))
+        for rollout, returns_k in zip(group, returns, strict=True):
+            pairs = zip(rollout.states, returns_k, strict=False)
+            values = tuple(self._relative(value, visits[state]) for state, value in pairs)
+            within = RewardStream(
+                at=rollout.ends if values else (), values=values, weight=self.weight, centred=True
+            )
+            credit.append((outcome_stream(rollout), within))
         return credit
+
+    def _returns(self, rollout: Sample) -> list[float]:
+        """R of each turn [K]; empty where the outcome was not judged."""
+        if rollout.outcome is None:
+            return []
+        rewards_k = np.zeros(len(rollout.ends))
+        rewards_k[-1] = rollout.outcome
+        returns_k: list[float] = discounted_returns(rewards_k, self.gamma).tolist()
+        return returns_k
 
     def _relative(self, value: float, visits: Sequence[float]) -> float:
         if min(visits) == max(visits):
@@ -577,12 +519,11 @@ class TurnDifference(Rule):
         if rollout.outcome is not None:
             turns = [*(turn for turn in turns if turn[0] != rollout.last), (rollout.last, rollout.outcome)]
         if start is None or not turns:
-            return RewardStream(at=(), values=(), reach="own", centred=True)
+            return RewardStream(at=(), values=(), centred=True)
         differences_k = np.diff([start, *(potential for _, potential in turns)])
         return RewardStream(
             at=tuple(end for end, _ in turns),
             values=tuple(discounted_returns(differences_k, self.lam).tolist()),
-            reach="own",
             centred=True,
         )
 

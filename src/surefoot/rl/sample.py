@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Final, Literal, Self, TypeAlias
+from typing import Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +31,9 @@ class RewardStream:
     values: tuple[float, ...]
     weight: float = 1.0
     """Multiplies the advantages, after the baseline is subtracted."""
-    reach: Literal["returns", "own"] = "returns"
-    """returns: a reward is credited to every token up to it; own: only to the tokens of its step, that
-    is those after the position before it."""
     centred: bool = False
-    """The values are advantages already: no baseline is subtracted."""
+    """The values are advantages of the tokens of their step alone, those after the position before it: no
+    baseline is subtracted. Any other reward is credited to every token up to it."""
 
     def __post_init__(self) -> None:
         if len(self.at) != len(self.values):

@@ -12,7 +12,6 @@ from scored_rollouts import credited, few, groups
 
 from surefoot.errors import TrainingError
 from surefoot.rl.advantage import Gae
-from surefoot.rl.credit import MinForm
 from surefoot.rl.sample import RewardStream, Sample
 
 shares = st.floats(0, 1)
@@ -91,7 +90,7 @@ def test_weights_scale_the_rewards() -> None:
 
 
 def test_centred_streams_are_added_and_are_not_what_the_critic_learns() -> None:
-    own = RewardStream(at=(0, 1), values=(1.0, -1.0), weight=2.0, reach="own", centred=True)
+    own = RewardStream(at=(0, 1), values=(1.0, -1.0), weight=2.0, centred=True)
     one = credited(2, RewardStream(at=(1,), values=(1.0,)), own, values=[0.5, 0.5])
     estimator = Gae(lam=1.0)
     assert estimator.advantages([[one]])[0][0].tolist() == [2.5, -1.5]
@@ -99,15 +98,6 @@ def test_centred_streams_are_added_and_are_not_what_the_critic_learns() -> None:
     alone = credited(2, own, values=[0.5, 0.5])
     assert estimator.advantages([[alone]])[0][0].tolist() == [2.0, -2.0]
     assert estimator.targets([[alone]]) == [[None]]
-
-
-@given(shares.filter(bool))
-def test_returns_given_to_tokens_are_the_returns_that_the_critic_learns(gamma: float) -> None:
-    scored = Sample(tokens=5, ends=(1, 2, 4), scores=(0.9, 0.2, 0.7))
-    streams = MinForm(form="strict").credit([[scored]])[0][0]
-    one = credited(5, *streams, values=[0.1, 0.2, 0.3, 0.4, 0.5])
-    targets = Gae(gamma=gamma, lam=1.0).targets([[one]])[0][0]
-    np.testing.assert_allclose(targets, [-0.6, -0.6, -0.6, 0.4, 0.4], atol=1e-9)
 
 
 def test_a_rollout_without_rewards_teaches_nobody() -> None:

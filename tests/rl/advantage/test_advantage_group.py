@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scored_rollouts import credited, dense, few, groups, later_sum, own_value
+from scored_rollouts import credited, dense, few, groups, later_sum
 
 from surefoot.rl.advantage import Group
 from surefoot.rl.credit import Outcome
@@ -31,12 +31,10 @@ def test_outcome_supervision_is_the_standard_score_at_every_token() -> None:
 
 
 @few
-@given(groups(streams=2), st.booleans(), st.sampled_from(["returns", "own"]))
-def test_it_is_the_definition(group: list[Sample], scale: bool, reach: str) -> None:
+@given(groups(streams=2), st.booleans())
+def test_it_is_the_definition(group: list[Sample], scale: bool) -> None:
     group = [
-        credited(
-            one.tokens, one.rewards[0], RewardStream(at=two.at, values=two.values, weight=0.5, reach=reach)
-        )
+        credited(one.tokens, one.rewards[0], RewardStream(at=two.at, values=two.values, weight=0.5))
         for one in group
         for two in [one.rewards[1]]
     ]
@@ -50,8 +48,7 @@ def test_it_is_the_definition(group: list[Sample], scale: bool, reach: str) -> N
         for one, array in zip(group, expected, strict=True):
             stream = one.rewards[source]
             values = [(value - np.mean(pool)) / spread for value in stream.values]
-            reached = later_sum if stream.reach == "returns" else own_value
-            array += [stream.weight * reached(stream.at, values, token) for token in range(one.tokens)]
+            array += [stream.weight * later_sum(stream.at, values, token) for token in range(one.tokens)]
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
@@ -79,7 +76,7 @@ def test_the_order_of_a_group_does_not_matter(group: list[Sample], random: st.Ra
 
 
 def test_centred_streams_have_no_baseline() -> None:
-    group = [dense(1.0, -2.0, reach="own", centred=True, weight=3.0), dense(1.0, reach="own", centred=True)]
+    group = [dense(1.0, -2.0, centred=True, weight=3.0), dense(1.0, centred=True)]
     assert [array.tolist() for array in Group().advantages([group])[0]] == [[3.0, -6.0], [1.0]]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scored_rollouts import credited, dense, few, groups, later_sum, own_value, rewards
+from scored_rollouts import credited, dense, few, groups, later_sum, rewards
 
 from surefoot.rl.advantage import LeaveOneOut
 from surefoot.rl.credit import Implicit, Mixed
@@ -42,14 +42,6 @@ def _expected(group: list[Sample], baseline: str) -> list[list[float]]:
             shifted.append([value * count / (count - 1) - sum(means) / (count - 1) for value in values])
         elif baseline == "event" or single:
             shifted.append([value - np.mean([means[other] for other in others]) for value in values])
-        elif one.rewards[0].reach == "own":
-            pool = [
-                value
-                for other in others
-                for value, tokens in zip(present[other].rewards[0].values, lengths[other], strict=True)
-                for _ in range(tokens)
-            ]
-            shifted.append([value - np.mean(pool) for value in values])
         else:
             rate = sum(sum(present[other].rewards[0].values) for other in others)
             rate /= sum(sum(lengths[other]) for other in others)
@@ -61,16 +53,14 @@ def _expected(group: list[Sample], baseline: str) -> list[list[float]]:
     for one in group:
         stream = one.rewards[0]
         values = next(found) if stream.at else []
-        reached = later_sum if stream.reach == "returns" else own_value
-        expected.append([reached(stream.at, values, token) for token in range(one.tokens)])
+        expected.append([later_sum(stream.at, values, token) for token in range(one.tokens)])
     return expected
 
 
-@pytest.mark.parametrize("reach", ["returns", "own"])
 @pytest.mark.parametrize("baseline", BASELINES)
-def test_it_is_the_definition(baseline: str, reach: str) -> None:
+def test_it_is_the_definition(baseline: str) -> None:
     @few
-    @given(groups(reach=reach))
+    @given(groups())
     def check(group: list[Sample]) -> None:
         found = LeaveOneOut(baseline=baseline).advantages([group])[0]
         for array, expected in zip(found, _expected(group, baseline), strict=True):

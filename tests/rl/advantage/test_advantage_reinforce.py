@@ -29,8 +29,8 @@ def test_the_advantage_is_the_weighted_sum_of_later_rewards(one: Sample, weight:
 
 
 @few
-@given(rollouts(reach="own"))
-def test_own_rewards_stay_with_their_step(one: Sample) -> None:
+@given(rollouts(centred=True))
+def test_centred_values_stay_with_their_step(one: Sample) -> None:
     stream = one.rewards[0]
     expected = [own_value(stream.at, stream.values, token) for token in range(one.tokens)]
     np.testing.assert_allclose(Reinforce().advantages([[one]])[0][0], expected, atol=1e-12)

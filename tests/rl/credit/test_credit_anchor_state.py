@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -17,10 +16,8 @@ from surefoot.rl.credit import AnchorState
 from surefoot.rl.sample import Sample
 
 
-def _episode(states: str, rewards: list[float] | None = None, outcome: float | None = None) -> Sample:
-    turns = len(states)
-    rollout = scored(rewards or [None] * turns, outcome=outcome)
-    return replace(rollout, states=tuple(states), scores=tuple(rewards or ()))
+def _episode(states: str, outcome: float | None = None) -> Sample:
+    return replace(scored([None] * len(states), outcome=outcome), states=tuple(states), scores=())
 
 
 def _advantages(rule: AnchorState, group: list[Sample], estimator: Group) -> list[list[float]]:
@@ -40,19 +37,13 @@ def test_turns_in_equal_states_are_compared() -> None:
 
 
 def _published(
-    group: list[list[float]], states: list[str], gamma: float, omega: float, *, scale: bool, mean: str
+    group: list[list[float]], states: list[str], gamma: float, omega: float, *, scale: bool
 ) -> list[list[float]]:
-    """One number per turn, by the formula of verl-agent: each turn is a row of the batch.
-
-    ``episode_norm_reward`` appends a row's score to its group's list, every row's where
-    ``compute_mean_std_cross_all_data`` is set (the default), else one row of each episode.
-    """
+    """One number per turn, by the formula of verl-agent without ``compute_mean_std_cross_all_data``."""
     totals = torch.tensor([sum(rewards) for rewards in group])
-    lengths = torch.tensor([len(rewards) for rewards in group])
-    rows = totals.repeat_interleave(lengths) if mean == "turns" else totals
-    episode = totals - rows.mean()
+    episode = totals - totals.mean()
     if scale:
-        episode = episode / (rows.std() + 1e-6)
+        episode = episode / (totals.std() + 1e-6)
     visits: dict[str, list[float]] = {}
     returns = [
         [sum(gamma ** (j - k) * rewards[j] for j in range(k, len(rewards))) for k in range(len(rewards))]
@@ -74,20 +65,17 @@ def _published(
     ]
 
 
-@pytest.mark.parametrize("mean", ["episodes", "turns"])
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_same_numbers_as_the_authors_formula(
-    seed: int, mean: Literal["episodes", "turns"], *, scale: bool
-) -> None:
+def test_the_same_numbers_as_the_papers_formula(seed: int, *, scale: bool) -> None:
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 6, size=5)
     states = ["".join(rng.choice(list("abcd"), size=length)) for length in lengths]
-    rewards = [rng.normal(size=length).round(2).tolist() for length in lengths]
-    rule = AnchorState(rewards="scores", episode_mean=mean, gamma=0.95, weight=0.7, scale=scale)
-    group = [_episode(one, values) for one, values in zip(states, rewards, strict=True)]
+    rewards = [[0.0] * (length - 1) + [round(float(rng.normal()), 2)] for length in lengths]
+    rule = AnchorState(gamma=0.95, weight=0.7, scale=scale)
+    group = [_episode(one, outcome=values[-1]) for one, values in zip(states, rewards, strict=True)]
     arrays = _advantages(rule, group, Group(scale=scale, std="sample"))
-    expected = _published(rewards, states, 0.95, 0.7, scale=scale, mean=mean)
+    expected = _published(rewards, states, 0.95, 0.7, scale=scale)
     for array, values in zip(arrays, expected, strict=True):
         assert array == pytest.approx(np.repeat(values, 2).tolist(), abs=1e-4)
 
@@ -99,16 +87,13 @@ def test_an_episode_that_was_not_judged_counts_as_wrong_beside_others() -> None:
     assert _advantages(AnchorState(), [_episode("a")] * 2, Group(scale=False)) == [[0.0, 0.0]] * 2
 
 
-def test_missing_states_and_scores_are_errors() -> None:
+def test_missing_states_are_errors() -> None:
     with pytest.raises(ScoreError, match="'states'"):
         AnchorState().credit([[scored([0.5], outcome=1.0)]])
-    with pytest.raises(ScoreError, match="turn 2 is unscored"):
-        AnchorState(rewards="both").credit([[replace(scored([0.5, None], outcome=1.0), states=("a", "b"))]])
     with pytest.raises(ScoreError, match="'states' has 1 keys for 2 turns"):
         replace(scored([0.5, 0.5]), states=("a",))
 
 
 def test_what_it_reads_and_the_published_method() -> None:
     assert AnchorState().needs == {"outcome", "states"}
-    assert AnchorState(rewards="scores").needs == {"scores", "states"}
     assert PRESETS["gigpo"]["credit"] == AnchorState()

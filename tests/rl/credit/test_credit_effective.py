@@ -29,7 +29,7 @@ def test_the_advantages_sum_to_the_last_value_less_the_first(
 ) -> None:
     stream = _advantages(Effective(start=start, best_of=k), scores)
     assert sum(stream.values) == pytest.approx((1 - start) ** k - (1 - scores[-1]) ** k, abs=1e-9)
-    assert (stream.reach, stream.centred, stream.weight) == ("own", True, 3.0)
+    assert (stream.centred, stream.weight) == (True, 3.0)
 
 
 @pytest.mark.parametrize(("k", "advantage"), [(1, 0.1), (4, 0.2465), (32, 0.0335)])

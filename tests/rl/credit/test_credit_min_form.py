@@ -57,22 +57,6 @@ def test_steps_without_a_score_weigh_as_the_worst(rewards: list[float], data: st
     assert _stream(MinForm(), [None]).at == ()
 
 
-@given(signed_rewards)
-def test_the_strict_form_gives_each_step_the_worst_reward_to_come(rewards: list[float]) -> None:
-    stream = _stream(MinForm(form="strict"), rewards)
-    assert stream.reach == "own"
-    assert not stream.centred
-    np.testing.assert_allclose(
-        stream.values, [min(rewards[step:]) for step in range(len(rewards))], atol=1e-12
-    )
-
-
-def test_a_strict_return_counts_a_step_without_a_score_as_the_worst() -> None:
-    stream = _stream(MinForm(form="strict"), [0.5, None, -0.5, 0.9, None])
-    assert (stream.at, stream.values) == ((1, 3, 5, 7, 9), pytest.approx([-0.5] * 5))
-    assert _stream(MinForm(form="strict"), [None]) == RewardStream(at=(), values=(), reach="own")
-
-
 def test_unsigned_rewards_are_the_scores() -> None:
     ((streams,),) = MinForm(signed=False, temperature=1e6).credit([[scored([0.2, 0.6])]])
     assert sum(streams[0].values) == pytest.approx(0.4, abs=1e-6)

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from scored_rollouts import scored
 
-from surefoot.errors import ScoreError
 from surefoot.rl.advantage import Advantage, Group, LeaveOneOut, Reinforce
-from surefoot.rl.credit import AnchorState, Credit, Outcome, Summed, TurnDifference, turn_rewards
+from surefoot.rl.credit import AnchorState, Credit, Outcome, Summed, TurnDifference
 from surefoot.rl.sample import Sample
 
 GROUP, GOES_ON = 3, 0.3
@@ -26,9 +25,8 @@ def _play(*, goes_on: bool, c: float, mu: float, rule: Credit) -> Sample:
     """One token a turn; scores are rewards, or values after the turn for the rule of differences."""
     rewards = [c - mu, mu] if goes_on else [c]
     scores = [c] * len(rewards) if isinstance(rule, TurnDifference) else rewards
-    outcome = 0.0 if getattr(rule, "rewards", None) == "both" else c  # the scores are all of the reward
     states = ("start", "second")[: len(rewards)]
-    return replace(scored(scores, outcome=outcome, width=1), states=states)
+    return replace(scored(scores, outcome=c, width=1), states=states)
 
 
 def expected_gradient(rule: Credit, estimator: Advantage, *, c: float, mu: float) -> float:
@@ -51,8 +49,8 @@ UNBIASED: list[tuple[Credit, Advantage]] = [
     (Summed(), Reinforce()),
     (TurnDifference(), LeaveOneOut()),
     (TurnDifference(lam=1.0), LeaveOneOut()),
-    (AnchorState(rewards="scores", gamma=1.0), Group()),
-    (AnchorState(rewards="outcome", gamma=1.0), Group(scale=False)),
+    (AnchorState(gamma=1.0), Group()),
+    (AnchorState(gamma=1.0), Group(scale=False)),
 ]
 
 
@@ -71,14 +69,5 @@ def test_summed_rewards_with_a_baseline_for_each_are_biased_too(estimator: Advan
 
 
 def test_a_discount_within_states_prefers_the_shorter_of_equal_returns() -> None:
-    rule = AnchorState(rewards="outcome", gamma=0.95)
+    rule = AnchorState(gamma=0.95)
     assert expected_gradient(rule, Group(), c=1.0, mu=0.5) < 0
-
-
-def test_a_missing_reward_of_an_earlier_turn_is_an_error_and_not_0() -> None:
-    rule = AnchorState(rewards="scores")
-    states = ("start", "second")
-    with pytest.raises(ScoreError, match="turn 1 is unscored"):
-        rule.credit([[replace(scored([None, 1.0], outcome=1.0), states=states)] * 2])
-    with pytest.raises(ScoreError, match="'ends'"):
-        turn_rewards(Sample(tokens=1, outcome=1.0), "outcome")

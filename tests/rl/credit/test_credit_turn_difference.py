@@ -23,7 +23,7 @@ def test_the_turns_sum_to_the_outcome_less_the_start_whatever_the_scores(
 ) -> None:
     stream = _stream(TurnDifference(start=start), scored(scores, outcome=outcome))
     assert sum(stream.values) == pytest.approx(outcome - start, abs=1e-9)
-    assert (len(stream.at), stream.reach, stream.centred) == (len(scores), "own", True)
+    assert (len(stream.at), stream.centred) == (len(scores), True)
 
 
 def test_lambda_1_has_scores_as_a_baseline_alone() -> None:

@@ -31,7 +31,7 @@ pytestmark = [
 
 def test_one_number_a_completion():
     reward = step_reward_function(
-        TextScorer(), credit=MinForm(form="strict", signed=False), segmenter=Every(3), name="worst_step"
+        TextScorer(), credit=MinForm(temperature=1e-3, signed=False), segmenter=Every(3), name="worst_step"
     )
     chats = [
         [{"role": "assistant", "content": "12+34=46"}],
@@ -200,7 +200,7 @@ def test_equal_advantages_train_as_trls_own(lab_base, tmp_path):
     [
         (Summed(), LeaveOneOut()),
         (MinForm(), Group()),
-        (MinForm(form="strict"), Reinforce()),
+        (Summed(signed=True), Reinforce()),
         (Effective(start=0.5), LeaveOneOut()),
     ],
 )
@@ -238,8 +238,8 @@ def check_returns(tokenizer, inputs, credit, estimator):
             assert np.ptp(advantages[step_of == step]) == pytest.approx(0.0, abs=1e-6)
         scores = np.array([step_score(text[at : at + 4]) for at in range(0, len(text), 4)])
         signed = 2 * scores - 1
-        if isinstance(estimator, Reinforce):  # strict min-form
-            expected = np.minimum.accumulate(signed[::-1])[::-1]
+        if isinstance(estimator, Reinforce):  # the sum of the rewards to come
+            expected = signed[::-1].cumsum()[::-1]
             np.testing.assert_allclose(advantages, expected[step_of], atol=1e-6)
         elif isinstance(credit, Effective):  # no outcome is right here: what is left is the value's change
             expected = credit.alpha * np.diff(scores, prepend=0.5)

@@ -102,9 +102,9 @@ def expected(pieces: list[list[str]]) -> np.ndarray:
     return dense
 
 
-class Strict(StepRewardManager):
+class Lowest(StepRewardManager):
     def rewards(self) -> StepRewards:
-        credit = Mixed(of=MinForm(form="strict", signed=False), outcome=2.0)
+        credit = Mixed(of=MinForm(signed=False), outcome=2.0)
         return StepRewards(credit=credit, segmenter=Every(4), scorer=TextScorer(), grader=EXACT)
 
 
@@ -117,7 +117,7 @@ def score(manager: StepRewardManager, text: str, **others: Any) -> dict[str, flo
 
 
 def test_one_number_per_response():
-    manager = Strict(tokenizer=build_tokenizer())
+    manager = Lowest(tokenizer=build_tokenizer())
     assert score(manager, "7") == {"score": pytest.approx(step_score("7") + 2), "rewarded": 1.0}
     truths = {"reward_model": np.array([{"ground_truth": 7}], dtype=object)}
     assert score(manager, "8", **truths)["score"] == pytest.approx(step_score("8"))

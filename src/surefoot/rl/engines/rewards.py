@@ -8,22 +8,21 @@ token, from a credit rule: :class:`surefoot.rl.engines.StepGRPOTrainer`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from surefoot.answers import AnswerChecker, Grader, Solution
 from surefoot.errors import TrainingError
 from surefoot.protocols import ProblemTrace, Segmenter, StepScorer
 from surefoot.records import Problem, Trace
-from surefoot.rl.advantage import token_returns, total_return
+from surefoot.rl.advantage import total_return
 from surefoot.rl.channels import canaries
 from surefoot.rl.credit import CreditRule, with_rewards
 from surefoot.rl.rollouts import Judges, judge, step_ends, token_starts
-from surefoot.rl.sample import FloatArray, Sample
+from surefoot.rl.sample import Sample
 from surefoot.segment import channels_of, segment_trace
 
 
@@ -130,17 +129,6 @@ class StepRewards:
         prefix = "<think>" if self.reasoning_opened else ""
         solution = Solution(text=text, prefix=prefix, finish_reason=finish_reason)
         return self.grader.grade([solution], [problem.answer], problem.text)[0].outcome
-
-
-def token_rewards(rollout: Sample) -> FloatArray:
-    """Rewards at tokens [T] whose suffix sums are the returns: at ends of steps, 0 elsewhere."""
-    dense = np.zeros(rollout.tokens)
-    for stream in rollout.rewards:
-        if stream.at and stream.reach == "returns" and not stream.centred:
-            np.add.at(dense, list(stream.at), stream.weight * np.array(stream.values))
-    readable = replace(rollout, rewards=tuple(reward for reward in rollout.rewards if reward.reach == "own"))
-    returns = token_returns(readable)
-    return np.asarray(dense + returns - np.append(returns[1:], 0.0))
 
 
 def problems_of(

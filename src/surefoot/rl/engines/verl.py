@@ -16,12 +16,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import torch
 
 from surefoot.errors import TrainingError
 from surefoot.records import Problem
-from surefoot.rl.advantage import total_return
-from surefoot.rl.engines.rewards import StepRewards, token_rewards
+from surefoot.rl.advantage import token_rewards, total_return
+from surefoot.rl.engines.rewards import StepRewards
 from surefoot.rl.sample import FloatArray, Sample
 
 TOKEN_REWARDS: Final = "token_rewards"
@@ -89,7 +90,8 @@ class StepRewardManager(ABC):
     def _dense(self, rollout: Sample) -> FloatArray:
         """Rewards [T]."""
         dense = token_rewards(rollout)
-        if total_return(rollout) is None:
+        if dense is None:
+            dense = np.zeros(rollout.tokens)
             dense[-1] = _known(None, self.unknown)
         return dense
 
