@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from surefoot.cli import app
 from surefoot.cli.runs import is_held_out, labelled
@@ -42,12 +42,12 @@ def files(lab_items, tmp_path) -> dict[str, str]:
     }
 
 
-def call(base: Path, files: dict[str, str], *given: str, kind: str = "prm", names: str) -> None:
+def call(base: Path, files: dict[str, str], *given: str, kind: str = "prm", names: str) -> Result:
     paths = []
     for name in names.split():
         paths += [files[name]] if name == "traces" else [f"--{name}", files[name]]
     short = ["--base", str(base), "--epochs", "2", "--head-epochs", "0"]
-    CliRunner().invoke(app, ["train", kind, *paths, *short, *given], catch_exceptions=False)
+    return CliRunner().invoke(app, ["train", kind, *paths, *short, *given], catch_exceptions=False)
 
 
 def test_a_marker_an_adapter_and_held_out_problems(lab_base, lab_items, files, tmp_path):
@@ -111,7 +111,6 @@ def test_an_orm_by_tokens(lab_base, files, tmp_path):
 @pytest.mark.parametrize(
     ("names", "given", "message"),
     [
-        ("problems traces", "", "--labels"),
         ("problems traces labels", "--neutral odd", "--neutral"),
         ("problems traces labels", "--lora 2 --freeze-trunk", "choose one"),
         ("problems traces labels", "--validation 0.0001", "nothing on one side"),
@@ -120,3 +119,8 @@ def test_an_orm_by_tokens(lab_base, files, tmp_path):
 def test_what_does_not_go_together_is_refused(lab_base, files, tmp_path, names, given, message):
     with pytest.raises(RunError, match=message):
         call(lab_base, files, *given.split(), "--out", str(tmp_path / "prm"), names=names)
+
+
+def test_labels_are_needed(lab_base, files, tmp_path):
+    ended = call(lab_base, files, "--out", str(tmp_path / "prm"), names="problems traces")
+    assert (ended.exit_code, "--labels is required" in ended.output) == (2, True)
