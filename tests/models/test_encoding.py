@@ -484,7 +484,7 @@ def test_what_cannot_be_shown_has_no_score_and_the_rest_of_the_call_has(gpt2_bas
         Message(role="user", content="hi", attachments=(image,)), Message(role="assistant", content="ho")
     )
     prm = RewardModel.initialise(gpt2_base, CheckpointCard(kind="prm", label_source="test", base="gpt2"))
-    implicit = ImplicitPRM.initialise(gpt2_base, reference=None)
+    implicit = ImplicitPRM.initialise(gpt2_base)
     for model, scorer in ((prm, Scorer(prm, name="prm")), (implicit, implicit)):
         model.tokenizer.chat_template = NO_TOOLS
         first, second = scorer.score_traces([hidden, seen])

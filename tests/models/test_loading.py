@@ -213,7 +213,7 @@ def test_a_reference_that_has_moved(copy, lab_base, lab_items, tmp_path):
 
 
 def test_a_model_without_reference_takes_none(lab_base, tmp_path):
-    ImplicitPRM.initialise(lab_base, reference=None).save(tmp_path / "iprm")
+    ImplicitPRM.initialise(lab_base).save(tmp_path / "iprm")
     with pytest.raises(CheckpointError, match="without a reference"):
         load_prm(tmp_path / "iprm", reference=lab_base)
 

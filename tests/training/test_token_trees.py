@@ -138,7 +138,7 @@ def test_a_language_model_has_the_gradient_of_rows(base, kind, request, tmp_path
         if kind == "tokens":
             model, _ = load_causal(path)
         else:
-            made = ImplicitPRM.initialise(path, reference=None)
+            made = ImplicitPRM.initialise(path)
             model = made.policy
         model.double()
         for module in model.modules():

@@ -328,10 +328,8 @@ class TrainImplicit(ReaderCommand):
 
     traces: o.TracesArgument
     reference: str = "base"
-    """Model that rewards are measured against: `base`, `none` (uniform), a directory or a hub name."""
+    """Model that rewards are measured against: `base`, a directory or a hub name."""
     beta: float = Field(default=0.05, gt=0, description="Reward per nat of log-ratio.")
-    read: Literal["step", "prefix"] = "step"
-    """Score a step by its own reward, or by the reward of the whole prefix."""
     copy_reference: bool = True
     """Copy the reference into the checkpoint instead of noting its name."""
     training: Annotated[tr.ImplicitConfig, TRAINING] = tr.ImplicitConfig()
@@ -340,12 +338,10 @@ class TrainImplicit(ReaderCommand):
         items = pair(self.problems, self.traces)
 
         def work(progress: Progress) -> TrainingResult:
-            reference = {"none": None, "base": "base"}.get(self.reference, o.lab_trunk(self.reference))
             prm = models.ImplicitPRM.initialise(
                 o.lab_trunk(self.base),
-                reference=reference,
+                reference="base" if self.reference == "base" else o.lab_trunk(self.reference),
                 beta=self.beta,
-                read=self.read,
                 encoding=self.encoding(),
                 loading=self.loading,
             )

@@ -52,8 +52,7 @@ class OnlinePRM(Learner):
         self._actor = Actor(prm.policy, bf16=execution.bf16)
         name = "the online implicit reward model"
         super().__init__(prm.policy, config, execution, name=name, reader=self._actor.reader)
-        if prm.reference.model is not None:
-            prm.reference.model.to(prm.policy.device)
+        prm.reference.model.to(prm.policy.device)
         self._reference: dict[_Key, torch.Tensor] = {}
 
     @classmethod

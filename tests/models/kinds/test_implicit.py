@@ -29,15 +29,12 @@ def shaken(model: ImplicitPRM) -> ImplicitPRM:
 
 
 def straight(model: ImplicitPRM, item: ProblemTrace) -> list[float]:
-    """By the definition: whole logits, log-softmax, one trace at a time, with or without reference."""
+    """By the definition: whole logits, log-softmax, one trace at a time."""
     (trace,) = model.encode([item])
     ids = torch.tensor([trace.ids])
     with torch.no_grad():
         ratio = model.policy(ids).logits.double().log_softmax(-1)
-        if model.reference.model is None:
-            ratio = ratio + math.log(ratio.shape[-1])
-        else:
-            ratio = ratio - model.reference.model(ids).logits.double().log_softmax(-1)
+        ratio = ratio - model.reference.model(ids).logits.double().log_softmax(-1)
     tokens = ratio[0, :-1].gather(1, ids[0, 1:, None])[:, 0]  # of tokens 1, 2, ...
     ends = [position for position in trace.positions if position is not None]
     starts = [trace.starts[0], *(end + 1 for end in ends[:-1])]
@@ -48,9 +45,8 @@ def straight(model: ImplicitPRM, item: ProblemTrace) -> list[float]:
 
 
 @pytest.mark.parametrize("base", ["lab_base", "gpt2_base"])
-@pytest.mark.parametrize("reference", ["base", None])
-def test_rewards_are_those_of_the_definition(request, lab_items, base, reference):
-    model = shaken(ImplicitPRM.initialise(request.getfixturevalue(base), reference=reference))
+def test_rewards_are_those_of_the_definition(request, lab_items, base):
+    model = shaken(ImplicitPRM.initialise(request.getfixturevalue(base)))
     for item, found in zip(lab_items, model.rewards(lab_items), strict=True):
         expected = straight(model, item)
         assert found.steps[: len(expected)] == pytest.approx(expected, abs=1e-4)
@@ -89,28 +85,19 @@ def test_later_steps_do_not_alter_earlier_rewards(prm, lab_items):
     assert alone.steps == pytest.approx(full.steps[:2], abs=1e-5)
 
 
-def test_scores_are_sigmoids_of_steps_or_of_sums():
+def test_scores_are_sigmoids():
     rewards = (0.5, -2.0, None)
     sigmoid = lambda x: 1 / (1 + math.exp(-x))  # noqa: E731
-    assert implicit_scores(rewards, "step") == (pytest.approx(sigmoid(0.5)), pytest.approx(sigmoid(-2)), None)
-    assert implicit_scores(rewards, "prefix") == (
-        pytest.approx(sigmoid(0.5)),
-        pytest.approx(sigmoid(-1.5)),
-        None,
-    )
-    assert implicit_scores((-5000.0, 9000.0), "step") == (0.0, 1.0)
+    assert implicit_scores(rewards) == (pytest.approx(sigmoid(0.5)), pytest.approx(sigmoid(-2)), None)
+    assert implicit_scores((-5000.0, 9000.0)) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("read", "rule", "meaning"), [("step", "min", "advantage"), ("prefix", "last", "value")]
-)
-def test_the_card_says_what_the_scores_are(lab_base, lab_items, read, rule, meaning):
-    model = shaken(ImplicitPRM.initialise(lab_base, read=read))
-    assert isinstance(model, StepScorer)
-    assert (model.card.family, model.card.aggregation, model.card.score_means) == ("implicit", rule, meaning)
-    [record], [found] = model.score_traces(lab_items[:1]), model.rewards(lab_items[:1])
-    expected = min(found.steps) if read == "step" else math.fsum(found.steps)
-    assert model.aggregate(record) == pytest.approx(1 / (1 + math.exp(-expected)))
+def test_the_card_says_what_the_scores_are(prm, lab_items):
+    assert isinstance(prm, StepScorer)
+    card = prm.card
+    assert (card.family, card.aggregation, card.score_means) == ("implicit", "min", "advantage")
+    [record], [found] = prm.score_traces(lab_items[:1]), prm.rewards(lab_items[:1])
+    assert prm.aggregate(record) == pytest.approx(1 / (1 + math.exp(-min(found.steps))))
 
 
 def test_common_beginnings_are_read_once(prm, lab_items):
@@ -130,16 +117,6 @@ def test_save_and_load_give_equal_scores(prm, lab_items, tmp_path, with_referenc
     assert [record.scores for record in loaded.score_traces(lab_items)] == before
     loaded.save(tmp_path / "again")
     assert [r.scores for r in ImplicitPRM.load(tmp_path / "again").score_traces(lab_items)] == before
-
-
-def test_a_checkpoint_without_reference_stays_one(lab_base, lab_items, tmp_path):
-    model = shaken(ImplicitPRM.initialise(lab_base, reference=None))
-    model.save(tmp_path / "iprm")
-    loaded = ImplicitPRM.load(tmp_path / "iprm")
-    assert loaded.reference.model is None
-    assert loaded.rewards(lab_items) == model.rewards(lab_items)
-    (trace,) = model.encode(lab_items[:1])
-    assert loaded.rewards(lab_items[:1])[0].tokens == max(trace.positions) + 1  # read by the model alone
 
 
 def test_a_marker_is_refused(lab_base):

@@ -7,7 +7,6 @@ again in the backward pass.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -168,15 +167,11 @@ Response = tuple[tuple[int, ...], int]
 
 
 class ReferenceModel:
-    """Log π_ref of the tokens of responses, in nats; without a model the uniform distribution."""
+    """Log π_ref of the tokens of responses, in nats."""
 
-    def __init__(self, model: PreTrainedModel | None, *, vocabulary: int) -> None:
-        self.model, self._vocabulary = model, vocabulary
-        self.fingerprint = None if model is None else fingerprint(model)
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model, self.fingerprint = model, fingerprint(model)
 
     def logprobs(self, responses: Sequence[Response]) -> tuple[list[torch.Tensor], list[int]]:
         """One float32 tensor a response, from its first token to its last, and the tokens each cost."""
-        if self.model is not None:
-            return read_logprobs(self.model, [ids for ids, _ in responses], [first for _, first in responses])
-        uniform = -math.log(self._vocabulary)
-        return [torch.full((len(ids) - first,), uniform) for ids, first in responses], [0] * len(responses)
+        return read_logprobs(self.model, [ids for ids, _ in responses], [first for _, first in responses])

@@ -64,8 +64,7 @@ class ImplicitModel(CheckpointScorer):
             if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
                 raise CheckpointError(f"{model.name_or_path}: its vocabulary is smaller than the tokenizer's")
         self.policy, self.reference, self.tokenizer = policy, reference, tokenizer
-        vocabulary = policy.get_output_embeddings().weight.shape[0]
-        self._reference = ReferenceModel(reference, vocabulary=vocabulary)
+        self._reference = ReferenceModel(reference)
         self.card = within_context(self.CARD, policy, reference)
         self._reserved = control_tokens(tokenizer)
 

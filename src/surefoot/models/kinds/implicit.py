@@ -41,19 +41,9 @@ from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.devices import FLOAT32, LOADING, Loading
 from surefoot.policies.pretrained import context_length
 from surefoot.protocols import ProblemTrace
-from surefoot.records import FrozenModel, LabelKind, StepScores, Usage
-from surefoot.scores import Aggregator
+from surefoot.records import FrozenModel, StepScores, Usage
 
 _OWN_COPY = "reference"
-
-Read = Literal["step", "prefix"]
-"""A step's score: the sigmoid of its reward, or of the sum of all rewards up to it."""
-
-MEANING: Mapping[Read, tuple[LabelKind, Aggregator]] = {
-    "step": ("advantage", "min"),
-    "prefix": ("value", "last"),
-}
-"""What such scores mean, and how a trace's score is made of them."""
 
 
 class ImplicitSettings(FrozenModel):
@@ -62,9 +52,8 @@ class ImplicitSettings(FrozenModel):
     format: Literal[1] = 1
     beta: float = Field(default=0.05, gt=0)
     """Reward per nat of log-ratio; 0.05 in the paper."""
-    read: Read = "step"
-    reference: str | None = None
-    """``reference`` (the folder in the checkpoint), a directory or hub name; ``None`` = uniform."""
+    reference: str
+    """``reference`` (the folder in the checkpoint), a directory or hub name."""
     reference_fingerprint: str | None = None
 
 
@@ -84,16 +73,9 @@ class ImplicitPRM(CheckpointScorer):
     """A :class:`surefoot.protocols.StepScorer` from a causal language model and a reference.
 
     The tokens of a step are those after the last visible token of the step before it, up to its own; messages
-    of tools and users between the steps of an agent's run do not count. Rewards are log odds; a score is put
-    into [0, 1] by the sigmoid, which keeps every order and every minimum:
-
-    - ``read="step"``: sigmoid of the step's reward. 1/2 = the step changes nothing. It means an *advantage*,
-      and a trace's score is the minimum, as in the paper.
-    - ``read="prefix"``: sigmoid of the sum up to the step. It means a *value*; the last one is the very
-      probability of a right outcome that training fits.
-
-    Without a reference the uniform distribution is used: a reward then grows with every token likelier than
-    chance, so longer texts score higher unless ``beta`` is small and training corrects for it.
+    of tools and users between the steps of an agent's run do not count. Rewards are log odds; a score is the
+    sigmoid of the step's reward, which keeps every order and every minimum. 1/2 = the step changes nothing:
+    it means an *advantage*, and a trace's score is the minimum, as in the paper.
     """
 
     def __init__(
@@ -103,28 +85,25 @@ class ImplicitPRM(CheckpointScorer):
         card: CheckpointCard,
         settings: ImplicitSettings,
         *,
-        reference: PreTrainedModel | None,
+        reference: PreTrainedModel,
         name: str = IMPLICIT,
     ) -> None:
         if card.encoding.marker is not None:
             raise CheckpointError("'marker' is set: implicit rewards are of the tokens as they were written")
         require_plain_head(policy)
-        if reference is not None:
-            require_plain_head(reference)
-            reference.eval().requires_grad_(False)
+        require_plain_head(reference)
+        reference.eval().requires_grad_(False)
         self.policy, self.tokenizer, self.card, self.settings = policy, tokenizer, card, settings
         self.name = name
-        vocabulary = policy.get_output_embeddings().weight.shape[0]
-        self.reference = ReferenceModel(reference, vocabulary=vocabulary)
+        self.reference = ReferenceModel(reference)
 
     @classmethod
     def initialise(
         cls,
         base: str | Path,
         *,
-        reference: str | Path | None = "base",
+        reference: str | Path = "base",
         beta: float = 0.05,
-        read: Read = "step",
         encoding: Encoding | None = None,
         loading: Loading = FLOAT32,
     ) -> ImplicitPRM:
@@ -134,10 +113,8 @@ class ImplicitPRM(CheckpointScorer):
         """
         policy, tokenizer = load_causal(base, loading)
         named = base if reference == "base" else reference
-        other = None
-        if named is not None:
-            other, _ = load_causal(named, loading)
-        settings = ImplicitSettings(beta=beta, read=read, reference=None if named is None else pinned(named))
+        other, _ = load_causal(named, loading)
+        settings = ImplicitSettings(beta=beta, reference=pinned(named))
         return cls.assemble(
             policy, tokenizer, settings, reference=other, base=pinned(base), encoding=encoding
         )
@@ -149,18 +126,17 @@ class ImplicitPRM(CheckpointScorer):
         tokenizer: PreTrainedTokenizerBase,
         settings: ImplicitSettings,
         *,
-        reference: PreTrainedModel | None,
+        reference: PreTrainedModel,
         base: str,
         encoding: Encoding | None = None,
     ) -> ImplicitPRM:
         """:meth:`initialise` from models that are loaded; the names are noted in the checkpoint."""
-        meaning, aggregation = MEANING[settings.read]
         card = CheckpointCard(
             family=IMPLICIT,
             kind="prm",
             encoding=(encoding or Encoding()).within(context_length(policy)),
-            aggregation=aggregation,
-            score_means=meaning,
+            aggregation="min",
+            score_means="advantage",
             label_source="outcome",
             base=base,
         )
@@ -186,24 +162,20 @@ class ImplicitPRM(CheckpointScorer):
         as_saved = loading.as_saved()  # the reference is known by its weights as they were
         policy, tokenizer = load_causal(directory, as_saved)
         reference_path = directory / _OWN_COPY if settings.reference == _OWN_COPY else settings.reference
-        if reference_path is None and reference is not None:
-            raise CheckpointError(f"{directory} was trained without a reference, so it can be given none")
-        other = None
-        if reference_path is not None:
-            try:
-                other, _ = load_causal(reference or reference_path, as_saved)
-            except CheckpointError as error:
-                raise CheckpointError(
-                    f"{directory}: the reference that it was trained against is missing or broken: {error}; "
-                    "say where it is with reference="
-                ) from error
+        try:
+            other, _ = load_causal(reference or reference_path, as_saved)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{directory}: the reference that it was trained against is missing or broken: {error}; say "
+                "where it is with reference="
+            ) from error
         model = cls(policy.eval(), tokenizer, card, settings, reference=other, name=directory.name)
         if settings.reference_fingerprint not in (None, model.reference.fingerprint):
             raise CheckpointError(
                 f"{directory / IMPLICIT_SETTINGS}: the reference {str(reference or reference_path)!r} has "
                 "other weights than the one that was trained against"
             )
-        loading.cast(policy, *([] if other is None else [other]))
+        loading.cast(policy, other)
         return model
 
     def save(
@@ -216,7 +188,7 @@ class ImplicitPRM(CheckpointScorer):
         """
         save_causal(self.policy, self.tokenizer, directory, state=state)
         changes: dict[str, str | None] = {"reference_fingerprint": self.reference.fingerprint}
-        if with_reference and self.reference.model is not None:
+        if with_reference:
             save_causal(self.reference.model, self.tokenizer, directory / _OWN_COPY)
             changes["reference"] = _OWN_COPY
         write_json(directory / IMPLICIT_SETTINGS, self.settings.model_copy(update=changes).model_dump())
@@ -225,8 +197,7 @@ class ImplicitPRM(CheckpointScorer):
     def to(self, device: str | torch.device) -> ImplicitPRM:
         """Move model and reference."""
         self.policy.to(device)
-        if self.reference.model is not None:
-            self.reference.model.to(device)
+        self.reference.model.to(device)
         return self
 
     def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]:
@@ -258,7 +229,7 @@ class ImplicitPRM(CheckpointScorer):
             StepScores.of_model(
                 trace_id=item.trace.id,
                 scorer=self.name,
-                scores=implicit_scores(rewards.steps, self.settings.read),
+                scores=implicit_scores(rewards.steps),
                 unscored_reason=rewards.unscored_reason,
                 usage=Usage(verifier_tokens=rewards.tokens, calls=1),
             )
@@ -266,20 +237,10 @@ class ImplicitPRM(CheckpointScorer):
         ]
 
 
-def implicit_scores(rewards: Sequence[float | None], read: Read) -> tuple[float | None, ...]:
-    """Rewards (log odds) → scores in [0, 1]; ``None`` stays ``None``.
-
-    Explained at :class:`surefoot.models.kinds.implicit.ImplicitPRM`.
-    """
-    total = 0.0
-    scores: list[float | None] = []
-    for reward in rewards:
-        if reward is None:
-            scores.append(None)
-            continue
-        total = total + reward if read == "prefix" else reward
-        scores.append((1 + math.tanh(total / 2)) / 2)  # the sigmoid, without overflow
-    return tuple(scores)
+def implicit_scores(rewards: Sequence[float | None]) -> tuple[float | None, ...]:
+    """Rewards (log odds) → scores in [0, 1] (:class:`ImplicitPRM`); ``None`` stays ``None``."""
+    # the sigmoid, without overflow
+    return tuple(None if reward is None else (1 + math.tanh(reward / 2)) / 2 for reward in rewards)
 
 
 class LogRatios(NamedTuple):
