@@ -116,7 +116,7 @@ def test_a_policy_learns_from_its_own_good_solutions(tmp_path) -> None:
     [_, row] = curves(out)
     assert row["learned"] + sum(row["dropped"].values()) == row["sampled"] == 24
     assert "left out:" in ended.err
-    assert "hidden reasoning: not graded; 0 of 24 traces have some" in ended.err
+    assert "hidden reasoning: not graded" in ended.err
     reads = json.loads((out / "done" / "channels.json").read_text())["data"]["reads"]
     assert reads["outcome"] == ["answer"]
     assert (out / "round-1" / "model.safetensors").is_file()

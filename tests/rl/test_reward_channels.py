@@ -28,7 +28,6 @@ from surefoot.rl import Judges, RLConfig, Sample, Task, roll_out, training_sampl
 from surefoot.rl.channels import canaries, heard, require_no_leak, trace_canaries
 from surefoot.rl.credit import Implicit, MinForm, Mixed, Outcome
 from surefoot.rl.engines.rewards import StepRewards, step_reward_function
-from surefoot.rl.log import RLLog, UpdateRow
 from surefoot.rl.loop import _sample_row
 from surefoot.rl.rounds import select_solutions
 from surefoot.scores import channels_read
@@ -202,9 +201,7 @@ def test_a_task_states_what_its_judges_read():
     asked = replace(task, grade_reasoning=True).reward_channels({"scores"})
     assert asked.reads == {"rules": ("calls", "observations", "reasoning", "text")}
     assert "graded, as asked" in str(asked)
-    log = RLLog(channels=channels, updates=[UpdateRow(update=1, samples=9, failed=1, filtered=2, hidden=3)])
-    log.count_scanned()
-    assert "3 of 6 traces have some, and the judges got none of it" in str(log.channels)
+    assert str(channels).endswith("hidden reasoning: not graded")
 
 
 def test_who_declares_nothing_counts_as_reading_everything():

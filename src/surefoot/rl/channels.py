@@ -31,17 +31,13 @@ class RewardChannels(FrozenModel):
 
     reads: dict[str, tuple[TraceChannel, ...]]
     grade_reasoning: bool = False
-    """Whether hidden reasoning was graded, because the run asked for it."""
-    scanned: int = 0
-    """Traces whose judges' input was searched for hidden reasoning; none was found."""
-    hidden: int = 0
-    """How many of these have hidden reasoning."""
+    """Whether hidden reasoning was graded, because the run asked for it. Otherwise what judges get is searched
+    for it, and a find ends the run."""
 
     def __str__(self) -> str:
         judges = "; ".join(f"{name} reads {', '.join(channels)}" for name, channels in self.reads.items())
         graded = "graded, as asked" if self.grade_reasoning else "not graded"
-        scan = f"; {self.hidden} of {self.scanned} traces have some, and the judges got none of it"
-        return f"{judges}; hidden reasoning: {graded}{'' if self.grade_reasoning else scan}"
+        return f"{judges}; hidden reasoning: {graded}"
 
 
 def reward_channels(

@@ -94,8 +94,6 @@ class UpdateRow(_Row):
     """Rollouts of problems outside the accuracy band."""
     unscored_steps: Count = 0
     """Steps that the scorer did not score."""
-    hidden: Count = 0
-    """Rollouts with hidden reasoning, of those that were learned from."""
     seconds: Seconds = Seconds()
     usage: Usage = Usage()
 
@@ -174,14 +172,6 @@ class RLLog(BaseModel):
     def best(self) -> EvaluationRow | None:
         """The first evaluation with the highest accuracy."""
         return max(self.evaluations, key=lambda row: row.accuracy.value, default=None)
-
-    def count_scanned(self) -> None:
-        """Bring the numbers of :attr:`channels` up to date."""
-        if self.channels and not self.channels.grade_reasoning and self.updates:
-            lost = sum(row.failed + row.filtered for row in self.updates)
-            scanned = {"scanned": self.updates[-1].samples - lost}
-            scanned["hidden"] = sum(row.hidden for row in self.updates)
-            self.channels = self.channels.model_copy(update=scanned)
 
     @property
     def usage(self) -> Usage:

@@ -153,7 +153,6 @@ class _Run:
             write_records(self.directory / "samples" / f"{done:06d}.jsonl", rows)
         if done % self.config.evaluate_every == 0 or done == self.config.updates:
             self.evaluate(done)
-        log.count_scanned()
         log.alarms = watch(log.evaluations, self.config.guards)
         log.stopped = stop_reason(log.alarms, self.config.guards)
         if self.team.all_reduce(float(log.stopped is not None), "max"):
@@ -196,7 +195,6 @@ class _Run:
             dropped=sum(not any(stream.at for stream in item.rewards) for item in learned),
             filtered=len(sampled) - len(learned),
             unscored_steps=sum(item.scores.count(None) for item in learned),
-            hidden=sum(bool(item.canaries) for item in learned),
             seconds=Seconds(**self.seconds),
             usage=sum((item.scorer_usage for item in learned), usage),
         )

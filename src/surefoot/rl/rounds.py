@@ -27,7 +27,7 @@ from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import RUN_CHANNELS, Policy, ProblemTrace, TraceChannel
 from surefoot.records import Problem, Record, StepScores, Trace, Usage
-from surefoot.rl.channels import RewardChannels, require_no_leak, reward_channels, trace_canaries
+from surefoot.rl.channels import require_no_leak, reward_channels, trace_canaries
 from surefoot.rl.config import RoundsConfig
 from surefoot.rl.credit import Need
 from surefoot.rl.log import EvaluationRow, scalars
@@ -147,19 +147,9 @@ class Rounds:
                 shutil.copytree(self._checkpoint(best), new, dirs_exist_ok=True)
             self.run.finish("policy", {"round": best})
         if not self.run.done("channels"):
-            self.run.finish("channels", self._channels().model_dump(mode="json"))
+            channels = reward_channels(self.judges, grade_reasoning=self.task.grade_reasoning)
+            self.run.finish("channels", channels.model_dump(mode="json"))
         return rows
-
-    def _channels(self) -> RewardChannels:
-        channels = reward_channels(self.judges, grade_reasoning=self.task.grade_reasoning)
-        texts = {problem.id: problem.text for problem in self.task.problems}
-        scanned = hidden = 0
-        if self.judges and self.collect and not channels.grade_reasoning:
-            for number in range(1, self.config.rounds + 1):
-                for record in self.run.journal(f"collected-{number}", ProblemData).read():
-                    scanned += len(record.traces)
-                    hidden += sum(bool(trace_canaries(t, texts[record.problem_id])) for t in record.traces)
-        return channels.model_copy(update={"scanned": scanned, "hidden": hidden})
 
     def start(self) -> RoundRow:
         """Row 0: the policy before training."""
