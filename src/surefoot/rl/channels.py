@@ -31,8 +31,8 @@ class RewardChannels(FrozenModel):
 
     reads: dict[str, tuple[TraceChannel, ...]]
     grade_reasoning: bool = False
-    """Whether hidden reasoning was graded, because the run asked for it. Otherwise what judges get is searched
-    for it, and a find ends the run."""
+    """Whether hidden reasoning was graded, because the run asked for it. Otherwise what judges get is
+    searched for it, and a find ends the run."""
 
     def __str__(self) -> str:
         judges = "; ".join(f"{name} reads {', '.join(channels)}" for name, channels in self.reads.items())
