@@ -15,7 +15,7 @@ from surefoot.search import (
     MajoritySearch,
     ParticleFilter,
     Rebase,
-    Search,
+    SearchMethod,
     StepResampling,
     Steps,
     search_of,
@@ -154,7 +154,7 @@ def test_what_cannot_be_scored_is_searched_all_the_same(search):
 
 @every
 def test_is_a_search_with_a_hash(search):
-    assert isinstance(search, Search)
+    assert isinstance(search, SearchMethod)
     assert SEARCHES[search.method] is type(search)
     assert hash(search) == hash(search)
 

@@ -17,13 +17,9 @@ from surefoot.models.lora import has_adapter
 from surefoot.rl.config import KL, Mean, Objective, RLConfig
 from surefoot.rl.sample import FloatArray, Sample
 from surefoot.training.batches import Inputs, TokenReader, cut_by_tokens, lay_out
+from surefoot.training.config import OptimiserSettings
 from surefoot.training.examples import Example
-from surefoot.training.optimisation import (
-    Distributed,
-    ModelOptimiser,
-    OptimiserSettings,
-    recompute_activations,
-)
+from surefoot.training.optimisation import Distributed, ModelOptimiser, recompute_activations
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +16,24 @@ from surefoot.rl.credit import CreditRule, discounted_returns, with_rewards
 from surefoot.rl.sample import FloatArray, RewardStream, Sample
 
 
-class Estimator(Protocol):
-    """Subtracts a baseline. Estimators are frozen pydantic models with a tag ``kind``."""
+class Estimator(FrozenModel):
+    """Subtracts a baseline: frozen settings with a tag ``kind``."""
 
-    needs_values: ClassVar[bool]
+    needs_values: ClassVar[bool] = False
     """Reads :attr:`Sample.values`, so there must be a critic."""
-    compares: ClassVar[bool]
+    compares: ClassVar[bool] = True
     """Takes the other samples of a problem as baseline, so there must be two or more."""
 
     def advantages(self, batch: Sequence[Sequence[Sample]]) -> list[list[FloatArray]]:
         """One array [T] for every rollout of every group, from its ``rewards``."""
+        least = 2 if self.compares else 1
+        advantages = [_summed_sources(group, self._centre, least=least) for group in batch]
+        options = {name: getattr(self, name, False) for name in ("whiten", "mask_ends")}
+        return complete_batch(batch, advantages, **options)
+
+    def _centre(self, streams: Sequence[RewardStream]) -> list[FloatArray]:
+        """A group's rewards less the baseline."""
+        raise NotImplementedError
 
 
 def group_advantages(
@@ -168,24 +176,7 @@ def token_rewards(rollout: Sample) -> FloatArray | None:
     return rewards_t if streams else None
 
 
-class _Baseline(FrozenModel):
-    """Base of the estimators that replace the rewards of a group by rewards less a baseline."""
-
-    needs_values: ClassVar[bool] = False
-    compares: ClassVar[bool] = True
-
-    def advantages(self, batch: Sequence[Sequence[Sample]]) -> list[list[FloatArray]]:
-        """One array [T] for every rollout of every group."""
-        least = 2 if self.compares else 1
-        advantages = [_summed_sources(group, self._centre, least=least) for group in batch]
-        options = {name: getattr(self, name, False) for name in ("whiten", "mask_ends")}
-        return complete_batch(batch, advantages, **options)
-
-    def _centre(self, streams: Sequence[RewardStream]) -> list[FloatArray]:
-        raise NotImplementedError
-
-
-class Reinforce(_Baseline):
+class Reinforce(Estimator):
     """REINFORCE (Williams 1992): A_t = the return from token t, sum of the rewards at or after it.
 
     Unbiased, with the highest variance. If all rewards have one sign, all rollouts are pushed the same way;
@@ -202,7 +193,7 @@ class Reinforce(_Baseline):
         return [np.array(stream.values) for stream in streams]
 
 
-class Group(_Baseline):
+class Group(Estimator):
     """Group-relative advantages (GRPO; DeepSeekMath, arXiv 2402.03300, sections 4.1.2 and 4.1.3).
 
     All rewards of one source in a group are pooled, and r~ = (r - mean) / (std + ``epsilon``) replaces
@@ -239,7 +230,7 @@ class Group(_Baseline):
 Baseline = Literal["event", "token", "prime"]
 
 
-class LeaveOneOut(_Baseline):
+class LeaveOneOut(Estimator):
     """Leave-one-out baseline (RLOO; Ahmadian et al., arXiv 2402.14740).
 
     With one reward a rollout, A_i = r_i - mean of r_j over j != i, for all tokens: unbiased, as the baseline
@@ -301,7 +292,7 @@ def _minus_token_baseline(streams: Sequence[RewardStream]) -> list[FloatArray]:
     ]
 
 
-class Gae(FrozenModel):
+class Gae(Estimator):
     """Generalised advantage estimation (arXiv 1506.02438, equation 16), as PPO has it (arXiv 1707.06347).
 
         δ_t = r_t + γ V_{t+1} - V_t,    A_t = δ_t + γ λ A_{t+1},    V_T = A_T = 0

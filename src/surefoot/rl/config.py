@@ -27,7 +27,7 @@ from surefoot.rl.credit import (
 )
 from surefoot.rl.log import Guards
 from surefoot.spec import method_words
-from surefoot.training.config import SFTConfig
+from surefoot.training.config import OptimiserSettings, SFTConfig
 
 Mean = Literal["token", "sequence", "constant"]
 
@@ -83,14 +83,13 @@ class Objective(FrozenModel):
     entropy: float = Field(default=0.0, ge=0, description="Entropy bonus per nat.")
 
 
-class OnlinePRMConfig(FrozenModel):
+class OnlinePRMConfig(OptimiserSettings):
     """How an implicit reward model is updated (:mod:`surefoot.rl.judges`). Defaults suit the lab's.
 
     PRIME (7B) has a learning rate of 1e-6, twice the policy's, and the other values as here.
     """
 
     learning_rate: float = Field(default=3e-4, gt=0, description="Learning rate.")
-    weight_decay: float = Field(default=0.0, ge=0, description="Weight decay of AdamW.")
     beta: float = Field(
         default=0.05,
         gt=0,
@@ -104,20 +103,16 @@ class OnlinePRMConfig(FrozenModel):
     )
 
 
-class CriticConfig(FrozenModel):
+class CriticConfig(OptimiserSettings):
     """How the value model is updated (:mod:`surefoot.rl.judges`). Defaults suit the lab's models."""
 
     learning_rate: float = Field(default=1e-3, gt=0, description="Learning rate.")
-    weight_decay: float = Field(default=0.0, ge=0, description="Weight decay of AdamW.")
     value_clip: float | None = Field(
         default=0.2,
         gt=0,
         # PPO's own code has 0.2, for returns of about 1
         description="Bound on the change of a value since the rollout before the loss is clipped; "
         "none: plain squared error.",
-    )
-    max_grad_norm: float = Field(
-        default=1.0, gt=0, description="Gradients with a larger norm are scaled down to this one."
     )
     epochs: int = Field(default=1, ge=1, description="Passes over the rollouts of a round.")
     minibatches: int = Field(default=4, ge=1, description="Optimiser steps per epoch.")
@@ -149,7 +144,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 """Settings of the published methods by name."""
 
 
-class RLConfig(FrozenModel):
+class RLConfig(OptimiserSettings):
     """How to train a policy. The defaults suit the lab's policy; large models need a much smaller rate."""
 
     credit: Credit = Field(
@@ -194,10 +189,6 @@ class RLConfig(FrozenModel):
     )
     warmup: int = Field(
         default=10, ge=0, description="Updates over which the learning rate rises; then it is constant."
-    )
-    weight_decay: float = Field(default=0.0, ge=0, description="Weight decay of AdamW.")
-    max_grad_norm: float = Field(
-        default=1.0, gt=0, description="Gradients with a larger norm are scaled down to this one."
     )
     batch_size: int = Field(
         default=256,

@@ -27,7 +27,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal, Protocol, Self, TypeAlias, get_args
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -41,12 +41,15 @@ Need = Literal["scores", "outcome", "log_ratios", "states"]
 """Field of :class:`Sample` that a rule reads: the trainer computes only what the rule needs."""
 
 
-class CreditRule(Protocol):
-    """Turns scored rollouts into rewards at tokens. Rules are frozen pydantic models with a tag ``rule``."""
+class CreditRule(FrozenModel):
+    """Turns scored rollouts into rewards at tokens: frozen settings with a tag ``rule``.
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        """What it reads; a class variable where that does not depend on its fields."""
+    A rule with a single stream per rollout makes it in :meth:`stream`, one that compares the rollouts of a
+    group in :meth:`group_credit`.
+    """
+
+    needs: ClassVar[frozenset[Need]]
+    """What it reads; a property where that depends on its fields."""
 
     def credit(self, batch: Sequence[Sequence[Sample]]) -> list[list[tuple[RewardStream, ...]]]:
         """Rewards of every rollout of every group (the samples of one problem).
@@ -54,14 +57,6 @@ class CreditRule(Protocol):
         Every rollout has the same streams in the same order; one without rewards is empty. What is unknown of
         one rollout and known of others of its group counts as failed (:func:`unknown_as_failed`).
         """
-
-
-class Rule(FrozenModel):
-    """Base of the rules; one with a single stream per rollout makes it in :meth:`stream`, one that compares
-    the rollouts of a group in :meth:`group_credit`."""
-
-    def credit(self, batch: Sequence[Sequence[Sample]]) -> list[list[tuple[RewardStream, ...]]]:
-        """As :meth:`CreditRule.credit`."""
         return self._credit([self._judged(group) for group in batch])
 
     def _judged(self, group: Sequence[Sample]) -> list[Sample]:
@@ -108,7 +103,7 @@ def unknown_as_failed(group: Sequence[Sample], *, scores: bool = True) -> list[S
     ]
 
 
-class Outcome(Rule):
+class Outcome(CreditRule):
     """Outcome reward: r = 1 for a correct answer, 0 for a wrong one, at the last token (T - 1).
 
     Every token has the same return, so nothing says which step was to blame. The reward of RLOO (Ahmadian et
@@ -131,7 +126,7 @@ def outcome_stream(rollout: Sample, *, weight: float = 1.0) -> RewardStream:
     return RewardStream(at=(rollout.last,), values=(rollout.outcome,), weight=weight)
 
 
-class Summed(Rule):
+class Summed(CreditRule):
     """Step rewards summed: r_k = p_k at the last token of step k, return G_t = sum of r_k with end_k >= t.
 
     Step-by-step PPO of Math-Shepherd (Wang et al., arXiv 2312.08935) with the estimator ``gae``;
@@ -155,7 +150,7 @@ class Summed(Rule):
         )
 
 
-class MinForm(Rule):
+class MinForm(CreditRule):
     """Min-form credit (PURE, Cheng et al., arXiv 2504.15275): the return is the worst reward to come.
 
     With r_k = 2 p_k - 1 = P(+) - P(-) over the scored steps of a rollout and w = softmax(-r / T), the reward
@@ -188,7 +183,7 @@ def min_weights(rewards_s: FloatArray, temperature: float) -> FloatArray:
     return np.asarray(powers / powers.sum())
 
 
-class ClipDelta(Rule):
+class ClipDelta(CreditRule):
     """Clip and Delta (Gao et al., arXiv 2410.15115), the clip first.
 
     - ``clip``: r_k <- min(r_k - eta, 0). No step earns, so more steps never do.
@@ -227,7 +222,7 @@ class ClipDelta(Rule):
 _EPSILON = 1e-6
 
 
-class Implicit(Rule):
+class Implicit(CreditRule):
     """Implicit process reward (PRIME, Cui et al., arXiv 2502.01456): r_t = log π_φ(y_t) / π_ref(y_t).
 
     A reward at every token, from a model that learns from outcomes alone (implicit PRM, arXiv 2412.01981) and
@@ -268,7 +263,7 @@ Process: TypeAlias = Annotated[Summed | MinForm | ClipDelta | Implicit, Field(di
 """Rules without an outcome of their own."""
 
 
-class Mixed(Rule):
+class Mixed(CreditRule):
     """Process and verifiable reward: ``process`` · A_process + ``outcome`` · A_outcome.
 
     Each source has its own baseline, and is weighted after it. It is PURE's PRM + VR (arXiv
@@ -283,7 +278,7 @@ class Mixed(Rule):
     outcome: float = Field(default=1.0, gt=0, description="Weight of the outcome.")
 
     @property
-    def needs(self) -> frozenset[Need]:
+    def needs(self) -> frozenset[Need]:  # type: ignore[override]
         """What the inner rule reads, and the outcome."""
         return self.of.needs | {"outcome"}
 
@@ -303,7 +298,7 @@ class Mixed(Rule):
         ]
 
 
-class Effective(Rule):
+class Effective(CreditRule):
     """Effective reward of process advantage verifiers (Setlur et al., arXiv 2410.08146).
 
     The policy gradient uses Q^π + α A^μ as return: the outcome, whose mean is Q^π, and for the tokens of step
@@ -401,7 +396,7 @@ def mean_outcome_of_others(group: Sequence[Sample], index: int) -> float | None:
 # Rules for episodes of several turns
 
 
-class AnchorState(Rule):
+class AnchorState(CreditRule):
     """Anchor states (GiGPO, Feng et al., arXiv 2505.10978, equations 6 to 8): A = A_episode + ω A_step.
 
     A_episode compares the outcomes of a group's episodes: one stream, whose baseline the estimator subtracts
@@ -474,7 +469,7 @@ def discounted_returns(rewards_k: FloatArray, gamma: float) -> FloatArray:
     return returns_k
 
 
-class TurnDifference(Rule):
+class TurnDifference(CreditRule):
     """Turn credit by score differences, a potential Φ = the score after each turn.
 
         δ_k = Φ_k - Φ_{k-1},    A_k = sum over j >= k of λ^(j-k) δ_j,
@@ -534,7 +529,7 @@ Credit: TypeAlias = Annotated[
 ]
 """Any rule, as a field of the settings: a new rule is added here."""
 
-CREDITS: dict[str, type[Rule]] = {
+CREDITS: dict[str, type[CreditRule]] = {
     kind.model_fields["rule"].default: kind for kind in get_args(get_args(Credit)[0])
 }
 """The rules of :data:`Credit` by their tag."""

@@ -1,7 +1,7 @@
 """Choosing among solutions, and search guided by step scores.
 
 Selection rules with unbiased estimates of how well they do with k samples; and searches, one file per method,
-all on one :class:`Search` protocol, run by :func:`run_search`.
+all on one base, :class:`SearchMethod`, run by :func:`run_search`.
 """
 
 import lazy_loader

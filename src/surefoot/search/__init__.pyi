@@ -10,7 +10,6 @@ from .estimators import pass_at_k as pass_at_k
 from .estimators import pool_curve as pool_curve
 from .estimators import selection_curve as selection_curve
 from .mcts import MCTS as MCTS
-from .method import Search as Search
 from .method import SearchCounts as SearchCounts
 from .method import SearchMethod as SearchMethod
 from .method import SearchResult as SearchResult

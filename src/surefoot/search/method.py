@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,28 +17,11 @@ from surefoot.search.space import Prefix, Space, Steps
 from surefoot.spec import method_text
 
 
-@runtime_checkable
-class Search(Protocol):
-    """A way to explore a problem's step tree. :class:`SearchMethod` is the base of those in this package."""
-
-    @property
-    def name(self) -> str:
-        """Name in records and figures."""
-
-    @property
-    def rule(self) -> str:
-        """How one of the solutions is chosen; see :data:`surefoot.search.selection.Rule`."""
-
-    async def explore(self, space: Space) -> Sequence[Prefix]:
-        """The solutions: nodes of ``space``, finished where the policy finished them.
-
-        A node that was reached twice is there twice. Nodes with a score have been scored by ``space.score``.
-        A failed request only makes a list shorter.
-        """
-
-
 class SearchMethod(FrozenModel):
-    """Base of the methods: frozen settings. Raises ``ValueError`` for values that make no search."""
+    """A way to explore a problem's step tree: frozen settings.
+
+    Raises ``ValueError`` for values that make no search.
+    """
 
     method: ClassVar[str]
     """Name of the method, such as ``beam``."""
@@ -59,7 +42,11 @@ class SearchMethod(FrozenModel):
         raise NotImplementedError
 
     async def explore(self, space: Space) -> Sequence[Prefix]:
-        """As :meth:`Search.explore`."""
+        """The solutions: nodes of ``space``, finished where the policy finished them.
+
+        A node that was reached twice is there twice. Nodes with a score have been scored by ``space.score``.
+        A failed request only makes a list shorter.
+        """
         raise NotImplementedError
 
 
@@ -139,7 +126,7 @@ class SearchResult(Record):
 
 
 async def run_search(
-    search: Search,
+    search: SearchMethod,
     problems: Sequence[Problem],
     policy: Policy,
     scorer: StepScorer | None = None,

@@ -21,7 +21,17 @@ Layout = Literal["padded", "packed", "tree"]
 """How the traces of a microbatch lie in its rows."""
 
 
-class LoopConfig(FrozenModel):
+class OptimiserSettings(FrozenModel):
+    """What the optimiser of any model reads."""
+
+    learning_rate: float = Field(gt=0, description="Learning rate.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Weight decay of AdamW.")
+    max_grad_norm: float = Field(
+        default=1.0, gt=0, description="Gradients with a larger norm are scaled down to this one."
+    )
+
+
+class LoopConfig(OptimiserSettings):
     """What every kind of training has. Defaults suit the lab's models; large ones want a smaller rate."""
 
     epochs: int = Field(default=3, ge=1, description="Passes over the training data.")
@@ -39,9 +49,6 @@ class LoopConfig(FrozenModel):
         ge=0,
         le=1,
         description="Share of the steps in which the learning rate rises; then it falls linearly to 0.",
-    )
-    max_grad_norm: float = Field(
-        default=1.0, gt=0, description="Gradients with a larger norm are scaled down to this one."
     )
     seed: int = Field(default=0, description="Seed of the batch order, dropout and new weights.")
     checkpoint_every: int = Field(default=200, ge=1, description="Optimiser steps between checkpoints.")

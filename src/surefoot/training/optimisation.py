@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import nn
@@ -23,21 +23,9 @@ from transformers import PreTrainedModel
 
 from surefoot.errors import TrainingError
 from surefoot.extras import need
+from surefoot.training.config import OptimiserSettings
 
 M = TypeVar("M")
-
-
-class OptimiserSettings(Protocol):
-    """The part of a model's settings that its optimiser reads."""
-
-    @property
-    def learning_rate(self) -> float: ...
-
-    @property
-    def weight_decay(self) -> float: ...
-
-    @property
-    def max_grad_norm(self) -> float: ...
 
 
 class ModelOptimiser:

@@ -18,7 +18,7 @@ from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.loading import load_prm
 from surefoot.models.remote.scorer import RemoteScorer
-from surefoot.models.remote.wires import Encoder, GatewayScore, VllmPooling
+from surefoot.models.remote.wires import GatewayScore, VllmPooling
 from surefoot.models.scorer import CheckpointScorer, Scorer
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Problem, Trace
@@ -73,7 +73,7 @@ def gateway(body: Body) -> Reply:
     return Reply(payload={"model": "m", "results": results, "usage": {"verifier_tokens": 11}})
 
 
-def expected(encoder: Encoder, items: list[ProblemTrace]) -> list[tuple[float, ...]]:
+def expected(encoder: Any, items: list[ProblemTrace]) -> list[tuple[float, ...]]:
     return [
         tuple(chance(list(trace.ids[: at + 1])) for at in trace.positions if at is not None)
         for trace in encoder.encode(items)

@@ -13,12 +13,12 @@ from surefoot.rl.credit import (
     CREDITS,
     ClipDelta,
     Credit,
+    CreditRule,
     Effective,
     Implicit,
     MinForm,
     Mixed,
     Outcome,
-    Rule,
     Summed,
 )
 
@@ -74,8 +74,10 @@ def test_every_rule_and_estimator_is_found_by_its_tag() -> None:
         estimator = kind()
         assert TypeAdapter(Advantage).validate_json(estimator.model_dump_json()) == estimator
         assert estimator.kind == tag
-    rules = {kind for kind in vars(credit).values() if isinstance(kind, type) and issubclass(kind, Rule)}
-    assert set(CREDITS.values()) == rules - {Rule}
+    rules = {
+        kind for kind in vars(credit).values() if isinstance(kind, type) and issubclass(kind, CreditRule)
+    }
+    assert set(CREDITS.values()) == rules - {CreditRule}
     assert set(ADVANTAGES) == {"group", "leave-one-out", "gae", "none"}
 
 

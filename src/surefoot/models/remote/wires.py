@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -34,12 +34,6 @@ class ShapeError(Exception):
     """A response that does not have the documented shape; the message quotes it."""
 
 
-class Encoder(Protocol):
-    """Token ids and read-out positions; every :class:`surefoot.models.scorer.StepModel` is one."""
-
-    def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class WireRequest:
     """One request: its JSON body, and its token ids if they were encoded here."""
@@ -58,19 +52,6 @@ class ItemScores(NamedTuple):
     """Why some scores are ``None``."""
     tokens: int
     """Tokens that the server read."""
-
-
-class Wire(Protocol):
-    """One server interface. ``path`` is relative to the server's base URL, without ``/v1``."""
-
-    @property
-    def path(self) -> str: ...
-
-    def request(self, items: Sequence[ProblemTrace]) -> WireRequest:
-        """Raises ``ScoreError`` for a trace without steps."""
-
-    def read(self, request: WireRequest, response: str) -> list[ItemScores]:
-        """Raises :class:`ShapeError`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +109,9 @@ class VllmPooling:
     column 0 with ``returned_token_ids: [good, bad]``, column 1 for Qwen2.5-Math-PRM, [bad, good].
     """
 
-    encoder: Encoder
+    encoder: Any
+    """What has ``encode(items)``, as every :class:`surefoot.models.scorer.StepModel`: token ids and read-out
+    positions."""
     model: str
     rows: Literal["steps", "tokens"] = "tokens"
     step_tag_id: int | None = None
@@ -184,6 +167,10 @@ class VllmPooling:
         if not {at for at in trace.positions if at is not None} <= set(tags):
             raise ShapeError(f"a step is read at a token that is not step_tag_id={self.step_tag_id}")
         return tags  # a solution may contain the tag; those rows are ignored
+
+
+Wire: TypeAlias = GatewayScore | VllmPooling
+"""One server interface: its ``path`` below the base URL without ``/v1``, ``request`` and ``read``."""
 
 
 def _parse(model: type[T], response: str) -> T:
