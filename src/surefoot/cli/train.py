@@ -201,17 +201,12 @@ class StepCommand(ReaderCommand):
 class ClassifierCommand(StepCommand):
     """A trunk with a head that is read at the steps: PRMs and ORMs."""
 
-    windows: bool = False
-    """Read a longer trace in windows, each with the task and the latest steps, in training and whenever the
-    model scores."""
     marker: str | None = Field(default=None, min_length=1)
     """Text inserted after each step, at which its score is read, e.g. `<extra_0>`."""
 
     def encoding(self) -> Encoding:
         """How the checkpoint reads its input."""
-        return Encoding(
-            **vars(self.prompt), max_length=self.max_length, windows=self.windows, marker=self.marker
-        )
+        return Encoding(**vars(self.prompt), max_length=self.max_length, marker=self.marker)
 
     def examples(
         self, model: models.RewardModel, items: LabelledTraces, targets: tr.StepTargets | tr.OutcomeTargets

@@ -32,9 +32,7 @@ class Encoding(FrozenModel):
     chat: bool = False
     system: str | None = None
     max_length: int = Field(default=2048, ge=8)
-    """Tokens; a longer trace is cut and its later steps stay unscored, without ``windows``."""
-    windows: bool = Field(default=False, exclude_if=lambda windows: not windows)
-    """A longer trace is read in several windows (:mod:`surefoot.models.windows`)."""
+    """Tokens; a longer trace is cut and its later steps stay unscored."""
     marker: str | None = Field(default=None, min_length=1, exclude_if=lambda value: value is None)
     """Text inserted after each step, whose last token is the read-out position; without it a step is read at
     its own last visible token. One token of the tokenizer serves best, e.g. ``<extra_0>``."""
