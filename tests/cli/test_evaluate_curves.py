@@ -198,7 +198,5 @@ def test_what_calibration_cannot_do_is_one_sentence(files: Path, checkpoint: Pat
     base = ["evaluate", *records, "--out", tmp_path]
     scores = f"s={files / 'scores.jsonl'}"
     assert "'store' writes one map" in refused(*base, f"m={checkpoint}", "--as=calibration:store=true")
-    assert "s is not one" in refused(*base, scores, "--as=calibration:store=true,fit=temperature")
-    assert "choose temperature, platt, isotonic or none" in refused(
-        *base, scores, "--as=calibration:fit=beta"
-    )
+    assert "s is not one" in refused(*base, scores, "--as=calibration:store=true,fit=platt")
+    assert "choose platt, isotonic or none" in refused(*base, scores, "--as=calibration:fit=beta")

@@ -15,7 +15,7 @@ from surefoot.evaluation.report import Report, to_json
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import labelled_system, open_systems, scored_system
 from surefoot.formats import read_processbench
-from surefoot.models.kinds.derived import TemperatureMap
+from surefoot.models.kinds.derived import PlattMap
 from surefoot.records import Problem, Step, StepLabel, StepScores, Trace, content_id
 from surefoot.stats.calibration import reliability
 from surefoot.stats.reading import step_facts
@@ -55,7 +55,7 @@ def made(problems: int = 150, steps: int = 12) -> tuple[list[Trace], list[StepLa
 
 TRACES, LABELS, CHANCES = made()
 TRUTH = label_set("truth", LABELS, TRACES)
-SHARP = TemperatureMap(temperature=1 / TEMPERATURE).apply(CHANCES).tolist()
+SHARP = PlattMap(slope=TEMPERATURE, intercept=0).apply(CHANCES).tolist()
 
 
 def records(name: str, scores: list[float], traces: list[Trace] = TRACES) -> list[StepScores]:
@@ -95,9 +95,9 @@ def test_positions_hold_every_step_once(audit):
         assert sum(row.steps for row in scorer.by_part.values()) == steps
 
 
-def test_temperature_is_found_on_one_half_and_helps_on_the_other(audit):
-    fit = next(fit for fit in audit.scorers[1].fits if fit.kind == "temperature")
-    assert fit.fitted.map.temperature == pytest.approx(TEMPERATURE, rel=0.15)
+def test_a_slope_is_found_on_one_half_and_helps_on_the_other(audit):
+    fit = next(fit for fit in audit.scorers[1].fits if fit.kind == "platt")
+    assert fit.fitted.map.slope == pytest.approx(1 / TEMPERATURE, rel=0.15)
     halves = [half_of(trace.problem_id) for trace in TRACES]
     ids = [t.id for t, half in zip(TRACES, halves, strict=True) if half == 0]
     assert fit.fitted.split_hash == content_id("split", *sorted(ids))
@@ -129,8 +129,8 @@ def test_sentences_say_which_way_it_went(audit):
 
 def test_what_cannot_be_fitted_is_said(audit):
     inverted = scored_system("inverted", records("i", [1 - c for c in CHANCES]), TRACES)
-    found = audit_calibration([inverted], TRUTH, fits=["temperature"], draws=20)
-    assert "no temperature helps" in found.scorers[0].unfitted["temperature"]
+    found = audit_calibration([inverted], TRUTH, fits=["platt"], draws=20)
+    assert "slope is -" in found.scorers[0].unfitted["platt"]
     assert not found.scorers[0].fits
 
 
@@ -141,7 +141,7 @@ def test_a_scorer_ranks_bad_above_good_only_where_the_auc_says_so(audit):
     few[:2] = [0.4, 0.6]
     named = {"inverted": inverted, "low": low, "few": few}
     systems = [scored_system(name, records(name, scores), TRACES) for name, scores in named.items()]
-    found = audit_calibration(systems, TRUTH, fits=["temperature", "platt"], draws=100)
+    found = audit_calibration(systems, TRUTH, fits=["platt"], draws=100)
     good = np.array([np.nan if g is None else float(g) for row in TRUTH.good for g in row])
     for scorer, scores in zip(found.scorers, named.values(), strict=True):
         known = ~np.isnan(good)

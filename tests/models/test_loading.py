@@ -212,12 +212,6 @@ def test_a_reference_that_has_moved(copy, lab_base, lab_items, tmp_path):
         load_prm(directory, reference=directory)
 
 
-def test_a_model_without_reference_takes_none(lab_base, tmp_path):
-    ImplicitPRM.initialise(lab_base).save(tmp_path / "iprm")
-    with pytest.raises(CheckpointError, match="without a reference"):
-        load_prm(tmp_path / "iprm", reference=lab_base)
-
-
 @pytest.mark.parametrize("kind", ["classifier", "implicit"])
 def test_scores_are_raw_unless_calibrated_ones_are_asked_for(copy, lab_items, kind):
     directory = copy(kind)

@@ -119,20 +119,6 @@ def test_a_server_answers_with_the_weights_that_were_published_last(vllm, lab_ba
     assert [path.name for path in tmp_path.iterdir()] == ["weights"]
 
 
-def test_all_servers_get_the_weights_and_one_that_does_not_ends_it(vllm, lab_base, tmp_path):
-    other = ScriptedVLLM(lab_base)
-    with serve(other) as other.server:
-        urls = [vllm.server.url, other.server.url]
-        model = changed(lab_base, seed=5)
-        assert publisher(vllm, base_url=urls).publish(model, vllm.tokenizer, tmp_path).gap < 1e-4
-        for server in (vllm, other):
-            pairs = zip(model.parameters(), server.model.parameters(), strict=True)
-            assert all(torch.equal(given, held) for given, held in pairs)
-        other.faults["/collective_rpc"] = Reply(payload={"error": "disk"}, status=500)
-        with pytest.raises(PolicyError, match=f"{other.server.url.removesuffix('/v1')}/collective_rpc"):
-            publisher(vllm, base_url=urls).publish(changed(lab_base, seed=6), vllm.tokenizer, tmp_path)
-
-
 def test_weights_are_read_while_the_server_rests_and_its_prefixes_go_before_it_works_again(
     vllm, lab_base, tmp_path
 ):

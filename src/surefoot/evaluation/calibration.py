@@ -1,7 +1,7 @@
 """Calibration of step scores, and the effect of a fitted map on unseen problems.
 
 Reliability, expected calibration error (ECE) and Brier score, overall and by the step's position, against
-labels of correctness. Temperature, Platt and isotonic maps are fitted on one half of the problems and
+labels of correctness. Platt and isotonic maps are fitted on one half of the problems and
 evaluated on the other, before and after. Sources: ``surefoot.stats.calibration`` and
 ``surefoot.models.kinds.derived``.
 

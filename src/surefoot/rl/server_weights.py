@@ -12,9 +12,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,8 +38,7 @@ class Published:
     path: Path
     """The files that the server read."""
     gap: float
-    """Mean absolute difference, in nats, of the server's log-probabilities of the probe from the model's; of
-    several servers, the largest."""
+    """Mean absolute difference, in nats, of the server's log-probabilities of the probe from the model's."""
     seconds: float
 
 
@@ -54,9 +51,7 @@ class Publisher(Protocol):
 
 
 class ServerWeights:
-    """A :class:`Publisher` for vLLM servers that see this machine's files. Run against vLLM 0.32.
-
-    Several servers load the same files at the same time, and each is probed: none samples from old weights.
+    """A :class:`Publisher` for a vLLM server that sees this machine's files. Run against vLLM 0.32.
 
     **Whole weights** go to ``directory/weights``; the server waits for running requests, reads them in place
     (``/collective_rpc`` with ``reload_weights``), and clears its prefix cache. It must run with
@@ -76,7 +71,7 @@ class ServerWeights:
         self,
         *,
         model: str,
-        base_url: str | Sequence[str],
+        base_url: str,
         untie: bool = False,
         server_directory: Path | None = None,
         probe: str = PROBE,
@@ -84,7 +79,7 @@ class ServerWeights:
         api_key: str | None = None,
         timeout_s: float = 600.0,
     ) -> None:
-        """``base_url`` is the policy's URL (``http://localhost:8000/v1``), or all its URLs.
+        """``base_url`` is the policy's URL (``http://localhost:8000/v1``).
 
         ``untie``: see :func:`surefoot.rl.server_weights.write_weights`. ``server_directory`` is where the
         server finds ``directory``, if not at the same path. ``probe`` is a text, ``tolerance`` the largest
@@ -96,17 +91,14 @@ class ServerWeights:
         self._server_directory = server_directory
         self._probe = probe
         self._tolerance = tolerance
-        urls = (base_url,) if isinstance(base_url, str) else base_url
+        root = base_url.rstrip("/").removesuffix("/v1")
         # no retries: a reload that is slow must not be started twice
-        self._servers = [
-            RemoteServer(base_url=url.rstrip("/").removesuffix("/v1"), api_key=api_key, timeout_s=timeout_s)
-            for url in urls
-        ]
+        self._server = RemoteServer(base_url=root, api_key=api_key, timeout_s=timeout_s)
 
     def publish(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, directory: Path
     ) -> Published:
-        """Raises :class:`PolicyError` if a server refuses, or does not sample from ``model`` afterwards."""
+        """Raises :class:`PolicyError` if the server refuses, or does not sample from ``model`` afterwards."""
         start = time.perf_counter()
         adapter = has_adapter(model)
         if adapter:
@@ -114,32 +106,47 @@ class ServerWeights:
         else:
             path = directory / "weights"
             write_weights(model, tokenizer, path, untie=self._untie)
-        load = self._load_adapter if adapter else _reload
-        with ThreadPoolExecutor(len(self._servers)) as threads:
-            list(threads.map(load, self._servers, repeat(self._server_path(path, directory))))
+        (self._load_adapter if adapter else self._reload)(self._server_path(path, directory))
         if adapter:
             leave_only(path)
-        gaps = [self._gap(server, model, tokenizer) for server in self._servers]
-        for server, gap in zip(self._servers, gaps, strict=True):
-            if not gap <= self._tolerance:
-                raise PolicyError(
-                    f"the server does not sample from the weights in {path}: the log-probabilities of "
-                    f"{server.base_url} are {gap:.3g} nats from the model's, but 'tolerance' is "
-                    f"{self._tolerance:g} (a server on a CPU needs 'untie' for tied embeddings; a 16-bit "
-                    "server may need more tolerance)"
-                )
-        return Published(path=path, gap=max(gaps), seconds=time.perf_counter() - start)
+        gap = self._gap(model, tokenizer)
+        if not gap <= self._tolerance:
+            raise PolicyError(
+                f"the server does not sample from the weights in {path}: the log-probabilities of "
+                f"{self._server.base_url} are {gap:.3g} nats from the model's, but 'tolerance' is "
+                f"{self._tolerance:g} (a server on a CPU needs 'untie' for tied embeddings; a 16-bit server "
+                "may need more tolerance)"
+            )
+        return Published(path=path, gap=gap, seconds=time.perf_counter() - start)
 
     def _server_path(self, path: Path, directory: Path) -> str:
         # vLLM interprets a path that does not exist as a name on the hub
         return str((self._server_directory or directory.resolve()) / path.relative_to(directory))
 
-    def _load_adapter(self, server: RemoteServer, path: str) -> None:
-        hint = "start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+    def _load_adapter(self, path: str) -> None:
+        hint, server = "start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True", self._server
         _post(server, "/v1/unload_lora_adapter", {"lora_name": self._model}, hint=hint, allow_missing=True)
         _post(server, "/v1/load_lora_adapter", {"lora_name": self._model, "lora_path": path}, hint=hint)
 
-    def _gap(self, server: RemoteServer, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> float:
+    def _reload(self, path: str) -> None:
+        """Make the server read the weights in place, between requests, and clear its prefix cache."""
+        hint, server = "start vLLM with VLLM_SERVER_DEV_MODE=1", self._server
+        _post(server, "/pause", {}, hint=hint, params={"mode": "wait"})
+        try:
+            _post(
+                server,
+                "/collective_rpc",
+                {"method": "reload_weights", "kwargs": {"weights_path": path}},
+                hint="a server whose reload failed is without weights: restart it where it can read this "
+                "path",
+            )
+            reply = _post(server, "/reset_prefix_cache", {}, hint=hint)
+            if not (isinstance(reply, dict) and reply.get("success")):
+                raise PolicyError("the server did not clear its prefix cache, which the old weights filled")
+        finally:
+            _post(server, "/resume", {}, hint=hint)
+
+    def _gap(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> float:
         body = {
             "model": self._model,
             "prompt": self._probe,
@@ -150,7 +157,9 @@ class ServerWeights:
             "logprobs": 0,
             "return_token_ids": True,
         }
-        reply = _post(server, "/v1/completions", body, hint="the probe was refused; give another 'probe'")
+        reply = _post(
+            self._server, "/v1/completions", body, hint="the probe was refused; give another 'probe'"
+        )
         try:
             (choice,) = reply["choices"]  # type: ignore[index]
             read, tokens = list(map(int, choice["prompt_token_ids"])), list(map(int, choice["token_ids"]))
@@ -167,24 +176,6 @@ class ServerWeights:
                 f"the probe returned {len(tokens)} tokens and {len(logprobs)} log-probabilities"
             )
         return float(np.abs(np.asarray(logprobs) - _logprobs(model, prompt, tokens)).mean())
-
-
-def _reload(server: RemoteServer, path: str) -> None:
-    """Make the server read the weights in place, between requests, and clear its prefix cache."""
-    hint = "start vLLM with VLLM_SERVER_DEV_MODE=1"
-    _post(server, "/pause", {}, hint=hint, params={"mode": "wait"})
-    try:
-        _post(
-            server,
-            "/collective_rpc",
-            {"method": "reload_weights", "kwargs": {"weights_path": path}},
-            hint="a server whose reload failed is without weights: restart it where it can read this path",
-        )
-        reply = _post(server, "/reset_prefix_cache", {}, hint=hint)
-        if not (isinstance(reply, dict) and reply.get("success")):
-            raise PolicyError("the server did not clear its prefix cache, which the old weights filled")
-    finally:
-        _post(server, "/resume", {}, hint=hint)
 
 
 def _post(

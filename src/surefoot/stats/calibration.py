@@ -21,7 +21,7 @@ FloatArray = NDArray[np.float64]
 
 Binning = Literal["equal-mass", "equal-width"]
 
-MapKind = Literal["temperature", "platt", "isotonic"]
+MapKind = Literal["platt", "isotonic"]
 MAP_KINDS: tuple[MapKind, ...] = get_args(MapKind)
 """Maps that calibrate scores; ``surefoot.models.fit_calibration`` fits them."""
 

@@ -15,7 +15,6 @@ from surefoot.models.kinds.derived import (
     CalibratedScorer,
     IsotonicMap,
     PlattMap,
-    TemperatureMap,
     fit_calibration,
     load_calibration,
     save_calibration,
@@ -39,40 +38,6 @@ def drawn(temperature: float, count: int = 20_000):
 
 def fit(kind, scores, good):
     return fit_calibration(kind, scores, good, split="held-out", trace_ids=IDS)
-
-
-@given(st.lists(st.floats(0, 1), min_size=1))
-def test_temperature_one_changes_nothing(scores):
-    assert TemperatureMap(temperature=1).apply(scores) == pytest.approx(scores, abs=1e-12)
-
-
-@given(st.lists(st.floats(0.001, 0.999), min_size=2), st.floats(0.2, 5))
-def test_temperature_keeps_the_order(scores, temperature):
-    mapped = TemperatureMap(temperature=temperature).apply(scores)
-    assert (np.argsort(np.asarray(scores), kind="stable") == np.argsort(mapped, kind="stable")).all() or (
-        np.diff(mapped[np.argsort(scores)]) >= -1e-15
-    ).all()
-    assert ((mapped > 0.5) == (np.asarray(scores) > 0.5)).all() or np.abs(mapped - 0.5).min() < 1e-12
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
-def test_a_known_temperature_is_recovered(temperature):
-    scores, good = drawn(temperature)
-    fitted = fit("temperature", scores, good)
-    assert fitted.map.temperature == pytest.approx(temperature, rel=0.05)
-    assert fitted.ece_after < 0.02
-    assert temperature == 1.0 or fitted.ece_after < fitted.ece_before / 2
-
-
-def test_the_fitted_temperature_has_the_least_cross_entropy():
-    scores, good = drawn(2.0, 500)
-
-    def loss(temperature):
-        mapped = TemperatureMap(temperature=temperature).apply(scores)
-        return -(good * np.log(mapped) + (1 - good) * np.log(1 - mapped)).mean()
-
-    best = fit("temperature", scores, good).map.temperature
-    assert loss(best) < min(loss(best * 1.01), loss(best / 1.01))
 
 
 def biased(count: int):
@@ -115,24 +80,24 @@ def test_platt_takes_soft_labels_as_so_many_steps_of_each_kind():
     )
 
 
-def test_an_intercept_mends_what_no_temperature_can():
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_a_known_slope_is_recovered(temperature):
+    scores, good = drawn(temperature)
+    fitted = fit("platt", scores, good)
+    assert fitted.map.slope == pytest.approx(1 / temperature, rel=0.05)
+    assert fitted.map.intercept == pytest.approx(0.0, abs=0.05)
+    assert fitted.ece_after < 0.02
+    assert temperature == 1.0 or fitted.ece_after < fitted.ece_before / 2
+
+
+def test_an_intercept_mends_scores_that_are_all_too_high():
     scores, good = biased(4000)
-    with pytest.raises(ScoreError, match=r"100% of the scores are above 1/2 and 2\d% of"):
-        fit("temperature", scores, good)
     fitted = fit("platt", scores, good)
     assert fitted.ece_before > 0.5
     assert fitted.ece_after < 0.02
     # the labels' log odds are x - 1.5, the scores' 0.4 x + 2
     assert fitted.map.slope == pytest.approx(1 / 0.4, rel=0.1)
     assert fitted.map.intercept == pytest.approx(-1.5 - 2 / 0.4, rel=0.1)
-
-
-def test_what_ranks_well_is_not_said_to_rank_badly():
-    scores, good = biased(4000)
-    with pytest.raises(ScoreError) as refused:
-        fit("temperature", scores, good)
-    assert "AUC 0.69" in str(refused.value) or "AUC 0.7" in str(refused.value)
-    assert "rank" not in str(refused.value)
 
 
 def test_platt_fits_few_steps_without_error_and_refuses_a_falling_slope():
@@ -151,7 +116,7 @@ def test_platt_keeps_the_order(scores, slope, intercept):
     assert ((mapped >= 0) & (mapped <= 1)).all()
 
 
-def test_isotonic_is_monotone_and_straightens_what_a_temperature_cannot():
+def test_isotonic_is_monotone_and_straightens_what_a_slope_cannot():
     scores, good = drawn(1.0)
     bent = scores**4
     fitted = fit("isotonic", bent, good)
@@ -159,8 +124,6 @@ def test_isotonic_is_monotone_and_straightens_what_a_temperature_cannot():
     assert (np.diff(fitted.map.apply(grid)) >= 0).all()
     fresh, facts = drawn(1.0, 5000)
     assert expected_calibration_error(fitted.map.apply(fresh**4), facts) < 0.03
-    by_temperature = fit("temperature", bent, good).map
-    assert expected_calibration_error(by_temperature.apply(fresh**4), facts) > 0.05
 
 
 def test_isotonic_pools_what_falls():
@@ -177,16 +140,15 @@ def test_the_error_is_that_of_the_evaluation(pairs):
 
 
 def test_unknown_steps_are_dropped_and_counted():
-    fitted = fit("temperature", [0.9, 0.8, None, 0.7, 0.2], [1, 0, 1, None, 0])
+    fitted = fit("platt", [0.9, 0.8, None, 0.7, 0.2], [1, 0, 1, None, 0])
     assert (fitted.steps, fitted.dropped) == (3, 2)
 
 
 @pytest.mark.parametrize(
     ("scores", "good", "message"),
     [
-        ([0.9, 0.1], [0, 1], "no temperature helps: 50%"),
-        ([0.9, 0.1], [1, 0], "without error"),
-        ([0.5, 0.5], [1, 0], "0% of the scores are above 1/2"),
+        ([0.9, 0.1], [0, 1], "slope is -"),
+        ([0.5, 0.5], [1, 0], "all scores are 0.5"),
         ([0.9, 0.8], [1, 1], "nothing to fit"),
         ([], [], "nothing to fit"),
         ([1.5, 0.8], [1, 0], "scores"),
@@ -196,10 +158,10 @@ def test_unknown_steps_are_dropped_and_counted():
 )
 def test_what_cannot_be_fitted_is_refused(scores, good, message):
     with pytest.raises(ScoreError, match=message):
-        fit("temperature", scores, good)
+        fit("platt", scores, good)
 
 
-@pytest.mark.parametrize("kind", ["temperature", "platt", "isotonic"])
+@pytest.mark.parametrize("kind", ["platt", "isotonic"])
 def test_round_trip_beside_the_checkpoint(tmp_path, kind):
     fitted = fit(kind, *drawn(2.0, 400))
     save_calibration(tmp_path, fitted)
@@ -227,22 +189,23 @@ def test_the_fitting_split_is_known_by_its_traces_in_any_order():
 
 
 def test_a_calibrated_scorer_maps_scores_and_keeps_the_rest():
-    fitted = fit("temperature", *drawn(2.0, 400))
+    fitted = fit("platt", *drawn(2.0, 400))
     scorer = CalibratedScorer(FixedScorer({"abc": [0.9, None, 0.0]}), fitted)
     assert isinstance(scorer, StepScorer)
     [record] = scorer.score_traces(one_character_steps("abc"))
-    assert record.scores == (pytest.approx(fitted.map.apply(0.9)), None, 0.0)
-    assert (record.scorer, record.unscored_reason) == ("fixed+temperature", "too long")
+    mapped = fitted.map.apply([0.9, 0.0])
+    assert record.scores == (pytest.approx(mapped[0]), None, pytest.approx(mapped[1]))
+    assert (record.scorer, record.unscored_reason) == ("fixed+platt", "too long")
 
 
 def test_scores_that_are_no_probabilities_are_refused():
-    scorer = CalibratedScorer(FixedScorer({"a": [1.2]}), fit("temperature", *drawn(2.0, 100)))
+    scorer = CalibratedScorer(FixedScorer({"a": [1.2]}), fit("platt", *drawn(2.0, 100)))
     with pytest.raises(ScoreError, match=r"\[0, 1\]"):
         scorer.score_traces(one_character_steps("a"))
 
 
 def test_maps_refuse_impossible_parameters():
     with pytest.raises(ValueError, match="greater than 0"):
-        TemperatureMap(temperature=0)
+        PlattMap(slope=0, intercept=0)
     with pytest.raises(ValueError, match="at least 1"):
         IsotonicMap(scores=(), values=())

@@ -2,12 +2,10 @@
 
 A calibration is a map fitted on held-out steps, stored in the checkpoint.
 
-Temperature (Guo et al., arXiv 1706.04599) divides the score's log odds by one number: 1/2 stays 1/2, so it
-cannot correct scores that are too high or too low overall. Platt scaling (Platt 1999, "Probabilistic
-outputs for support vector machines") multiplies the log odds and adds an intercept. Neither changes the order
-of steps. Isotonic regression (Zadrozny and Elkan 2002) fits any rising function: it can straighten any
-distortion, ties scores, and needs more steps. All are fitted on one split, by name; errors measured on
-that split say nothing.
+Platt scaling (Platt 1999, "Probabilistic outputs for support vector machines") multiplies the log odds of a
+score and adds an intercept, which keeps the order of steps. Isotonic regression (Zadrozny and Elkan 2002)
+fits any rising function: it can straighten any distortion, ties scores, and needs more steps. Both are fitted
+on one split, by name; errors measured on that split say nothing.
 """
 
 from __future__ import annotations
@@ -40,22 +38,6 @@ FloatArray: TypeAlias = NDArray[np.float64]
 
 _EDGE = 1e-7
 """How far scores are kept from 0 and 1 where log odds are fitted: a float32 sigmoid rounds to both."""
-_STEEPEST = 1e3
-"""Largest and, inverted, smallest factor on the log odds."""
-
-
-class TemperatureMap(FrozenModel):
-    """p → sigmoid(logit(p) / temperature); 1 changes nothing, above 1 draws scores towards 1/2."""
-
-    kind: Literal["temperature"] = "temperature"
-    temperature: float = Field(gt=0)
-
-    def apply(self, scores: ArrayLike) -> FloatArray:
-        """Mapped scores, same shape; 0 and 1 stay."""
-        score = np.asarray(scores, dtype=float)
-        with np.errstate(divide="ignore"):
-            odds = (np.log(score) - np.log1p(-score)) / self.temperature
-        return sigmoid(odds)
 
 
 class PlattMap(FrozenModel):
@@ -87,7 +69,7 @@ class Calibration(FrozenModel):
     """``calibration.json``: the map, the split it was fitted on, and the errors there."""
 
     format: Literal[1] = 1
-    map: Annotated[TemperatureMap | PlattMap | IsotonicMap, Field(discriminator="kind")]
+    map: Annotated[PlattMap | IsotonicMap, Field(discriminator="kind")]
     split: str = Field(min_length=1)
     """Name of the fitting split."""
     split_hash: str
@@ -109,14 +91,12 @@ def fit_calibration(
 ) -> Calibration:
     """Fit a map of ``scores`` to ``good``, both [steps] in [0, 1]; ``None``/NaN is unknown and dropped.
 
-    ``temperature`` minimises the cross-entropy, ``isotonic`` the squared error. ``platt`` minimises the
-    cross-entropy against Platt's targets: with G good and B bad steps, a good one counts as (G + 1) / (G + 2)
-    and a bad one as 1 / (B + 2), so that few steps make no extreme map. ``split`` names the held-out
-    traces, ``trace_ids`` identify them.
+    ``isotonic`` minimises the squared error, ``platt`` the cross-entropy against Platt's targets: with G good
+    and B bad steps, a good one counts as (G + 1) / (G + 2) and a bad one as 1 / (B + 2), so that few steps
+    make no extreme map. ``split`` names the held-out traces, ``trace_ids`` identify them.
 
     Raises ``ScoreError`` for arrays that differ in length or leave [0, 1], for fewer than two known steps or
-    steps of one kind only, where no temperature is best (the scores lie on the wrong side of 1/2 on the
-    whole, or part the steps without an error), and where Platt's slope would turn the order round.
+    steps of one kind only, and where Platt's slope would turn the order round.
     """
     score, fact = np.asarray(scores, dtype=float), np.asarray(good, dtype=float)
     if score.ndim != 1 or score.shape != fact.shape:
@@ -188,28 +168,6 @@ def _log_odds(score: FloatArray) -> FloatArray:
     return np.asarray(np.log(score) - np.log1p(-score))
 
 
-def _fit_temperature(score: FloatArray, fact: FloatArray) -> TemperatureMap:
-    """The cross-entropy is convex in the factor 1 / temperature, so its slope has one zero: bisection."""
-    odds = _log_odds(score)
-
-    def slope(factor: float) -> float:
-        return float((odds * (sigmoid(factor * odds) - fact)).sum())
-
-    low, high = 1 / _STEEPEST, _STEEPEST
-    if slope(low) >= 0:
-        raise ScoreError(
-            f"no temperature helps: {(score > 0.5).mean():.0%} of the scores are above 1/2 and "
-            f"{fact.mean():.0%} of the steps are good (AUC {_auc(score, fact)}); fit 'platt', which has an "
-            "intercept"
-        )
-    if slope(high) <= 0:
-        raise ScoreError("the scores part good from bad steps without error: fit on more steps, or 'platt'")
-    while high / low > 1 + 1e-9:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
-    return TemperatureMap(temperature=1 / math.sqrt(low * high))
-
-
 def _fit_platt(score: FloatArray, fact: FloatArray) -> PlattMap:
     """Logistic regression on the log odds."""
     if score.min() == score.max():
@@ -230,8 +188,7 @@ def _fit_isotonic(score: FloatArray, fact: FloatArray) -> IsotonicMap:
     return IsotonicMap(scores=tuple(scores.tolist()), values=tuple(values.tolist()))
 
 
-_FITS: Mapping[MapKind, Callable[[FloatArray, FloatArray], TemperatureMap | PlattMap | IsotonicMap]] = {
-    "temperature": _fit_temperature,
+_FITS: Mapping[MapKind, Callable[[FloatArray, FloatArray], PlattMap | IsotonicMap]] = {
     "platt": _fit_platt,
     "isotonic": _fit_isotonic,
 }
