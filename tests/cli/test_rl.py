@@ -145,9 +145,9 @@ def test_flags_win_over_assignments_over_the_file(tmp_path: Path) -> None:
 
 def test_flags_change_what_they_name_alone(tmp_path: Path) -> None:
     path = tmp_path / "rl.toml"
-    path.write_text('[objective.kl]\ncoefficient = 1.0\nestimator = "k2"\n[lora]\nrank = 2\nalpha = 7.0\n')
+    path.write_text("[objective.kl]\ncoefficient = 1.0\n[lora]\nrank = 2\nalpha = 7.0\n")
     found = settled("--kl", "0.1", "--lora", "4", file=path)
-    assert found.objective.kl == KL(coefficient=0.1, estimator="k2")
+    assert found.objective.kl == KL(coefficient=0.1)
     assert found.lora == Lora(rank=4, alpha=7.0)
     path.write_text("objective = 3\n")
     with pytest.raises(RunError, match="'objective' is not a table"):

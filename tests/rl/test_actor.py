@@ -63,7 +63,7 @@ class Wrapper(torch.nn.Module):
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_a_padded_batch_gives_what_each_rollout_alone_gives(model, temperature):
     with torch.no_grad():
-        read = Actor(model, temperature=temperature).read(UNEVEN, entropy="detached")
+        read = Actor(model, temperature=temperature).read(UNEVEN, entropy=True)
         logprobs, entropies = straight(model, UNEVEN, temperature)
     torch.testing.assert_close(read.logprobs.double(), logprobs, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(read.entropies.double(), entropies, atol=1e-4, rtol=1e-4)
@@ -85,7 +85,7 @@ def test_logits_that_are_capped_after_the_head_are_read_from_the_model():
         )
     ).eval()
     with torch.no_grad():
-        read = Actor(model).read(UNEVEN, entropy="detached")
+        read = Actor(model).read(UNEVEN, entropy=True)
         logprobs, entropies = straight(model, UNEVEN, 1.0)
     torch.testing.assert_close(read.logprobs.double(), logprobs, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(read.entropies.double(), entropies, atol=1e-4, rtol=1e-4)
@@ -97,9 +97,9 @@ def test_in_a_wrapper_the_same_is_read_and_the_head_sees_response_tokens_alone(m
         lambda _head, given, _logits: seen.append(given[0].shape[:-1].numel())
     )
     try:
-        plain = actor.read(UNEVEN, entropy="gradient")
+        plain = actor.read(UNEVEN, entropy=True)
         wrapper = Wrapper(actor.reader)
-        wrapped = actor.read(UNEVEN, entropy="gradient", called=wrapper)
+        wrapped = actor.read(UNEVEN, entropy=True, called=wrapper)
     finally:
         hook.remove()
     assert wrapper.passed == 1
@@ -110,16 +110,15 @@ def test_in_a_wrapper_the_same_is_read_and_the_head_sees_response_tokens_alone(m
 
 def test_gradients_are_those_of_the_definition(model):
     found, expected = copy.deepcopy(model), copy.deepcopy(model)
-    read = Actor(found, temperature=0.7).read(UNEVEN, entropy="gradient")
-    (read.logprobs.sum() + 0.5 * read.entropies.sum()).backward()
-    logprobs, entropies = straight(expected, UNEVEN, 0.7)
-    (logprobs.sum() + 0.5 * entropies.sum()).backward()
+    read = Actor(found, temperature=0.7).read(UNEVEN, entropy=True)
+    read.logprobs.sum().backward()
+    straight(expected, UNEVEN, 0.7)[0].sum().backward()
     for mine, other in zip(found.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, other.grad, atol=2e-3, rtol=2e-3)
 
 
 def test_an_entropy_that_is_only_watched_has_no_gradient(lab):
-    read = Actor(lab[0]).read(UNEVEN, entropy="detached")
+    read = Actor(lab[0]).read(UNEVEN, entropy=True)
     alone = Actor(lab[0]).read(UNEVEN)
     assert alone.entropies is None
     watched, expected = (

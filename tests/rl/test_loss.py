@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from surefoot.rl.actor import TokenBatch, kl_estimate, policy_loss, token_weights
@@ -66,11 +65,9 @@ def test_the_bounds_hold_back_on_the_gaining_side_alone(ratio, advantage, gain, 
 
 def test_kl_estimators_by_hand():
     p, q = torch.tensor([math.log(0.5)]), torch.tensor([math.log(0.25)])
-    assert float(kl_estimate(p, q, KL(estimator="k1", where="reward"))) == pytest.approx(math.log(2))
-    assert float(kl_estimate(p, q, KL(estimator="k2"))) == pytest.approx(math.log(2) ** 2 / 2)
-    assert float(kl_estimate(p, q, KL(estimator="k3"))) == pytest.approx(0.5 - 1 + math.log(2))
-    for estimator in ("k2", "k3"):
-        assert float(kl_estimate(p, p, KL(estimator=estimator))) == 0.0
+    assert float(kl_estimate(p, q, "reward")) == pytest.approx(math.log(2))
+    assert float(kl_estimate(p, q, "loss")) == pytest.approx(0.5 - 1 + math.log(2))
+    assert float(kl_estimate(p, p, "loss")) == 0.0
 
 
 def categoricals() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -80,13 +77,13 @@ def categoricals() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return logits, logits.log_softmax(0), torch.randn(5, dtype=torch.float64).log_softmax(0)
 
 
-@pytest.mark.parametrize("kl", [KL(estimator="k1", where="reward"), KL(estimator="k3")])
-def test_k1_and_k3_are_right_on_average(kl):
+@pytest.mark.parametrize("where", ["reward", "loss"])
+def test_k1_and_k3_are_right_on_average(where):
     _, logp, logq = (one.detach() for one in categoricals())
     expected = (logp.exp() * (logp - logq)).sum()
-    assert float((logp.exp() * kl_estimate(logp, logq, kl)).sum()) == pytest.approx(float(expected))
-    if kl.estimator == "k3":
-        assert (kl_estimate(logp, logq, kl) >= 0).all()
+    assert float((logp.exp() * kl_estimate(logp, logq, where)).sum()) == pytest.approx(float(expected))
+    if where == "loss":
+        assert (kl_estimate(logp, logq, where) >= 0).all()
 
 
 def test_which_gradient_each_estimator_has_on_average():
@@ -96,37 +93,26 @@ def test_which_gradient_each_estimator_has_on_average():
     def gradient(scalar: torch.Tensor) -> torch.Tensor:
         return torch.autograd.grad(scalar, logits, retain_graph=True)[0]
 
-    def drawn(estimator: str, where: str) -> torch.Tensor:
-        kl = KL(estimator=estimator, where=where)
-        return gradient((logp.exp().detach() * kl_estimate(logp, logq, kl)).sum())
+    def drawn(where: str) -> torch.Tensor:
+        return gradient((logp.exp().detach() * kl_estimate(logp, logq, where)).sum())
 
-    divergence = gradient((logp.exp() * (logp - logq)).sum())
     backward = gradient((logq.exp() * (logq - logp)).sum())
-    assert divergence.abs().max() > 0.05
-    torch.testing.assert_close(drawn("k2", "loss"), divergence)
-    torch.testing.assert_close(drawn("k3", "loss"), backward)  # that of KL(π_ref || π)
-    torch.testing.assert_close(drawn("k1", "reward"), torch.zeros(5, dtype=torch.float64))
+    assert backward.abs().max() > 0.05
+    torch.testing.assert_close(drawn("loss"), backward)  # that of KL(π_ref || π)
+    torch.testing.assert_close(drawn("reward"), torch.zeros(5, dtype=torch.float64))
 
 
-@pytest.mark.parametrize(("estimator", "where"), [("k1", "loss"), ("k2", "reward"), ("k3", "reward")])
-def test_estimators_are_refused_where_they_mean_nothing(estimator, where):
-    with pytest.raises(ValidationError, match="k1"):
-        KL(estimator=estimator, where=where)
-
-
-def test_the_kl_and_the_entropy_in_the_loss():
+def test_the_kl_in_the_loss():
     old = [-1.0, -2.0]
     reference = torch.tensor([-1.5, -1.0], dtype=torch.float64)
-    entropies = torch.tensor([0.7, 0.1], dtype=torch.float64)
-    batch = tokens(old, old, [0.0, 0.0], reference_logprobs=reference, entropies=entropies)
+    batch = tokens(old, old, [0.0, 0.0], reference_logprobs=reference)
     k3 = [math.exp(-0.5) - 1 + 0.5, math.exp(1.0) - 1 - 1.0]
     penalised = policy_loss(batch, Objective(kl=KL(coefficient=0.1)))
     assert penalised.kl == pytest.approx(sum(k3))
     assert penalised.loss.item() == pytest.approx(0.1 * sum(k3) / 2)
-    in_reward = policy_loss(batch, Objective(kl=KL(coefficient=0.1, estimator="k1", where="reward")))
+    in_reward = policy_loss(batch, Objective(kl=KL(coefficient=0.1, where="reward")))
     assert in_reward.loss.item() == 0.0  # it is in the advantages already
     assert in_reward.kl == pytest.approx(0.5 - 1.0)
-    assert policy_loss(batch, Objective(entropy=0.01)).loss.item() == pytest.approx(-0.01 * 0.4)
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=8))
@@ -152,7 +138,7 @@ def test_responses_of_full_length_weigh_the_same_by_every_mean():
 def test_the_loss_of_parts_adds_up():
     torch.manual_seed(4)
     logprobs, old, advantages, reference = torch.randn(4, 9, dtype=torch.float64)
-    objective = Objective(kl=KL(estimator="k2"))
+    objective = Objective(kl=KL())
     weights = torch.full((9,), 1 / 9, dtype=torch.float64)
 
     def part(cut: slice) -> TokenBatch:
@@ -181,28 +167,25 @@ def model() -> GPT2LMHeadModel:
     return GPT2LMHeadModel(config).double().eval()
 
 
-def read(model: GPT2LMHeadModel) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities and entropies of the response tokens."""
+def read(model: GPT2LMHeadModel) -> torch.Tensor:
+    """Log-probabilities of the response tokens."""
     logp = model(input_ids=IDS, use_cache=False).logits.log_softmax(-1)
     assert logp.dtype == torch.float64
     rows = [row for row, length in enumerate(LENGTHS) for _ in range(length)]
     at = [place for length in LENGTHS for place in range(1, 1 + length)]
-    chosen = logp[rows, at]
     targets = IDS[rows, [place + 1 for place in at]]
-    return chosen.gather(1, targets[:, None])[:, 0], -(chosen.exp() * chosen).sum(-1)
+    return logp[rows, at].gather(1, targets[:, None])[:, 0]
 
 
 def batch_of(model: GPT2LMHeadModel, advantages, old, reference) -> TokenBatch:
-    logprobs, entropies = read(model)
     of_rows = token_weights(LENGTHS, "sequence", longest=4)
     weights = [weight for weight, length in zip(of_rows, LENGTHS, strict=True) for _ in range(length)]
     return tokens(
-        logprobs,
+        read(model),
         old,
         advantages,
         weights=torch.tensor(weights, dtype=torch.float64),
         reference_logprobs=reference,
-        entropies=entropies,
     )
 
 
@@ -210,13 +193,13 @@ def batch_of(model: GPT2LMHeadModel, advantages, old, reference) -> TokenBatch:
     "objective",
     [
         BOUNDS,
-        Objective(kl=KL(coefficient=0.3, estimator="k3"), entropy=0.05),
-        Objective(kl=KL(coefficient=0.3, estimator="k2"), clip_low=1, clip_high=1e9),
+        Objective(kl=KL(coefficient=0.3)),
+        Objective(kl=KL(coefficient=0.3), clip_low=1, clip_high=1e9),
     ],
-    ids=["clipped", "kl-and-entropy", "unbounded"],
+    ids=["clipped", "kl", "unbounded"],
 )
 def test_the_gradient_is_that_of_finite_differences(model, objective):
-    start = read(model)[0].detach()
+    start = read(model).detach()
     # ratios inside, above and below the bounds, none near one of them, with advantages of both signs
     old = start - torch.tensor([0.05, 0.6, -0.6, 0.6, -0.6, -0.05, 0.1, 0.0], dtype=torch.float64)
     advantages = torch.tensor([1.0, 2.0, 1.5, -1.0, -2.0, -0.5, 0.7, 3.0], dtype=torch.float64)
@@ -252,6 +235,6 @@ def test_equal_rewards_teach_nothing(model, outcome):
     (advantages,) = LeaveOneOut().advantages([credited])
     joined = torch.cat([torch.from_numpy(one) for one in advantages])
     assert len(joined) == sum(LENGTHS)
-    start = read(model)[0].detach()
+    start = read(model).detach()
     policy_loss(batch_of(model, joined, start - 0.1, None), BOUNDS).loss.backward()
     assert all((parameter.grad == 0).all() for parameter in model.parameters())

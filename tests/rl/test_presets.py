@@ -120,9 +120,7 @@ def test_pure_is_its_authors_code_up_to_the_divisor_of_the_deviation():
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one * np.sqrt(count / (count - 1)), other, atol=1e-7)
         assert (one == 0).sum() == (other == 0).sum() > 0
-    assert config.objective == Objective(
-        mean="sequence", kl=KL(coefficient=0.001, estimator="k1", where="reward")
-    )
+    assert config.objective == Objective(mean="sequence", kl=KL(coefficient=0.001, where="reward"))
 
 
 def test_a_preset_gives_way_to_what_is_said_field_by_field():
@@ -132,6 +130,6 @@ def test_a_preset_gives_way_to_what_is_said_field_by_field():
     assert named("grpo", objective=Objective()).objective == Objective()
     assert named("pure", advantage={"kind": "leave-one-out"}).advantage == LeaveOneOut()
     assert named("pure", objective={"kl": {"coefficient": 0.01}}).objective.kl == KL(
-        coefficient=0.01, estimator="k1", where="reward"
+        coefficient=0.01, where="reward"
     )
     assert RLConfig(credit=Outcome(), advantage=Group()).objective == Objective()

@@ -202,8 +202,8 @@ def test_the_loop_learns_to_open_locks(lab_base: Path, tmp_path: Path) -> None:
     "changes",
     [
         {"epochs": 2, "minibatches": 2},
-        {"objective": {"kl": {"coefficient": 0.01, "estimator": "k1", "where": "reward"}}},
-        {"objective": {"kl": {"coefficient": 0.01, "estimator": "k3"}}},
+        {"objective": {"kl": {"coefficient": 0.01, "where": "reward"}}},
+        {"objective": {"kl": {"coefficient": 0.01}}},
     ],
 )
 def test_settings_that_read_tokens_again(lab_base: Path, tmp_path: Path, changes: dict[str, object]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,9 +13,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from surefoot.errors import TrainingError
-from surefoot.models.engine.causal import Entropy, read_logprobs
+from surefoot.models.engine.causal import read_logprobs
 from surefoot.models.lora import has_adapter
-from surefoot.rl.config import KL, Mean, Objective, RLConfig
+from surefoot.rl.config import Mean, Objective, RLConfig
 from surefoot.rl.sample import FloatArray, Sample
 from surefoot.training.batches import Inputs, TokenReader, cut_by_tokens, lay_out
 from surefoot.training.config import OptimiserSettings
@@ -38,7 +39,7 @@ class Actor:
         self.reader = TokenReader(model, temperature=temperature)
 
     def read(
-        self, rollouts: Sequence[Sample], *, entropy: Entropy = "none", called: nn.Module | None = None
+        self, rollouts: Sequence[Sample], *, entropy: bool = False, called: nn.Module | None = None
     ) -> TokenReading:
         """Log-probabilities with gradient, if gradients are on.
 
@@ -47,7 +48,7 @@ class Actor:
         device = self.model.device
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.bf16):
             statistics = (called or self.reader)(pad_rollouts(rollouts, device), entropy)
-        return TokenReading(logprobs=statistics[0], entropies=None if entropy == "none" else statistics[1])
+        return TokenReading(logprobs=statistics[0], entropies=statistics[1] if entropy else None)
 
     @torch.no_grad()
     def logprobs(self, rollouts: Sequence[Sample], *, microbatch_tokens: int) -> list[FloatArray]:
@@ -199,7 +200,7 @@ class Updater(Learner):
         Raises ``TrainingError`` for numbers that are not finite.
         """
         objective = self.config.objective
-        always = objective.entropy > 0 or (objective.kl is not None and objective.kl.where == "loss")
+        always = objective.kl is not None and objective.kl.where == "loss"
         something = any(sample.learned().any() for sample in samples) or (always and bool(samples))
         fewest = int(self.processes.all_reduce(len(samples), "min"))
         if not self.processes.all_reduce(float(something), "max") or not fewest:
@@ -271,9 +272,7 @@ class Updater(Learner):
         """Loss of one microbatch, and sums over its tokens: their number, those clipped, KL, entropy, those
         with a server's log-probability, its absolute difference; and the largest difference."""
         objective = self.config.objective
-        read = self.actor.read(
-            samples, entropy="gradient" if objective.entropy else "detached", called=self.called
-        )
+        read = self.actor.read(samples, entropy=True, called=self.called)
         device = read.logprobs.device
 
         def flat(arrays: Sequence[FloatArray | None]) -> torch.Tensor | None:
@@ -292,10 +291,9 @@ class Updater(Learner):
             ),
             weights=torch.tensor(spread, device=device),
             reference_logprobs=flat([sample.reference_logprobs for sample in samples]),
-            entropies=read.entropies,
         )
         parts = policy_loss(batch, objective)
-        entropy = 0.0 if read.entropies is None else float(read.entropies.detach().sum())
+        entropy = 0.0 if read.entropies is None else float(read.entropies.sum())
         differences = _server_differences(samples, batch.old_logprobs.double().cpu().numpy())
         compared = [len(differences), differences.sum(), differences.max(initial=0.0)]
         return parts.loss, np.array([len(spread), parts.clipped, parts.kl, entropy, *compared])
@@ -323,8 +321,6 @@ class TokenBatch:
     advantages: torch.Tensor
     weights: torch.Tensor
     reference_logprobs: torch.Tensor | None = None
-    entropies: torch.Tensor | None = None
-    """Entropy of the next-token distribution, in nats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,7 +335,7 @@ class LossParts:
 
 
 def policy_loss(batch: TokenBatch, objective: Objective) -> LossParts:
-    """The loss of some tokens, L = sum_n w_n [ -J_n + beta KL_n - c H_n ]; parts of a minibatch add up to it.
+    """The loss of some tokens, L = sum_n w_n [ -J_n + beta KL_n ]; parts of a minibatch add up to it.
 
     The gain J of a token with advantage A and ratio rho = π(token) / π_old(token) is, with the bounds
     clip(rho) in [1 - low, 1 + high], min(rho A, clip(rho) A) (PPO, arXiv 1707.06347, equation 7; separate
@@ -352,11 +348,9 @@ def policy_loss(batch: TokenBatch, objective: Objective) -> LossParts:
     terms = -torch.minimum(unbounded_gains, bounded_gains)
     kl_n = None
     if batch.reference_logprobs is not None and objective.kl is not None:
-        kl_n = kl_estimate(batch.logprobs, batch.reference_logprobs, objective.kl)
+        kl_n = kl_estimate(batch.logprobs, batch.reference_logprobs, objective.kl.where)
         if objective.kl.where == "loss":
             terms = terms + objective.kl.coefficient * kl_n
-    if batch.entropies is not None and objective.entropy:
-        terms = terms - objective.entropy * batch.entropies
     return LossParts(
         loss=(batch.weights * terms).sum(),
         clipped=float(held.sum()),
@@ -364,20 +358,16 @@ def policy_loss(batch: TokenBatch, objective: Objective) -> LossParts:
     )
 
 
-def kl_estimate(logprobs: torch.Tensor, reference: torch.Tensor, kl: KL) -> torch.Tensor:
+def kl_estimate(
+    logprobs: torch.Tensor, reference: torch.Tensor, where: Literal["loss", "reward"]
+) -> torch.Tensor:
     """KL(π || π_ref) of each token from the one sampled token, by an estimator of Schulman's note (2020).
 
-    k1 = log(π/π_ref), unbiased, may be negative; k2 = k1² / 2, biased, whose gradient is the KL's;
+    In the reward k1 = log(π/π_ref), unbiased, may be negative, and of no gradient on average; in the loss
     k3 = π_ref/π - 1 - log(π_ref/π), unbiased and never negative.
     """
     difference = logprobs - reference
-    match kl.estimator:
-        case "k1":
-            return difference
-        case "k2":
-            return difference**2 / 2
-        case "k3":
-            return torch.expm1(-difference) + difference
+    return difference if where == "reward" else torch.expm1(-difference) + difference
 
 
 def token_weights(lengths: Sequence[int], mean: Mean, *, longest: int) -> list[float]:

@@ -43,26 +43,10 @@ class KL(FrozenModel):
     coefficient: float = Field(
         default=0.04, ge=0, description="Penalty per nat; DeepSeekMath and Math-Shepherd use 0.04."
     )
-    estimator: Literal["k1", "k2", "k3"] = Field(
-        default="k3", description="Estimator of the KL of a token: k1 in the reward, k2 or k3 in the loss."
-    )
     where: Literal["loss", "reward"] = Field(
-        default="loss", description="Whether the penalty is added to the loss or subtracted from the reward."
+        default="loss",
+        description="Whether the penalty is added to the loss (k3) or subtracted from the reward (k1).",
     )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.where == "loss" and self.estimator == "k1":
-            raise ValueError(
-                "'estimator' k1 averages to a zero gradient in the loss: use k2 or k3, or set 'where' to "
-                "reward"
-            )
-        if self.where == "reward" and self.estimator != "k1":
-            raise ValueError(
-                f"'estimator' must be k1 (the log-ratio of the sampled tokens) with 'where' reward, not "
-                f"{self.estimator}"
-            )
-        return self
 
 
 class Objective(FrozenModel):
@@ -80,7 +64,6 @@ class Objective(FrozenModel):
         "constant (Dr. GRPO).",
     )
     kl: KL | None = Field(default=None, description="KL penalty; none by default.")
-    entropy: float = Field(default=0.0, ge=0, description="Entropy bonus per nat.")
 
 
 class OnlinePRMConfig(OptimiserSettings):
@@ -119,7 +102,7 @@ class CriticConfig(OptimiserSettings):
 
 
 _DEEPSEEK_MATH = {
-    "mean": "sequence", "kl": {"coefficient": 0.04, "estimator": "k3", "where": "loss"}
+    "mean": "sequence", "kl": {"coefficient": 0.04, "where": "loss"}
 }  # fmt: skip
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -130,7 +113,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "pure": {  # arXiv 2504.15275, and its script train_pure.sh
         "credit": Mixed(of=MinForm()),
         "advantage": LeaveOneOut(baseline="token", whiten=True, mask_ends=True),
-        "objective": {"mean": "sequence", "kl": {"coefficient": 0.001, "estimator": "k1", "where": "reward"}},
+        "objective": {"mean": "sequence", "kl": {"coefficient": 0.001, "where": "reward"}},
     },
     "prime": {  # arXiv 2502.01456
         "credit": Mixed(of=Implicit()),

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from surefoot.errors import TrainingError
-from surefoot.models.engine.causal import Entropy, has_plain_head, token_statistics
+from surefoot.models.engine.causal import has_plain_head, token_statistics
 from surefoot.models.engine.packing import pad_batch, tree_limit
 from surefoot.models.engine.tree_attention import (
     Slots,
@@ -272,7 +272,7 @@ class TokenReader(torch.nn.Module):
         self.model, self.temperature = model, temperature
         self.plain = has_plain_head(model)  # else ask the model itself for all logits
 
-    def forward(self, batch: Inputs, entropy: Entropy = "none") -> torch.Tensor:
+    def forward(self, batch: Inputs, entropy: bool = False) -> torch.Tensor:
         """Log-probabilities of the tokens after ``at_s`` and, if wanted, entropies: [1, S] or [2, S]."""
         targets_s = batch.read_s
         output = (self.model.base_model if self.plain else self.model)(
@@ -286,8 +286,8 @@ class TokenReader(torch.nn.Module):
         logits_sv = output.logits[batch.rows_s, batch.at_s].float() / self.temperature
         logprobs_sv = logits_sv.log_softmax(-1)
         statistics = [logprobs_sv.gather(1, targets_s[:, None])[:, 0]]
-        if entropy != "none":
-            with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
+        if entropy:
+            with torch.no_grad():
                 statistics.append(-(logprobs_sv.exp() * logprobs_sv).sum(-1))
         return torch.stack(statistics)
 

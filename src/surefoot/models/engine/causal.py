@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch.nn.functional import linear
@@ -22,9 +21,6 @@ from surefoot.models.engine.tensor_shards import fingerprint
 from surefoot.models.lora import has_adapter, save_adapter
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.pretrained import load_pretrained
-
-Entropy = Literal["none", "detached", "gradient"]
-"""Whether entropies are wanted, and whether a gradient goes through them."""
 
 _LOGITS = 16_777_216
 """Logits (positions times vocabulary) held at a time: 64 MB in float32."""
@@ -63,10 +59,10 @@ def token_statistics(
     targets_n: torch.Tensor,
     *,
     temperature: float = 1.0,
-    entropy: Entropy = "none",
+    entropy: bool = False,
     limit: int = _LOGITS,
 ) -> torch.Tensor:
-    """Log-probabilities of ``targets_n`` and, if wanted, entropies: ``[1, N]`` or ``[2, N]``, float32.
+    """Log-probabilities of ``targets_n`` and, if wanted, entropies (no gradient): ``[1, N]`` or ``[2, N]``.
 
     Both in nats, of the distribution that ``policy`` has at ``temperature`` after hidden states ``[N, H]``;
     computed for ``limit`` logits at a time.
@@ -81,8 +77,8 @@ def token_statistics(
             logits = logits / temperature
         total = logits.logsumexp(1)
         statistics = [logits.gather(1, targets_n[:, None])[:, 0] - total]
-        if entropy != "none":
-            with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
+        if entropy:
+            with torch.no_grad():
                 statistics.append(total - ((logits - total[:, None]).exp() * logits).sum(1))
         return torch.stack(statistics)
 
@@ -95,11 +91,7 @@ def token_statistics(
             pieces.append(checkpoint(piece, *part, use_reentrant=False))
         else:
             pieces.append(piece(*part))
-    return (
-        torch.cat(pieces, dim=1)
-        if pieces
-        else states.new_zeros((1 + (entropy != "none"), 0), dtype=torch.float32)
-    )
+    return torch.cat(pieces, dim=1) if pieces else states.new_zeros((1 + entropy, 0), dtype=torch.float32)
 
 
 @torch.no_grad()
