@@ -39,7 +39,7 @@ METHODS = [
     "dvts:n=4,expand=2",
     "rebase:n=4,temperature=0.5",
     "particle:n=3,sweeps=2",
-    "mcts:paths=3,expand=2,rollout=true",
+    "mcts:paths=3,expand=2",
     "resample:n=2,threshold=0.6,retries=2,budget=5",
     "revise:n=2,rounds=1,threshold=0.6,keep=true",
 ]
@@ -240,7 +240,7 @@ def test_a_server_that_is_gone_ends_the_search_and_keeps_nothing_wrong(files, tm
             "--aggregate is 'worst'; choose min, product, last, mean, sum or verdicts",
         ),
         ("dvts:n=5", [], "dvts:n=5': 'n' must be a multiple of 'expand', not 5 and 4"),
-        ("mcts:rollout=down", [], "rollout"),
+        ("mcts:paths=down", [], "paths"),
         ("beam", ["--prm=nowhere"], "nowhere"),
         ("beam", ["--calibrated"], "calibration.json"),
         ("beam", ["--separator="], "--separator"),

@@ -42,16 +42,15 @@ def grown(search, policy, scorer, **settings):
 @given(
     paths=st.integers(1, 12),
     expand=st.integers(1, 4),
-    rollout=st.booleans(),
     seed=st.integers(0, 1000),
     modulus=st.integers(3, 9),
 )
-def test_visits_add_up(paths, expand, rollout, seed, modulus):
+def test_visits_add_up(paths, expand, seed, modulus):
     def fail(request):
         return "gone" if (request.first + len(request.prefix) + seed) % modulus == 0 else None
 
     policy = ScriptedPolicy(random_solver(), fail=fail)
-    found, root = grown(MCTS(paths=paths, expand=expand, rollout=rollout), policy, HashScorer(), seed=seed)
+    found, root = grown(MCTS(paths=paths, expand=expand), policy, HashScorer(), seed=seed)
     assert root.visits == len(found) == paths
     for branch in branches(root):
         assert sum(below.visits for below in branch.children) == branch.visits - branch.ended
@@ -60,10 +59,10 @@ def test_visits_add_up(paths, expand, rollout, seed, modulus):
 
 
 @settings(max_examples=15, deadline=None)
-@given(paths=st.integers(1, 12), rollout=st.booleans(), score=st.floats(0.01, 0.99))
-def test_a_constant_value_is_every_ancestor_s_mean(paths, rollout, score):
+@given(paths=st.integers(1, 12), score=st.floats(0.01, 0.99))
+def test_a_constant_value_is_every_ancestor_s_mean(paths, score):
     policy = ScriptedPolicy(random_solver())
-    _, root = grown(MCTS(paths=paths, rollout=rollout), policy, HashScorer(lambda prefix: score))
+    _, root = grown(MCTS(paths=paths), policy, HashScorer(lambda prefix: score))
     for branch in branches(root):
         assert branch.value == pytest.approx(score)
 
@@ -135,27 +134,6 @@ def test_priors_are_shares_of_the_draws():
 
     _, root = grown(MCTS(paths=1, expand=4), ScriptedPolicy(answer), HashScorer())
     assert [branch.prior for branch in root.children] == [0.25, 0.75]
-
-
-def test_rollouts_are_written_in_one_piece_and_scored():
-    policy = Watched(ScriptedPolicy(full_tree(3, 2)))
-    found, root = grown(MCTS(paths=3, expand=2, rollout=True), policy, HashScorer())
-    whole = [request for request in policy.requests if request.sampling.stop == ()]
-    assert len(whole) == 3
-    assert all(request.n == 1 for request in whole)
-    assert all(leaf.data.finish == "stop" for leaf in found)
-    assert root.total == pytest.approx(
-        sum(min(chance_score(text) for text in ends(leaf.prefix)) for leaf in found)
-    )
-
-
-def chance_score(prefix):
-    return round(chance("score", prefix), 3)
-
-
-def ends(text):
-    lines = text.splitlines(keepends=True)
-    return ["".join(lines[: k + 1]) for k in range(len(lines))]
 
 
 def test_what_has_no_score_is_taken_for_as_good_as_its_parent():

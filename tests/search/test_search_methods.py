@@ -34,7 +34,6 @@ ALL = [
     ParticleFilter(n=6, rule="first"),
     ParticleFilter(n=4, sweeps=3, rule="first"),
     MCTS(paths=6, expand=3),
-    MCTS(paths=6, expand=2, rollout=True),
     StepResampling(n=2, threshold=0.6, budget=4),
 ]
 every = pytest.mark.parametrize("search", ALL, ids=lambda search: f"{search.name}-{ALL.index(search)}")
@@ -169,7 +168,7 @@ def test_equal_searches_have_one_name():
     texts = ("beam:width=8,expand=2", "beam:expand=02,width=8", "beam:width=8,retire_finished=false,expand=2")
     assert {search_of(text).name for text in texts} == {"beam:width=8,expand=2"}
     assert search_of("best_of_n:n=16,batch=4").name == "best-of-n:batch=4"
-    assert search_of("mcts:rollout=yes").name == "mcts:rollout=true"
+    assert search_of("particle:sweeps=02").name == "particle:sweeps=2"
 
 
 def test_registry_has_searches_that_work_as_they_are():

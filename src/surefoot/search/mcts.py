@@ -53,17 +53,12 @@ class MCTS(SearchMethod):
     the share of the draws, since a policy need not report its probabilities. OpenR takes the last step's
     score (``aggregation`` "last"); the default here is the rule of the scorer's checkpoint.
 
-    With ``rollout`` a descent ends at the first child of a new prefix, writes the rest in
-    one piece, and backs up the score of that. Reaching a solution again costs nothing, and is a further vote
-    for it.
+    Reaching a solution again costs nothing, and is a further vote for it.
     """
 
     method: ClassVar[str] = "mcts"
     paths: int = Field(default=16, ge=1, description="Descents through the tree.")
     expand: int = Field(default=4, ge=1, description="Next steps sampled at a new prefix.")
-    rollout: bool = Field(
-        default=False, description="End a descent at the first new prefix, and write the rest in one piece."
-    )
 
     @property
     def draws(self) -> int:
@@ -81,31 +76,20 @@ class MCTS(SearchMethod):
         root = MCTSNode(prefix=space.root, prior=1.0, seed=0.0)
         ends = []
         for _ in range(self.paths):
-            path, fresh = await self._descend(space, root)
-            end = path[-1].prefix
-            if self.rollout and fresh and end.data.finish is None:
-                [written] = await space.extend([end], 1, to_end=True)
-                end = written[0] if written else end
-                [value] = await space.score([end])
-            else:
-                value = path[-1].value
-            back_up(path, value if value > -math.inf else path[-1].seed)
-            ends.append(end)
+            path = await self._descend(space, root)
+            back_up(path, path[-1].value)
+            ends.append(path[-1].prefix)
         return ends, root
 
-    async def _descend(self, space: Space, root: MCTSNode) -> tuple[list[MCTSNode], bool]:
-        """Branches from the root to where a descent ends, and whether the last one is new."""
+    async def _descend(self, space: Space, root: MCTSNode) -> list[MCTSNode]:
+        """Branches from the root to where a descent ends."""
         path = [root]
         while path[-1].prefix.data.finish is None:
-            fresh = not path[-1].children
-            if fresh:
-                path[-1].children = await self._expand(space, path[-1])
+            path[-1].children = path[-1].children or await self._expand(space, path[-1])
             if not path[-1].children:  # the policy did not answer
-                return path, False
+                return path
             path.append(choose(path[-1]))
-            if fresh and self.rollout:
-                return path, True
-        return path, False
+        return path
 
     async def _expand(self, space: Space, branch: MCTSNode) -> list[MCTSNode]:
         [steps] = await space.extend([branch.prefix], self.expand)

@@ -161,7 +161,8 @@ def test_what_is_kept_is_bounded_and_forgotten_traces_are_read_again(model, max_
         assert_as_from_scratch(model, items, records)
         assert scorer.cached_tokens <= max_tokens
         most = max(most, sum(len(ids) for ids in {read(trace) for trace in model.encode(items)}))
-    assert 0 < scorer.cached_bytes <= (max_tokens + most) * bytes_per_scored_token(model.trunk)
+    held = sum(rows.nbytes for rows in scorer._cache.pool._rows.values())
+    assert 0 < held <= (max_tokens + most) * bytes_per_scored_token(model.trunk)
 
 
 def test_the_least_recently_used_is_forgotten_first(lab_base):

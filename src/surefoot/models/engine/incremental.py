@@ -86,14 +86,6 @@ class IncrementalScorer(Scorer):
         """Distinct tokens that are kept."""
         return self._cache.pool.used
 
-    @property
-    def cached_bytes(self) -> int:
-        """Memory on the trunk's device for these and for the tokens of a call under way.
-
-        At most :func:`bytes_per_scored_token` for each of ``max_tokens`` and of the most that a call read.
-        """
-        return self._cache.pool.nbytes
-
     def clear(self) -> None:
         """Forget all."""
         self._cache = TokenCache(TokenPool(self._cache.max_tokens), self._cache.max_tokens)

@@ -148,11 +148,6 @@ class TokenPool:
         """Slots for which there is memory."""
         return len(self._used)
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of all slots, free ones too."""
-        return sum(rows.nbytes for rows in self._rows.values())
-
     def allocate(self, count: int) -> Slots:
         """Slots for ``count`` new tokens."""
         free = np.flatnonzero(~self._used)

@@ -213,9 +213,7 @@ class Ensemble(CheckpointScorer):
     different things (the mean of a value and a correctness is meaningless).
     """
 
-    def __init__(
-        self, scorers: Sequence[StepScorer], how: Combine = "mean", *, name: str | None = None
-    ) -> None:
+    def __init__(self, scorers: Sequence[StepScorer], how: Combine = "mean") -> None:
         if not scorers:
             raise ValueError("'scorers' is empty: an ensemble needs a member")
         cards = [card for scorer in scorers if (card := getattr(scorer, "card", None))]
@@ -227,7 +225,7 @@ class Ensemble(CheckpointScorer):
             raise ValueError(f"'how' is 'mean' or 'min', not {how!r}")
         self.scorers, self.how = tuple(scorers), how
         names = [getattr(scorer, "name", type(scorer).__name__) for scorer in scorers]
-        self.name = name or "+".join(names)
+        self.name = "+".join(names)
         rules = {card.aggregation for card in cards}
         self.card = CheckpointCard(
             family="ensemble",
