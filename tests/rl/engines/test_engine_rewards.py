@@ -79,7 +79,7 @@ def test_the_total_is_the_rules_return():
     assert of(Summed()) == pytest.approx(sum(scores))
     assert of(MinForm(temperature=1e-3, signed=False)) == pytest.approx(min(scores))
     assert of(MinForm(temperature=1e-3)) == pytest.approx(2 * min(scores) - 1)
-    assert of(ClipDelta(clip=False)) == pytest.approx(scores[0])
+    assert of(ClipDelta(eta=1)) == pytest.approx(scores[0] - 1)
 
 
 def test_what_is_not_known_counts_as_the_worst_of_its_group():
