@@ -142,14 +142,6 @@ def test_commands(qwen, shepherd):
     command = server_command(find_tokenizer(str(shepherd)), "x")
     assert '"classifier_from_token": ["▁-", "▁+"], "method": "from_2_way_softmax"' in " ".join(command)
     assert f'"step_tag_id": {TAG}' in command[-1]
-    assert server_command(words, "x", engine="surefoot") == [
-        "surefoot",
-        "serve",
-        "--port",
-        "8000",
-        "--prm",
-        "x",
-    ]
 
 
 def test_the_check_passes_a_right_server_and_no_other(qwen, tmp_path):

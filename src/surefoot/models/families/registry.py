@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from surefoot.errors import CheckpointError
 
 if TYPE_CHECKING:
     from surefoot.models.families.checkpoint import Checkpoint
-
-Engine = Literal["vllm", "surefoot"]
-"""Servers; ``surefoot`` is this package's gateway, which serves every family."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 from surefoot.errors import CheckpointError, PolicyError, ScoreError
 from surefoot.io.hub import checkpoint_directory, reading_checkpoint
 from surefoot.models.card import GENERATIVE
-from surefoot.models.families.registry import FAMILIES, Engine, family_named, find_family, quoted
+from surefoot.models.families.registry import FAMILIES, family_named, find_family, quoted
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.remote.scorer import RemoteScorer, server_root
 from surefoot.models.remote.wires import GatewayScore, VllmPooling, Wire
@@ -155,13 +155,9 @@ def wires(model: FamilyTokenizer, served: ServedModel) -> Iterator[tuple[str, Wi
     yield "/pooling", VllmPooling(**shared)
 
 
-def server_command(
-    model: FamilyTokenizer, name: str, *, engine: Engine = "vllm", port: int = 8000
-) -> list[str]:
-    """The command, as arguments. Raises ``CheckpointError`` if the engine cannot read the family's scores."""
+def server_command(model: FamilyTokenizer, name: str, *, port: int = 8000) -> list[str]:
+    """vLLM's command, as arguments. Raises ``CheckpointError`` if it cannot read the family's scores."""
     family = model.family
-    if engine == "surefoot":
-        return ["surefoot", "serve", "--port", str(port), "--prm", name]
     able = [other for other, row in FAMILIES.items() if row.vllm]
     if family.CARD.family not in able:
         raise CheckpointError(
