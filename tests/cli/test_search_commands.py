@@ -415,7 +415,7 @@ def test_a_threshold_that_stops_the_draws_says_how_often_a_wrong_solution_reache
         ],
     )
     assert said().startswith("66.7% [")  # b and d of a, b and d
-    fitted = fit_calibration("temperature", [0.2, 0.4, 0.6, 0.8], [0, 1, 0, 1], split="t", trace_ids=["a"])
+    fitted = fit_calibration("platt", [0.2, 0.4, 0.6, 0.8], [0, 1, 0, 1], split="t", trace_ids=["a"])
     below = fitted.model_copy(update={"map": IsotonicMap(scores=(0.55, 0.6), values=(0.1, 0.5))})
     save_calibration(tmp_path / "prm", below)
     assert said("--calibrated").startswith("33.3% [")  # of the three only d reaches it once calibrated

@@ -293,7 +293,7 @@ class Updater(Learner):
             reference_logprobs=flat([sample.reference_logprobs for sample in samples]),
         )
         parts = policy_loss(batch, objective)
-        entropy = 0.0 if read.entropies is None else float(read.entropies.sum())
+        entropy = 0.0 if read.entropies is None else float(read.entropies.detach().sum())
         differences = _server_differences(samples, batch.old_logprobs.double().cpu().numpy())
         compared = [len(differences), differences.sum(), differences.max(initial=0.0)]
         return parts.loss, np.array([len(spread), parts.clipped, parts.kl, entropy, *compared])
