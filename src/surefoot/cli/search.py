@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -139,8 +138,8 @@ class RunSearch(Command):
         problems = read_table(self.problems, Problem)
         input_files(self)  # before torch is imported, which takes seconds: a file may be missing
         policy = self.policy.open(chat=self.prompt.chat, loading=self.loading)
-        # behind a server a kill loses the problems whose requests are under way
-        size = self.policy.concurrency if self.policy.base_url else _PIECE * self.in_flight
+        # behind a server each problem is a piece, so that a kill loses those alone that are under way
+        size = 1 if self.policy.base_url else _PIECE * self.in_flight
         order = {problem.id: index for index, problem in enumerate(problems)}
         summary = SearchSummary()
         with (
@@ -153,7 +152,7 @@ class RunSearch(Command):
             bar = _Bar(self.path(), show)
             steps = self.how(scorer, policy if search.by_steps else None)
 
-            def work(piece: Sequence[Problem]) -> list[s.SearchResult]:
+            async def work(piece: Sequence[Problem]) -> list[s.SearchResult]:
                 trees: dict[str, s.SavedTree] = {}
 
                 def watch(space: s.Space, result: s.SearchResult) -> None:
@@ -161,20 +160,18 @@ class RunSearch(Command):
                     if keep:
                         trees[result.problem_id] = save_tree(space, result)
 
-                results = asyncio.run(
-                    run_search(
-                        search,
-                        piece,
-                        remembering_policy(policy, self.remember),
-                        remembering_scorer(scorer, self.remember) if scorer else None,
-                        steps=steps,
-                        aggregation=self.judge.aggregate,
-                        grader=grader,
-                        seed=self.seed,
-                        overlap=bool(self.policy.base_url),
-                        concurrency=self.in_flight,
-                        watch=watch,
-                    )
+                results = await run_search(
+                    search,
+                    piece,
+                    remembering_policy(policy, self.remember),
+                    remembering_scorer(scorer, self.remember) if scorer else None,
+                    steps=steps,
+                    aggregation=self.judge.aggregate,
+                    grader=grader,
+                    seed=self.seed,
+                    overlap=bool(self.policy.base_url),
+                    concurrency=self.in_flight,
+                    watch=watch,
                 )
                 if results and all(result.counts.failed and not result.candidates for result in results):
                     raise PolicyError(
@@ -186,13 +183,13 @@ class RunSearch(Command):
                 return results
 
             job = Job(record=s.SearchResult, work=work)
-            # problems of a piece are searched concurrently, so that pieces are not
             outcome = map_pieces(
                 self,
                 job,
                 problems,
                 size,
                 self.out,
+                policy=self.policy,
                 token_budget=self.token_budget,
                 retry_failed=self.retry_failed,
                 on_line=summary.add,
