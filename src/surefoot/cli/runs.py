@@ -13,13 +13,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from pydantic import ValidationError
-
 from surefoot import formats, stats
 from surefoot.cli.options import JudgeSettings, PolicySettings, lab_policy, lab_trunk
 from surefoot.cli.settings import Command, Flag, command_line, options_of
 from surefoot.cli.terminal import echo, echo_table, echo_wrapped, note, note_count
-from surefoot.errors import RecordError, RunError, ScoreError, SurefootError
+from surefoot.errors import RecordError, ScoreError, SurefootError
 from surefoot.formats.rows import trace_memory
 from surefoot.io import ReadReport, Run, read_records
 from surefoot.io.files import RecordWriter, blocks, needs, record_writer
@@ -78,20 +76,6 @@ def origin_of(command: Command, json_name: str) -> Origin:
         json=json_name,
         date=datetime.now(UTC).date().isoformat(),
     )
-
-
-@contextmanager
-def checked_options() -> Iterator[None]:
-    """Convert the error of an invalid setting to ``RunError``, naming the option."""
-    try:
-        yield
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        named = [part for part in first["loc"] if isinstance(part, str)]  # without list indices
-        option = f"--{named[-1]}".replace("_", "-") + ": " if named else ""
-        raise RunError(f"{option}{first['msg'].removeprefix('Value error, ')}") from error
-    except ValueError as error:
-        raise RunError(str(error)) from error
 
 
 def read_table(path: str, record: type[R], *, change: Callable[[R], R] | None = None) -> RecordTable[R]:

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from surefoot import models as m
 from surefoot.cli import options as o
-from surefoot.cli.runs import checked_options, map_pieces, pair, predict_usage, say_prediction, trained_on
+from surefoot.cli.runs import map_pieces, pair, predict_usage, say_prediction, trained_on
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo, note
 from surefoot.display import show
@@ -46,7 +46,7 @@ class Score(Command):
     names: Annotated[tuple[str, ...], Flag(name="--prm", short="-m")] = Field(min_length=1)
     """Checkpoint directory, hub name (`owner/name@revision`) or URL of a reward model; several are an
     ensemble."""
-    problem: str | None = Field(default=None, description="One problem's text.")
+    problem: str | None = Field(default=None, min_length=1, description="One problem's text.")
     solution: str = Field(default="-", description="One solution's text; `-` reads standard input.")
     segment: o.Segment | None = None
     """How the solution is cut into steps; if not given, as the model's training data, else by blank line or
@@ -106,8 +106,7 @@ class Score(Command):
         from surefoot.models.scorer import cut
 
         text = sys.stdin.read() if self.solution == "-" else self.solution
-        with checked_options():
-            question = Problem(text=problem)
+        question = Problem(text=problem)
         trace = cut(question, text, segmenter(self.segment) if self.segment else scorer.card.segmenter)
         [scores] = scorer.score_traces([ProblemTrace(problem=question, trace=trace)])
         trust, threshold = scorer.card.trust, self.threshold

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from surefoot import models, search
 from surefoot import training as tr
 from surefoot.cli import options as o
-from surefoot.cli.runs import checked_options, is_held_out, labelled, open_run, pair, read_table
+from surefoot.cli.runs import is_held_out, labelled, open_run, pair, read_table
 from surefoot.cli.settings import Command, OptionGroup
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import RunError, TrainingError
@@ -31,7 +31,6 @@ from surefoot.models.card import (
 )
 from surefoot.models.encoding import Encoding
 from surefoot.policies.devices import FLOAT32
-from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import LabelledTrace
 from surefoot.records import LabelKind, Problem, StepLabel, content_id
 from surefoot.scores import Aggregator
@@ -162,13 +161,7 @@ class ReaderCommand(TrainCommand):
     base: str
     """Model to start from: `lab` (the lab's trunk), a checkpoint directory or a hub name
     (`owner/name@revision`)."""
-    prompt: PromptFormat = PromptFormat()
-    max_length: int = Field(default=2048, ge=8)
-    """Tokens of a trace; later steps are left out and counted."""
-
-    def encoding(self) -> Encoding:
-        """How the checkpoint reads its input."""
-        return Encoding(**vars(self.prompt), max_length=self.max_length)
+    encoding: Annotated[Encoding, OptionGroup(title="Input", omit=("marker",))] = Encoding()
 
 
 class StepCommand(ReaderCommand):
@@ -180,7 +173,7 @@ class StepCommand(ReaderCommand):
 
     def card(self, **facts: Any) -> CheckpointCard:
         """The card of the checkpoint to train."""
-        return CheckpointCard(encoding=self.encoding(), base=self.base, **facts)
+        return CheckpointCard(encoding=self.encoding, base=self.base, **facts)
 
     def split(self, items: LabelledTraces) -> tuple[LabelledTraces, LabelledTraces | None]:
         """Split the items into training and held-out problems, by the problems' ids.
@@ -201,12 +194,7 @@ class StepCommand(ReaderCommand):
 class ClassifierCommand(StepCommand):
     """A trunk with a head that is read at the steps: PRMs and ORMs."""
 
-    marker: str | None = Field(default=None, min_length=1)
-    """Text inserted after each step, at which its score is read, e.g. `<extra_0>`."""
-
-    def encoding(self) -> Encoding:
-        """How the checkpoint reads its input."""
-        return Encoding(**vars(self.prompt), max_length=self.max_length, marker=self.marker)
+    encoding: Annotated[Encoding, OptionGroup(title="Input")] = Encoding()
 
     def examples(
         self, model: models.RewardModel, items: LabelledTraces, targets: tr.StepTargets | tr.OutcomeTargets
@@ -272,8 +260,7 @@ class TrainPRM(ClassifierCommand):
 
         labels = read_table(self.labels, StepLabel)
         kinds, sources = _kinds_and_sources(labels)
-        with checked_options():
-            check_kinds(kinds, self.targets)
+        check_kinds(kinds, self.targets)
         card = self.card(
             frozen_trunk=self.training.freeze_trunk,
             kind="prm",
@@ -337,7 +324,7 @@ class TrainImplicit(ReaderCommand):
                 o.lab_trunk(self.base),
                 reference="base" if self.reference == "base" else o.lab_trunk(self.reference),
                 beta=self.beta,
-                encoding=self.encoding(),
+                encoding=self.encoding,
                 loading=self.loading,
             )
             prm.card = prm.card.model_copy(update={"base": pinned(self.base)})

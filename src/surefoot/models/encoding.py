@@ -30,7 +30,9 @@ class Encoding(FrozenModel):
     template: str = "{problem}\n"
     """Text (or user message, with ``chat``) that comes before the solution."""
     chat: bool = False
+    """Send the prompt as a user message through the chat template."""
     system: str | None = None
+    """System message; needs `chat`."""
     max_length: int = Field(default=2048, ge=8)
     """Tokens; a longer trace is cut and its later steps stay unscored."""
     marker: str | None = Field(default=None, min_length=1, exclude_if=lambda value: value is None)
