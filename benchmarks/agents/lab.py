@@ -8,6 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +18,7 @@ from scipy.sparse import spmatrix, vstack
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.common.figures import Figure, Figures, figure
+from benchmarks.common.figures import Figure, Figures, figure, over_seeds
 from benchmarks.common.gates import gate_figures
 from benchmarks.worlds.shop import FAMILIES, Shop, ShopAgent, StepTruth, generate_tasks, judge_steps
 from surefoot import run_sync
@@ -34,7 +35,7 @@ from surefoot.labelling import (
 from surefoot.policies import TransformersPolicy, sample_runs
 from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import Problem, StepLabel
-from surefoot.stats import Interval, StepFacts, bootstrap_seeds, bootstrap_totals, step_facts
+from surefoot.stats import Interval, StepFacts, bootstrap_totals, step_facts
 
 SEEDS = tuple(range(3_000, 3_008))
 ROLLOUTS = (8, 32)
@@ -235,7 +236,7 @@ def value_errors(seeds: Sequence[Runs], tasks: int, draws: int) -> Figures:
             )
     rng = np.random.default_rng(0)
     return [
-        noted(f"mc_value_error_{k}", bootstrap_seeds(error, draws=draws, rng=rng), "of 1")
+        noted(f"mc_value_error_{k}", over_seeds(error, draws=draws, rng=rng), "of 1")
         for k, error in errors.items()
     ]
 
@@ -328,24 +329,22 @@ def measure_choice(
             loopholes[name].append(pick(chosen, of_runs, used))
         success["any"].append(pick(chosen, outcomes(chosen), outcomes(chosen)))
     rng = np.random.default_rng(0)
-
-    def over_seeds(values: Sequence[Sequence[float]]) -> Interval:
-        return bootstrap_seeds(values, draws=draws, rng=rng)
+    mean_of = partial(over_seeds, draws=draws, rng=rng)
 
     figures = [
-        noted(f"chosen_{name}{ending}", over_seeds(values), "%", scale=100, note=_per_seed(values))
+        noted(f"chosen_{name}{ending}", mean_of(values), "%", scale=100, note=_per_seed(values))
         for name, values in success.items()
     ]
     heads = {model: f"{model}_{counts.most_common(1)[0][0]}" for model, counts in best.items()}
     for name in ("random", "majority", "resolved", "rules", *heads.values()):
-        figures.append(noted(f"loopholes_chosen_{name}{ending}", over_seeds(loopholes[name]), "%", scale=100))
+        figures.append(noted(f"loopholes_chosen_{name}{ending}", mean_of(loopholes[name]), "%", scale=100))
     difference = [
         np.subtract(prm, orm)
         for prm, orm in zip(success[heads["prm_replay_rules"]], success[heads["orm"]], strict=True)
     ]
     note = f"{heads['prm_replay_rules']} less {heads['orm']}"
     figures.append(
-        noted(f"prm_vs_orm_best_of_16{ending}", over_seeds(difference), "points", scale=100, note=note)
+        noted(f"prm_vs_orm_best_of_16{ending}", mean_of(difference), "points", scale=100, note=note)
     )
     return figures + gate_figures(
         {model: np.concatenate(values) for model, values in of_steps.items()},

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from surefoot import __version__
 from surefoot.errors import MissingExtraError
-from surefoot.stats import Interval, bootstrap_mean
+from surefoot.stats import Interval, bootstrap_mean, bootstrap_totals
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "../shared/data"
@@ -47,6 +47,19 @@ def times(name: str, ratios: Sequence[float], value: float | None = None, **more
     """How many times ours a rival takes: ``value``, or the median of the ratios, with their range."""
     value = median(ratios) if value is None else value
     return figure(name, value, "times", ratio=value, low=min(ratios), high=max(ratios), **more)
+
+
+def over_seeds(
+    per_seed: Sequence[Sequence[float]], *, draws: int = 10_000, rng: np.random.Generator
+) -> Interval:
+    """Mean over the problems of several seeds, [problems] each; each seed resamples problems of its own."""
+    counts = [np.column_stack([values, np.ones(len(values))]) for values in per_seed]
+
+    def mean(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+        sums, sizes = totals.sum(axis=1).T
+        return (sums / sizes)[:, None]
+
+    return bootstrap_totals(counts, mean, draws=draws, rng=rng)[0]
 
 
 def shown(one: Figure) -> str:

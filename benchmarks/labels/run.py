@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.common.figures import Figures, arguments, figure, show, write
+from benchmarks.common.figures import Figures, arguments, figure, over_seeds, show, write
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import write_json
 from surefoot.lab import POLICY, ExactLabeller, generate_problems
@@ -22,7 +22,7 @@ from surefoot.policies import PromptFormat, TransformersPolicy, sample_traces
 from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling
 from surefoot.records import StepLabel, Usage
 from surefoot.segment import Line
-from surefoot.stats import Interval, Resample, bootstrap_seeds, bootstrap_statistic
+from surefoot.stats import Interval, Resample, bootstrap_statistic
 
 ROLLOUTS = 8
 SAMPLING = Sampling(max_tokens=96)
@@ -236,7 +236,7 @@ def figures(runs: list[dict[str, Outcome]]) -> Figures:
 
     def gained(name: str, ours: str) -> None:
         gaps = [100 * (run[ours].found - run[BRUTE].found) for run in runs]
-        found = bootstrap_seeds(gaps, rng=np.random.default_rng(0))
+        found = over_seeds(gaps, rng=np.random.default_rng(0))
         made.append(figure(name, found, "points"))
 
     made: Figures = []

@@ -17,7 +17,7 @@ def judged(text, error, predicted, scores=()):
     return JudgedTrace(trace=trace, problem="Add.", error=error, predicted=predicted, scores=scores)
 
 
-CONTENT = measured("content", interval(0.9, 0.96), "of lines; chance is 0.1.", 200, null=0.1)
+CONTENT = measured("hidden error", interval(0.9, 0.96), "of lines; chance is 0.1.", 200, null=0.1)
 MONITORS = measured(
     "monitors", interval(-0.02, 0.0275), "less it.", 300, smallest=0.02, spec="+.1p", rival="a word"
 )
@@ -25,7 +25,11 @@ FALLS = measured("keeps", interval(0.04, 0.08), "lost.", 300, smallest=0.02, har
 
 
 def test_a_verdict_is_decided_or_says_what_would_decide_it():
-    assert (CONTENT.tone, CONTENT.decided, CONTENT.sentence) == ("good", True, "It prefers the right number.")
+    assert (CONTENT.tone, CONTENT.decided, CONTENT.sentence) == (
+        "good",
+        True,
+        "It scores right reasoning above a hidden error.",
+    )
     assert (MONITORS.tone, MONITORS.decided, MONITORS.needs) == ("open", False, "about 1,693 problems")
     assert (FALLS.tone, FALLS.sentence) == ("wrong", "It loses accuracy beyond 16 samples.")
     same = measured("keeps", interval(0.0, 0.01), "", 300, smallest=0.02, harm=True, last=64, peak=16)
@@ -34,8 +38,8 @@ def test_a_verdict_is_decided_or_says_what_would_decide_it():
 
 def test_what_is_decided_comes_first():
     assert headline("prm", [MONITORS, CONTENT, FALLS]) == (
-        "prm prefers the right number, but it loses accuracy beyond 16 samples. Not decided: whether it "
-        "finds more than a word; needs about 1,693 problems."
+        "prm scores right reasoning above a hidden error, but it loses accuracy beyond 16 samples. Not "
+        "decided: whether it finds more than a word; needs about 1,693 problems."
     )
     assert headline("x", []) == "x: nothing was measured."
 
@@ -140,11 +144,13 @@ def test_sections_share_one_first_screen():
     screen = first_screen_of([one, two], Origin(json="all.json"))
     assert list(screen.verdicts) == [CONTENT, FALLS]
     assert screen.limits == ["n = 9", "One seed."]
-    assert screen.sentence == "prm prefers the right number, but it loses accuracy beyond 16 samples."
+    assert screen.sentence == (
+        "prm scores right reasoning above a hidden error, but it loses accuracy beyond 16 samples."
+    )
     html = Report("t", screen).html()
     assert html.index("<h1>") < html.index("<svg") < html.index("orm loses") < html.index("One seed.")
     assert '<a href="all.json">' in html
-    assert [line[:8] for line in screen.lines()] == ["prm pref", "- Works:", "- Weak: ", "2. orm l"]
+    assert [line[:8] for line in screen.lines()] == ["prm scor", "- Works:", "- Weak: ", "2. orm l"]
 
 
 @pytest.mark.parametrize("steps", [3, 40])

@@ -313,7 +313,7 @@ def test_a_page_has_no_defect_for_keyboard_screen_reader_or_eyes(browser, tmp_pa
     first = FirstScreen(
         sentence="prm reads the steps.",
         verdicts=[
-            measured("content", interval(0.5), "Text.", 200),
+            measured("hidden error", interval(0.5), "Text.", 200),
             measured("monitors", interval(0.1), "", 20, rival="majority"),
         ],
         ranking={"prm": "prm reads.", "orm": "orm does not."},

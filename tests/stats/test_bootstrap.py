@@ -7,7 +7,6 @@ from surefoot.stats.bootstrap import (
     Bootstrap,
     bootstrap_difference,
     bootstrap_mean,
-    bootstrap_seeds,
     bootstrap_statistic,
     group_numbers,
     mean_over_runs,
@@ -66,22 +65,6 @@ def test_paired_difference_is_narrower_than_two_intervals():
     assert width(paired) < 1e-9 < width(bootstrap_mean(first, rng=rng()))
 
 
-def test_seeds_of_the_same_problems_do_not_count_as_more_problems():
-    problems = (rng(6).random(100) < 0.5).astype(float)
-    per_seed = [problems, problems, problems]
-    alone = bootstrap_mean(problems, rng=rng())
-    together = bootstrap_mean(np.mean(per_seed, axis=0), rng=rng())
-    independent = bootstrap_seeds(per_seed, rng=rng())
-    assert together.value == independent.value == pytest.approx(problems.mean())
-    assert width(together) == pytest.approx(width(alone))
-    assert width(independent) == pytest.approx(width(alone) / np.sqrt(3), rel=0.15)
-
-
-def test_seeds_may_differ_in_size_and_problems_count_alike():
-    interval = bootstrap_seeds([[1.0, 1.0, 1.0], [0.0]], rng=rng())
-    assert (interval.low, interval.value, interval.high) == (0.75, 0.75, 0.75)
-
-
 def test_statistic_over_singletons_is_the_plain_bootstrap():
     values = rng(7).random(80)
     general = bootstrap_statistic(range(80), lambda r: values[r.items].mean(), draws=4000, rng=rng())
@@ -133,7 +116,6 @@ def test_undefined_draws_are_counted():
         (lambda: bootstrap_mean([1.0, float("nan")], rng=rng()), r"values\[1\] is NaN"),
         (lambda: bootstrap_mean([1.0], draws=0, rng=rng()), "'draws'"),
         (lambda: bootstrap_difference([1.0], [1.0, 0.0], rng=rng()), "pair them"),
-        (lambda: bootstrap_seeds([], rng=rng()), "'per_seed'"),
         (lambda: bootstrap_statistic([], lambda r: 0.0, rng=rng()), "'cluster_ids'"),
     ],
 )

@@ -378,7 +378,7 @@ class Gaming(Stays, Falls, AttackSettings):
         cases = first_of_each(audit.cases, self.per_problem)
         truth = a.lab_right if audit.in_lab else None
         limits = {"tolerance": self.tolerance, "must_fall": self.must_fall}
-        section = a.gaming_section(audit.effects(a.EDIT_CHANGES, cases, truth=truth, **limits))
+        section = a.effects_section("gaming", audit.effects(a.EDIT_CHANGES, cases, truth=truth, **limits))
         return [section, self._search(audit, cases, truth)] if self.rounds else [section]
 
     def _search(self, audit: Audit, cases: Sequence[a.Case], truth: a.Truth | None) -> Section:

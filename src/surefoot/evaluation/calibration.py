@@ -41,8 +41,6 @@ from surefoot.stats.reading import Reading, StepFacts, reading_gate, rival_score
 
 _UNJUDGED = 0.1
 """Share of steps without a verdict beyond which a judge's rate of wrong steps says little about all."""
-LAST_SHOWN = 9
-"""Steps from this index on are reported together."""
 
 
 def audit_calibration(
@@ -61,9 +59,9 @@ def audit_calibration(
     For each of the ``scorers``: ``overall`` reliability with intervals over problems, where every draw uses
     the bins of the data (noise raises the ECE, in a resample more than in the data); ``auc``, the share of
     (good, bad) pairs in which the good step scores higher; ``reading``, whether it knows more than its
-    rivals, ``None`` without the steps' texts or scikit-learn; reliability by index of the step from 0 (``9+``
-    holds all later ones) and by fifth of the trace; ``fits``, the maps before and after, with the change by
-    the same draws of problems; ``unfitted`` with the reasons.
+    rivals, ``None`` without the steps' texts or scikit-learn; reliability by fifth of the trace;
+    ``fits``, the maps before and after, with the change by the same draws of problems; ``unfitted`` with the
+    reasons.
 
     Memory grows by arrays of steps for one scorer at a time, and by ``facts`` of the good and bad steps in
     the order of the layout, which say whether a scorer knows more than its rivals. A step without
@@ -119,7 +117,6 @@ class _CalibrationStudy:
         ]
         self._facts = list(compress(facts, self._in_use[truth.is_known]))
         self._problem = np.repeat(number.astype(np.int32), layout.lengths[used])
-        self._step = np.minimum(layout.step_numbers(), LAST_SHOWN).astype(np.int8)[self._in_use]
         self._part = layout.parts(PARTS).astype(np.int8)[self._in_use]
 
     def scorer(self, system: System, fits: Sequence[MapKind]) -> Measured:
@@ -131,7 +128,6 @@ class _CalibrationStudy:
             overall = self._measured(score, np.ones(len(score), dtype=bool))
         except ScoreError as error:
             raise ScoreError(f"{system.name}: {error}") from error
-        by_step, by_part = self._by(score, self._step), self._by(score, self._part)
         results: list[Measured] = []
         unfitted: dict[str, str] = {}
         for kind in fits:
@@ -146,8 +142,7 @@ class _CalibrationStudy:
             overall=overall,
             auc=self._bootstrap.auc(score[usable], self.good[usable], self._problem[usable]),
             reading=self._reading(score, usable) if self._facts and installed("sklearn") else None,
-            by_step={f"{step}{'+' * (step == LAST_SHOWN)}": row for step, row in by_step.items()},
-            by_part={str(part + 1): row for part, row in by_part.items()},
+            by_part={str(part + 1): row for part, row in self._by(score, self._part).items()},
             fits=results,
             unfitted=unfitted,
         )

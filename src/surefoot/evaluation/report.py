@@ -497,11 +497,11 @@ def _lines(
     return figure
 
 
-def new_figure(xlabel: str, ylabel: str, *, lines: int = 0, height: float = 4.5) -> tuple[Figure, Axes]:
-    """A figure with one panel, high enough for a legend of ``lines`` lines to its right."""
+def new_figure(xlabel: str, ylabel: str, *, height: float = 4.5) -> tuple[Figure, Axes]:
+    """A figure with one panel."""
     from matplotlib.figure import Figure as NewFigure
 
-    figure = NewFigure(figsize=(9, max(height, 0.5 + 0.22 * lines)), layout="constrained")
+    figure = NewFigure(figsize=(9, height), layout="constrained")
     axes = figure.add_subplot()
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)

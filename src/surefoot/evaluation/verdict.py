@@ -259,7 +259,6 @@ CLAIMS: Mapping[str, tuple[str, str]] = {
         "finds no more first errors than {rival}",
     ),
     "single steps": ("judges single steps better than {rival}", "judges single steps no better than {rival}"),
-    "content": ("prefers the right number", "does not prefer the right number"),
     "falls": ("scores a worse version lower ({change})", "does not score a worse version lower ({change})"),
     "drops": ("scores the first wrong step lower", "does not score the first wrong step lower"),
     "hidden error": (

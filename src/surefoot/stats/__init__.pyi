@@ -2,7 +2,6 @@ from .bootstrap import Bootstrap as Bootstrap
 from .bootstrap import Resample as Resample
 from .bootstrap import bootstrap_difference as bootstrap_difference
 from .bootstrap import bootstrap_mean as bootstrap_mean
-from .bootstrap import bootstrap_seeds as bootstrap_seeds
 from .bootstrap import bootstrap_statistic as bootstrap_statistic
 from .bootstrap import bootstrap_totals as bootstrap_totals
 from .bootstrap import mean_over_runs as mean_over_runs

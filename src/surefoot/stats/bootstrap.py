@@ -58,24 +58,6 @@ def bootstrap_difference(
     return bootstrap_mean(a - b, draws=draws, rng=rng)
 
 
-def bootstrap_seeds(
-    per_seed: Sequence[ArrayLike], *, draws: int = 10_000, rng: np.random.Generator
-) -> Interval:
-    """Mean over the problems of several runs that differ in their seed; one array [problems] per seed.
-
-    Every problem of every seed has the same weight. Only problems are resampled, for each seed its own: two
-    or three seeds are too few to resample. The interval therefore covers these seeds only; report the value
-    of each seed as well. Where all seeds have the same problems, their results are correlated: give the means
-    over seeds to :func:`bootstrap_mean`. Raises ``ValueError`` for an empty list, empty or NaN values.
-    """
-    arrays = [_values(values, f"per_seed[{seed}]") for seed, values in enumerate(per_seed)]
-    if not arrays:
-        raise ValueError("'per_seed' is empty; give one array of values for each seed")
-    problems = sum(len(array) for array in arrays)
-    sums = sum((_resampled_sums(array, draws, rng) for array in arrays), np.zeros(draws))
-    return _interval(float(np.concatenate(arrays).mean()), sums / problems)
-
-
 def mean_over_runs(values: ArrayLike, *, draws: int = 10_000, rng: np.random.Generator) -> Interval:
     """Mean of ``values`` [runs, problems], of which both are samples; runs are e.g. models of several seeds.
 

@@ -13,7 +13,6 @@ from .changes import OPINIONS as OPINIONS
 from .changes import RUN_CHANGES as RUN_CHANGES
 from .changes import TWINS as TWINS
 from .changes import edit_changes as edit_changes
-from .changes import gaming_section as gaming_section
 from .faithfulness import audit_faithfulness as audit_faithfulness
 from .faithfulness import faithfulness_section as faithfulness_section
 from .interventions import FaithfulnessRow as FaithfulnessRow

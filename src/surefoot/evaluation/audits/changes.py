@@ -39,20 +39,15 @@ from surefoot.errors import RecordError
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.perturbations import (
     EDITS,
-    SWAP_NUMBER,
     Changed,
     Edit,
     Must,
     Perturbation,
     Piece,
     edited,
-    effects_section,
     pieces,
     rebuilt,
 )
-from surefoot.evaluation.measures import Measured
-from surefoot.evaluation.report import Section
-from surefoot.evaluation.verdict import Conclusion, measured
 from surefoot.lab.world import parse_problem, worked_solution
 from surefoot.maths import print_number
 from surefoot.protocols import ProblemTrace
@@ -77,19 +72,6 @@ def edit_changes(edit: Edit) -> Iterator[Perturbation]:
 
 
 EDIT_CHANGES = tuple(change for edit in EDITS for change in edit_changes(edit))
-
-
-def gaming_section(audits: Sequence[Measured]) -> Section:
-    """Score changes by edit."""
-    verdicts = {audit.scorer: list(_reading(audit)) for audit in audits}
-    return effects_section("gaming", audits, verdicts)
-
-
-def _reading(audit: Measured) -> Iterator[Conclusion]:
-    """Whether the swapped number is noticed."""
-    for swap in [e for e in audit.effects if e.change == SWAP_NUMBER.name and e.traces]:
-        text = f"of {swap.traces} correct traces score lower after one number is changed; chance is 0.5."
-        yield measured("content", swap.fell, text, swap.traces, "traces", null=0.5)
 
 
 _ANY_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w)", re.ASCII)

@@ -18,7 +18,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -522,25 +521,15 @@ TESTS: Mapping[str, tuple[str, str, str, Tested | None]] = {
 """Title of each test's section, what must hold, what may move scores that must stay, and what it tests."""
 
 
-def effects_section(
-    test: str,
-    audits: Sequence[Measured],
-    verdicts: Mapping[str, Sequence[Conclusion]] = MappingProxyType({}),
-) -> Section:
-    """Effects of the changes of one of :data:`TESTS`.
-
-    ``verdicts`` on a scorer replace the one on scores that must fall.
-    """
+def effects_section(test: str, audits: Sequence[Measured]) -> Section:
+    """Effects of the changes of one of :data:`TESTS`."""
     title, about, cause, tested = TESTS[test]
     return Section(
         title=title,
         about=about,
         tested=tested,
         results={test: audits},
-        verdicts={
-            audit.scorer: [*verdicts.get(audit.scorer, _falls(audit)), *_moves(audit, cause)]
-            for audit in audits
-        },
+        verdicts={audit.scorer: [*_falls(audit), *_moves(audit, cause)] for audit in audits},
         limits=[
             f"Each effect is of at most {max(e.traces for e in audit.effects)} traces. Left out were "
             f"{audit.left_out} that no change is for, since most need a verdict, and {audit.other} of "
@@ -551,8 +540,9 @@ def effects_section(
 
 
 def _falls(audit: Measured) -> list[Conclusion]:
-    """The smallest share of scores that fall."""
+    """The smallest share of scores that fall; of edits the swapped number's, which is wrong for certain."""
     falls = [effect for effect in audit.effects if effect.must == "fall" and effect.traces]
+    falls = [effect for effect in falls if effect.change == SWAP_NUMBER.name] or falls
     if not falls:
         return []
     worst = min(falls, key=lambda effect: effect.fell.value)
