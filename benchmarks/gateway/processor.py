@@ -165,7 +165,7 @@ def _gateway(upstream: int, folder: str) -> None:
         open_database,
     )
 
-    limits = ServerLimits(running_per_key=1000)
+    limits = ServerLimits()
     settings = ServerSettings(port=0, limits=limits, require_key=True)
     with open_database(f"{folder}/store.db") as db:
         key, _ = db.keys.create("clients", "client", **KeyLimits(rate_limit=10**9))

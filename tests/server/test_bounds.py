@@ -154,4 +154,4 @@ def test_the_wall_clock_only_dates_records_and_what_is_stored() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"time.time", "datetime.now"}
     }
-    assert calls == {"monitor", "request_log", "holds", "engine"}
+    assert calls == {"monitor", "request_log", "people", "engine"}

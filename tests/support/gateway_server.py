@@ -130,7 +130,7 @@ def served(
             gateway = Gateway(
                 policy,
                 scorer,
-                settings=settings or GatewaySettings(gather_s=0.001),
+                settings=settings or GatewaySettings(),
                 limits=limits,
                 log=log or (db.gateway if db else None),
                 **more,

@@ -78,7 +78,7 @@ class Serve(Command):
 
     The pages are at the address itself. `surefoot serve users add NAME --role admin` prints the link at which
     an administrator signs in, who invites others; programs get keys with `surefoot serve keys add`. `--pages`
-    without a policy serves the pages alone. Limits, sampling, sign-in, the guard's details, flags, redaction
+    without a policy serves the pages alone. Limits, sampling, sign-in, the guard's details, flags
     and the monitor are set in a `--config` file; `--help-all` lists them.
 
     Example: `surefoot serve --pages`

@@ -1,13 +1,12 @@
+from .app import GracefulServer as GracefulServer
 from .app import create_app as create_app
 from .app import create_pages_app as create_pages_app
-from .gateway.changes import Change as Change
+from .app import make_server as make_server
 from .gateway.errors import ApiError as ApiError
 from .gateway.flags import AnswerFlags as AnswerFlags
 from .gateway.gateway import Gateway as Gateway
 from .gateway.monitor import Monitor as Monitor
 from .gateway.monitor import resume_monitor as resume_monitor
-from .gateway.plan import Strategy as Strategy
-from .gateway.plan import strategy_of as strategy_of
 from .gateway.sessions import Conversation as Conversation
 from .gateway.sessions import ConversationTurn as ConversationTurn
 from .gateway.sessions import session_conversations as session_conversations
@@ -19,8 +18,6 @@ from .gateway.settings import ServerLimits as ServerLimits
 from .gateway.settings import ServerSettings as ServerSettings
 from .gateway.settings import ToolGuard as ToolGuard
 from .pages.session import personal_link as personal_link
-from .process import GracefulServer as GracefulServer
-from .process import make_server as make_server
 from .records import GatewayCandidate as GatewayCandidate
 from .records import GatewayRecord as GatewayRecord
 from .records import GoldResult as GoldResult

@@ -1,4 +1,5 @@
-"""Everything that the server answers, as one list of routes, and the applications that serve it.
+"""Everything that the server answers, as one list of routes, the applications that serve it, and a server
+that finishes running requests before it stops.
 
 The pages are rendered on the server, load nothing from other hosts, and are usable without scripts. A page
 with a JSON twin answers it at its address with ``.json``, or with ``Accept: application/json``. The pages of
@@ -8,13 +9,19 @@ that kind are for its administrators and viewers (``read``), the others for view
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
+import gc
 import random
 import secrets
+import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import uvicorn
 from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -22,9 +29,10 @@ from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.routing import Route as Served
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from surefoot.server.gateway import chat, score
-from surefoot.server.gateway.access import GuardedRoute, KeyAuth
+from surefoot.server.gateway.access import PEER, GuardedRoute, KeyAuth, Route
 from surefoot.server.gateway.errors import EXPECTED_ERRORS, ApiError, answered, error_response
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.monitor import Monitor
@@ -32,7 +40,6 @@ from surefoot.server.gateway.settings import PageSettings, ServerSettings
 from surefoot.server.pages import agreement, annotate, files, live, projects, reports, run, session
 from surefoot.server.pages.page import ERROR_HANDLERS, Pages, StaticFiles, page_endpoint
 from surefoot.server.permissions import Action
-from surefoot.server.routing import Route
 
 if TYPE_CHECKING:
     from surefoot.server.store.accounts import Keys
@@ -61,9 +68,9 @@ async def health(*_: object) -> Response:
 
 
 async def ready(gateway: Gateway, _: Request) -> Response:
-    """Requests are accepted: the server is not stopping or full, and answers can be recorded."""
+    """Requests are accepted: the server is not stopping or full, and the latest answer was recorded."""
     gateway.admission.reserve().close()
-    await gateway.recorder.probe()
+    gateway.recorder.check()
     return answered({"status": "ok"})
 
 
@@ -166,7 +173,6 @@ def create_app(
         keys,
         required=settings.needs_key,
         rate_per_minute=settings.limits.rate_per_minute,
-        on_refusal=gateway.metrics.key_refused if gateway is not None else lambda _: None,
     )
 
     @asynccontextmanager
@@ -276,3 +282,64 @@ def _names_one_host(scope: Scope) -> bool:
     """Whether a request has one ``Host`` header, or none in HTTP/1.0."""
     hosts = sum(name == b"host" for name, _ in scope["headers"])
     return hosts == 1 or (not hosts and scope["http_version"] == "1.0")
+
+
+_M_ARENA_MAX, _ARENAS = -8, 2
+"""Option of glibc: heaps of the C library."""
+_SWITCH_S = 0.001
+"""Seconds for which a thread that computes keeps the interpreter while the event loop waits for it."""
+_CANCEL_S = 10
+"""Seconds for answering requests that were not done in time."""
+_OBJECTS_PER_COLLECTION = 50_000
+"""Of new objects; a request makes some hundred."""
+
+
+class GracefulServer(uvicorn.Server):
+    """Stops in order: at a signal, or once ``should_exit`` is set, it accepts no more connections, running
+    requests have ``grace_s`` seconds, and the rest is answered 503. A second interrupt ends it at once."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway | None) -> None:
+        super().__init__(config)
+        self.gateway = gateway
+        sys.setswitchinterval(min(_SWITCH_S, sys.getswitchinterval()))
+        if sys.platform == "linux":  # else the C library makes a heap for each thread, and keeps them
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """See the base class. Objects that exist before the start are not searched for garbage."""
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(_OBJECTS_PER_COLLECTION)
+        super().run(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more connections, and wait for running requests."""
+        stopping = asyncio.ensure_future(self.gateway.stop()) if self.gateway is not None else None
+        await super().shutdown(sockets)
+        if stopping is not None:
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
+
+
+def make_server(app: Starlette, settings: ServerSettings, *, log_level: str = "warning") -> GracefulServer:
+    """A server that is not running yet; ``.run()`` runs it until a signal comes."""
+    gateway: Gateway | None = app.state.gateway
+    served = ProxyHeadersMiddleware(app, list(settings.proxies)) if settings.proxies else app  # type: ignore[arg-type]
+
+    async def with_peer(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[PEER] = scope.get("client")
+        await served(scope, receive, send)  # type: ignore[arg-type]
+
+    config = uvicorn.Config(
+        with_peer,
+        http="httptools",
+        limit_concurrency=settings.limits.connections,
+        proxy_headers=False,
+        host=settings.host,
+        port=settings.port,
+        log_level=log_level,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.limits.grace_s) + _CANCEL_S,
+    )
+    return GracefulServer(config, gateway)

@@ -46,15 +46,9 @@ class SampledTokens(FrozenModel):
         return cls(prompt_ids=result.prompt_token_ids, ids=completion.token_ids, logprobs=logprobs)
 
 
-FlagName = Literal[
-    "first-bad-step",
-    "instruction-to-verifier",
-    "loophole",
-    "withheld-reasoning",
-]
+FlagName = Literal["first-bad-step", "instruction-to-verifier", "loophole"]
 """first-bad-step: the first step that scores below the threshold; instruction-to-verifier: words to whoever
-scores the answer; loophole: tests edited, skipped or ended early, or a broken tool rule; withheld-reasoning:
-reasoning that the provider hides."""
+scores the answer; loophole: tests edited, skipped or ended early, or a broken tool rule."""
 
 
 class AnswerFlag(FrozenModel):

@@ -16,7 +16,6 @@ from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Step, StepScores, Trace
 from surefoot.server.gateway.admission import Admission
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.settings import GatewaySettings
 from surefoot.server.gateway.upstream import Upstream, UpstreamScorer
 
 
@@ -68,7 +67,7 @@ def item(caller, characters):
 
 def batcher(scorer):
     policy = ScriptedPolicy(lambda *_: "x")
-    return Upstream(policy, UpstreamScorer(scorer), GatewaySettings(), on_batch=lambda _: None)
+    return Upstream(policy, UpstreamScorer(scorer), on_batch=lambda _: None)
 
 
 def as_caller(key, work):

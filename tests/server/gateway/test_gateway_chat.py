@@ -477,7 +477,11 @@ def call_of(call):
         (asked(model="scripted", seed="one"), 400, "seed"),
         (asked(model="scripted", logprobs=True), 400, "not supported"),
         (asked(model="scripted", top_k=5), 400, "top_k"),
-        (asked([{"type": "image_url", "image_url": {"url": "x"}}], model="scripted"), 400, "image_url"),
+        (
+            asked([{"type": "image_url", "image_url": {"url": "x"}}], model="scripted"),
+            400,
+            "messages.0: content other than text",
+        ),
         (asked(model="scripted", surefoot={"width": 3}), 400, "surefoot.width"),
         (
             asked(model="scripted", surefoot={"strategy": "magic"}),
@@ -490,7 +494,7 @@ def call_of(call):
         (
             {"model": "scripted", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             400,
-            "messages.0.content",
+            "messages.0: content other than text",
         ),
     ],
 )

@@ -9,7 +9,7 @@ from gateway_server import LineScorer, ask, lines, served
 
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Verdict
-from surefoot.records import Message, Problem, Reasoning, StepScores, Trace
+from surefoot.records import Message, Problem, StepScores, Trace
 from surefoot.segment import Line, segment_trace
 from surefoot.server import GatewayCandidate, GatewaySettings, open_database
 from surefoot.server.gateway.flags import AnswerFlags
@@ -67,12 +67,10 @@ def test_texts_that_do_not(text):
     assert names(candidate(text)) == []
 
 
-def test_the_first_bad_step_and_hidden_reasoning():
+def test_the_first_bad_step():
     bad = candidate(GOOD, [0.9, 0.2, 0.1], answer="14")
     [flag] = AnswerFlags(FlagSettings(), threshold=0.5).raised(Problem(id="p", text="?"), bad)
     assert (flag.name, flag.step) == ("first-bad-step", 1)
-    hidden = candidate(GOOD, reasoning=Reasoning(visibility="withheld", tokens=90))
-    assert names(hidden) == ["withheld-reasoning"]
 
 
 class Broken:
@@ -106,9 +104,7 @@ def test_checks_fail_open_or_closed():
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_flags_are_recorded_and_may_keep_an_answer_back(tmp_path, stream):
-    settings = GatewaySettings(
-        gather_s=0.001, flags=FlagSettings(enabled=("first-bad-step",), withhold=("first-bad-step",))
-    )
+    settings = GatewaySettings(flags=FlagSettings(enabled=("first-bad-step",), withhold=("first-bad-step",)))
     with (
         open_database(tmp_path / "store.db") as db,
         served(

@@ -13,6 +13,7 @@ from typing import Any
 import openai
 import pytest
 from gateway_server import Served, ask, served, wait_until
+from held_calls import held_call
 from openai import OpenAI
 from openai_server import OpenAIServer, Reply, chat, pieces, serve
 from openai_streams import words
@@ -22,7 +23,8 @@ from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import StepScores, Usage
-from surefoot.server import ApiError, Gateway, GatewaySettings, ToolGuard, open_database
+from surefoot.server import ApiError, Gateway, GatewayRecord, GatewaySettings, ToolGuard, open_database
+from surefoot.server.gateway.people import Holds
 
 WAIT_S = 30
 TOOLS = [
@@ -269,6 +271,35 @@ def test_a_call_whose_client_has_disconnected_cannot_be_decided(tmp_path: Any) -
         wait_until(lambda: db.held_calls.count()["abandoned"] == 1)
         with pytest.raises(ConflictError, match="has disconnected"):
             db.held_calls.decide(1, None, approved=True)
+
+
+def test_a_client_that_leaves_while_its_call_is_stored_leaves_none_waiting(tmp_path: Any) -> None:
+    storing, gate, call = threading.Event(), threading.Event(), held_call()
+
+    async def leave(store: Any) -> None:
+        holds = Holds(store, HOLDING, lambda _: None)
+        record = GatewayRecord(
+            request_id="r", created=call.created, endpoint="e", model="m", strategy="", status=0, latency_ms=0
+        )
+        waits = asyncio.create_task(holds.review(record, 0, call.run, call.reply, call.decision))
+        assert await asyncio.to_thread(storing.wait, WAIT_S)
+        waits.cancel()
+        await asyncio.gather(waits, return_exceptions=True)
+        gate.set()
+        await holds.close()
+
+    with open_database(tmp_path / "g.db") as db:
+
+        class Slow:
+            abandon = db.held_calls.abandon
+
+            def hold(self, held: Any, *, most: int) -> int | None:
+                storing.set()
+                assert gate.wait(WAIT_S)
+                return db.held_calls.hold(held, most=most)
+
+        asyncio.run(leave(Slow()))
+        assert (db.held_calls.count()["waiting"], db.held_calls.count()["abandoned"]) == (0, 1)
 
 
 def test_a_client_that_does_not_wait_asks_later(tmp_path: Any) -> None:

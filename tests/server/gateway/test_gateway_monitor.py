@@ -27,7 +27,7 @@ from surefoot.server import (
     resume_monitor,
 )
 from surefoot.server.gateway.changes import ChangeChart, p_value
-from surefoot.server.gateway.gold import GoldStream
+from surefoot.server.gateway.people import GoldStream
 
 
 def record_of(number, *, text="a b\nc d\nAnswer: 3\n", answer="3", score=0.8, prompt="what is it", **fields):
@@ -243,7 +243,6 @@ def test_random_answers_go_to_people_and_their_labels_to_the_chart():
     assert f"surefoot_gold_queued_total {len(people.queue)}.0" in text
     assert "surefoot_gold_age_seconds" in text
     assert "surefoot_record_queue 0.0" in text
-    assert 'surefoot_threshold{fitted_on="nothing"} 0.5' in text
 
 
 def test_answers_queued_at_the_same_time_are_all_counted():

@@ -106,7 +106,7 @@ def test_score_cuts_a_solution_and_says_why_a_step_has_none(scripted):
         ({"items": [{"problem": "p", "trace": {"problem_id": "p", "text": " "}}]}, 400, "trace: has 0 steps"),
         ({"items": [{"problem": "p", "solution": "x"}], "threshold": 1.5}, 400, "threshold"),
         ({"model": "other", "items": [{"problem": "p", "solution": "x"}]}, 404, "'lines'"),
-        (b'{"items": [{"problem": "\\ud800", "solution": "x"}]}', 400, "problem"),
+        (b'{"items": [{"problem": "\\ud800", "solution": "x"}]}', 400, "Invalid JSON"),
     ],
 )
 def test_score_refuses_with_the_field(scripted, body, status, said):

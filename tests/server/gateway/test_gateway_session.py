@@ -19,7 +19,6 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import SampleRequest, Sampling, StreamsText
 from surefoot.records import Problem, Usage
 from surefoot.segment import ChannelReader
-from surefoot.server import GatewaySettings
 from surefoot.server.gateway.choice import CertainText
 from surefoot.server.gateway.plain import plain_choices
 from surefoot.server.gateway.plan import PLAIN, Plan
@@ -55,7 +54,7 @@ class Writing:
 
 
 def upstream_of(policy):
-    return Upstream(policy, None, GatewaySettings(), on_batch=lambda _: None)
+    return Upstream(policy, None, on_batch=lambda _: None)
 
 
 def answered(policy, stop=(), on_text=None):

@@ -8,8 +8,9 @@ from openai import OpenAI
 
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.search import SEARCHES, search_of
-from surefoot.server import Gateway, GatewaySettings, strategy_of
+from surefoot.server import Gateway, GatewaySettings
 from surefoot.server.gateway.errors import ApiError
+from surefoot.server.gateway.plan import strategy_of
 from surefoot.server.gateway.schemas import StrategyOptions
 
 ASKED = {"messages": [{"role": "user", "content": "hello"}]}
@@ -58,18 +59,17 @@ def test_what_makes_no_strategy_is_named(text, message):
 
 
 @pytest.mark.parametrize(
-    ("text", "mode"),
+    ("text", "streams"),
     [
-        ("plain", "end"),
-        ("best-of-n", "end"),
-        ("beam", "common"),
-        ("dvts", "common"),
-        ("resample", "chain"),
-        ("resample:n=2", "end"),
+        ("plain", False),
+        ("best-of-n", False),
+        ("beam", False),
+        ("resample", True),
+        ("resample:n=2", False),
     ],
 )
-def test_text_is_streamed_once_it_is_certain(text, mode):
-    assert strategy_of(text).stream_mode == mode
+def test_steps_are_streamed_where_there_is_one_solution(text, streams):
+    assert strategy_of(text).one_by_one == streams
 
 
 def test_the_names_of_the_server_are_listed_and_used():

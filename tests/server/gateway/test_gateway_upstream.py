@@ -28,7 +28,7 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"ty
 def asked_of_policy(error):
     """The error of a policy's result behind the gateway."""
     policy = ScriptedPolicy(lambda *_: "x", fail=lambda _: error)
-    upstream = Upstream(policy, None, GatewaySettings(), on_batch=lambda _: None)
+    upstream = Upstream(policy, None, on_batch=lambda _: None)
     [result] = asyncio.run(upstream.sample([SampleRequest(prompt="p")]))
     return result.error
 

@@ -1,33 +1,30 @@
-"""Checks before a route runs: the API key with its role, scopes and rate, the client's address, and the
-body's size, nesting and encoding."""
+"""A route as one line, and the checks before it runs: the API key with its role, scopes and rate, the
+client's address, and the body's size, nesting and encoding."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
 import logging
-import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
 from urllib.parse import urlsplit
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
-from pydantic_core import from_json
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from surefoot.concurrency import CALLER
 from surefoot.errors import ExpiredKeyError, ForbiddenError, ScopeError, StoreError
-from surefoot.server.gateway.errors import ApiError, ClientDisconnectedError, invalid, printable
+from surefoot.server.gateway.errors import ApiError, ClientDisconnectedError, invalid
 from surefoot.server.gateway.settings import ServerLimits, ServerSettings, is_loopback
 from surefoot.server.permissions import Action, Principal, allowed
-from surefoot.server.routing import Route
 
 if TYPE_CHECKING:
     from surefoot.server.gateway.gateway import Gateway
@@ -38,7 +35,6 @@ MOST_BUCKETS: Final = 100_000
 KEY_PREFIX = "sf-"
 """Prefix of every key."""
 READERS, WRITERS = 4, 1
-_NOTED_EVERY_S = 60.0
 _LOOKUP_TIMEOUT_S = 10.0
 """Seconds for the lookup of a key."""
 _PROXIES = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
@@ -49,35 +45,19 @@ class KeyAuth:
     """Checks the key of a request: its validity, role, scopes and rate.
 
     If no key is ``required``, every request from this machine is allowed, and a valid key only identifies the
-    client. ``store`` is called in its own threads, so that no other slow call delays a check. ``on_refusal``
-    is called with the code of a refusal.
+    client. ``store`` is called in its own threads, so that no other slow call delays a check.
     """
 
     def __init__(
-        self,
-        store: Keys | None,
-        *,
-        required: bool = True,
-        rate_per_minute: float | None = None,
-        on_refusal: Callable[[str], None] = lambda _: None,
+        self, store: Keys | None, *, required: bool = True, rate_per_minute: float | None = None
     ) -> None:
         self.store, self.required, self.rate_per_minute = store, required, rate_per_minute
-        self._on_refusal = on_refusal
         self._rates = Buckets()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="surefoot-keys")
         self._writer = ThreadPoolExecutor(WRITERS, thread_name_prefix="surefoot-key-use")
-        self._noted: dict[int, float] = {}
-        """When the use of each key was last noted."""
 
     async def check(self, headers: Mapping[str, str], action: Action = "connect") -> ApiKey | None:
         """The key of a request, or ``None`` without one. Raises :class:`ApiError` 401, 403, 429 or 503."""
-        try:
-            return await self._check(headers, action)
-        except ApiError as error:
-            self._on_refusal(error.code or "")
-            raise
-
-    async def _check(self, headers: Mapping[str, str], action: Action) -> ApiKey | None:
         scheme, _, sent = headers.get("authorization", "").partition(" ")
         if not scheme and "x-api-key" in headers:  # as Anthropic's clients send it
             scheme, sent = "bearer", headers["x-api-key"]
@@ -122,22 +102,15 @@ class KeyAuth:
             if authorized is None:
                 async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
                     authorized = await work(self._readers, self.store.authenticate, key)
+                if authorized is not None:
+                    work(self._writer, self._note_use, authorized)  # the request does not wait for it
         except ExpiredKeyError as error:
             raise ApiError(401, str(error), code="expired_api_key") from error
         except (StoreError, TimeoutError) as error:
             raise ApiError(
                 503, "the keys cannot be read now", code="store_failed", retry_after_s=5
             ) from error
-        if authorized is not None and self._is_news(authorized.id):
-            work(self._writer, self._note_use, authorized)  # the request does not wait for it
         return authorized
-
-    def _is_news(self, key_id: int) -> bool:
-        now = time.monotonic()
-        if now - self._noted.get(key_id, -math.inf) < _NOTED_EVERY_S:
-            return False
-        self._noted[key_id] = now
-        return True
 
     def _note_use(self, key: ApiKey) -> None:
         try:
@@ -170,6 +143,51 @@ class Buckets:
         return 0.0 if is_taken else (1 - tokens) * 60 / rate_per_minute
 
 
+class NumberConvertor(Convertor[int]):
+    """A number in an address: at most 15 digits, which a column can hold; anything longer is not found."""
+
+    regex = "[0-9]{1,15}"
+
+    def convert(self, value: str) -> int:
+        """The number."""
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        """Its digits."""
+        return str(value)
+
+
+register_url_convertor("number", NumberConvertor())
+
+
+@dataclass(frozen=True)
+class Route:
+    """What a method of a path calls, and who may call it."""
+
+    method: str
+    """``*`` = every method. Other methods of a gateway's path are answered 405."""
+    path: str
+    function: Callable[..., Any]
+    """Of the gateway: ``async (gateway, request, …)``; of a page: ``(page, …)``."""
+    action: Action | None
+    """``None`` = open to everybody; the function makes its own checks."""
+    twin: bool = False
+    """Also served as JSON, at ``path.json``."""
+    files: int = 0
+    """Most files of a form."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The path, and the path of the JSON twin."""
+        return (self.path, f"{self.path}.json") if self.twin else (self.path,)
+
+    @property
+    def body(self) -> type[BaseModel] | None:
+        """Type of the JSON body."""
+        kind: type[BaseModel] | None = get_type_hints(self.function).get("body")
+        return kind
+
+
 class GuardedRoute:
     """ASGI app of a route: the key and its permissions come first, then the size and form of the body.
 
@@ -187,7 +205,12 @@ class GuardedRoute:
         """Answer one request."""
         scope["route"] = self.route
         request = Request(scope, receive, send)
-        key = None if self._action is None else await self.auth.check(request.headers, self._action)
+        try:
+            key = None if self._action is None else await self.auth.check(request.headers, self._action)
+        except ApiError as error:
+            if self.gateway is not None:
+                self.gateway.metrics.key_refusals.labels(error.code).inc()
+            raise
         request.state.key = key
         CALLER.set(caller_of(request, key))
         if self.route.method not in ("*", scope["method"]):
@@ -202,42 +225,29 @@ class GuardedRoute:
 
 
 PEER: Final = "surefoot.peer"
-"""Key of a request's scope: the address of the connection it came by."""
+"""Key of a request's scope: the address of the connection, where X-Forwarded-For may replace ``client``."""
 
 
 def client_address(host: str) -> str:
     """The network of one client: an IPv4 address, or the /64 network that an IPv6 client can use freely."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
+    address = _address(host)
     if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
         return str(ipaddress.ip_network((address, 64), strict=False))
-    return host
+    return host if address is None else str(address)
 
 
 def address_in(host: str, networks: Sequence[str]) -> bool:
     """Whether the address ``host`` is, or lies in, one of ``networks``."""
+    address = _address(host)
+    return address is not None and any(address in ipaddress.ip_network(network) for network in networks)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return any((mapped or address) in ipaddress.ip_network(network) for network in networks)
-
-
-class DirectPeer:
-    """ASGI middleware that keeps the connection's address; X-Forwarded-For may replace ``client``."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        scope[PEER] = scope.get("client")
-        await self.app(scope, receive, send)
+        return None
+    return (isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped) or address
 
 
 def caller_of(request: Request, key: ApiKey | None) -> str:
@@ -319,37 +329,12 @@ def parsed_body(
             message = f"the JSON has {parts} objects and lists; the limit is {limits.max_json_parts}"
             raise ApiError(400, f"{message}; send less at once", code="too_many_parts")
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-    is_json = media_type == "application/json"  # a browser sends other types to any address, without asking
-    if is_json:
-        with suppress(ValidationError):
-            return kind.model_validate_json(body)
-    try:
-        value = parsed(body)
-    except ValueError as error:
-        raise ApiError(400, "the body is not JSON") from error
-    if not (is_json and isinstance(value, dict)):
+    if media_type != "application/json":  # a browser sends other types to any address, without asking
         raise ApiError(400, "send a JSON object, with the Content-Type application/json")
     try:
-        return kind.model_validate(value)
+        return kind.model_validate_json(body)
     except ValidationError as error:
         raise invalid(error.errors()) from error
-
-
-def parsed(body: bytes) -> Any:
-    """The value of JSON in UTF-8. Raises :class:`ApiError` for text in other encodings, and for half of a
-    surrogate pair; ``ValueError`` if it is not JSON."""
-    try:
-        return from_json(body)
-    except ValueError:
-        try:
-            value = json.loads(body)  # also accepts other encodings and halves of pairs
-        except RecursionError as error:
-            raise ValueError("nested too deeply") from error
-    path = _path_to_surrogate(value)
-    where = ".".join(path) if path else None
-    what = "half of a surrogate pair is not a character; send both halves or neither"
-    message = f"{where or 'the body'}: {what}" if path is not None else "the body is not JSON in UTF-8"
-    raise ApiError(400, message, param=where, code="encoding")
 
 
 _QUOTE = ord('"')
@@ -370,20 +355,3 @@ def json_shape(body: bytes, *, stop: int) -> tuple[int, int]:
     steps = _SIGNS[marks] * (quotes % 2 == 0)
     deepest = int(np.cumsum(steps, dtype=np.int32).max(initial=0))
     return min(deepest, stop + 1), int((steps > 0).sum())
-
-
-def _path_to_surrogate(value: Any) -> tuple[str, ...] | None:
-    """Path of the first text in ``value`` that UTF-8 cannot hold."""
-    if isinstance(value, str):
-        return None if printable(value) == value else ()
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            if printable(name) != name:
-                return (printable(name)[:100],)
-            if (path := _path_to_surrogate(inner)) is not None:
-                return (name[:100], *path)
-    if isinstance(value, list):
-        for number, inner in enumerate(value):
-            if (path := _path_to_surrogate(inner)) is not None:
-                return (str(number), *path)
-    return None

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from starlette.types import Receive
 
 from surefoot.concurrency import CALLER, FairQueue, FairTurn, Shares
 from surefoot.server.gateway.errors import ApiError, ClientDisconnectedError
-
-if TYPE_CHECKING:
-    from surefoot.server.store.accounts import ApiKey
 
 _SMOOTHING = 0.1
 """Weight of the latest request in the mean duration of a request."""
@@ -23,15 +19,11 @@ _PATIENCE_S = 0.02
 
 
 class Admission:
-    """At most ``running`` requests run, in fair turns of the clients, and ``waiting`` more wait; of these at
-    most ``per_key`` have the same key. More are refused, but for clients with less than an equal share. Each
-    ends after ``timeout_s`` seconds."""
+    """At most ``running`` requests run, in fair turns of the clients, and ``waiting`` more wait. More are
+    refused, but for clients with less than an equal share. Each ends after ``timeout_s`` seconds."""
 
-    def __init__(
-        self, *, running: int, waiting: int, per_key: int | None = None, timeout_s: float = 300.0
-    ) -> None:
-        self.max_running, self.max_per_key, self.timeout_s = running, per_key, timeout_s
-        self.admitted_by_key: Counter[int] = Counter()
+    def __init__(self, *, running: int, waiting: int, timeout_s: float = 300.0) -> None:
+        self.max_running, self.timeout_s = running, timeout_s
         self.turns = FairQueue(running)
         self.shares = Shares(running + waiting)
         """Running and waiting requests, by client."""
@@ -56,9 +48,7 @@ class Admission:
         """Requests that wait for a slot."""
         return self.admitted - self.running
 
-    def reserve(
-        self, key: ApiKey | None = None, *, receive: Receive | None = None, cost: float | None = None
-    ) -> Slot:
+    def reserve(self, *, receive: Receive | None = None, cost: float | None = None) -> Slot:
         """A slot to wait for, of a request that ``receive`` belongs to and that costs ``cost`` (default: its
         seconds). Raises :class:`ApiError` 429 if too many wait already, 503 while stopping."""
         if self.draining:
@@ -67,12 +57,7 @@ class Admission:
             wait_s = min(60.0, self.mean_s * (self.waiting + 1) / self.max_running)
             message = f"{self.running} requests are running and {self.waiting} wait; try again later"
             raise ApiError(429, message, code="overloaded", retry_after_s=wait_s)
-        if key is None:
-            return Slot(self, None, receive, cost)
-        if self.max_per_key is not None and self.admitted_by_key[key.id] >= self.max_per_key:
-            message = f"key {key.name!r} has {self.max_per_key} requests running or waiting; try again later"
-            raise ApiError(429, message, code="rate_limit_exceeded", retry_after_s=min(60.0, self.mean_s))
-        return Slot(self, key.id, receive, cost)
+        return Slot(self, receive, cost)
 
     def stop(self) -> int:
         """End all requests with an error 503; their number."""
@@ -89,14 +74,10 @@ class Slot:
     ``ClientDisconnectedError``, or :class:`ApiError` 504 or 503.
     """
 
-    def __init__(
-        self, admission: Admission, key_id: int | None, receive: Receive | None, cost: float | None
-    ) -> None:
-        self._admission, self._key_id, self._receive = admission, key_id, receive
+    def __init__(self, admission: Admission, receive: Receive | None, cost: float | None) -> None:
+        self._admission, self._receive = admission, receive
         self._caller, self._cost = CALLER.get(), cost
         admission.shares.add(self._caller)
-        if key_id is not None:
-            admission.admitted_by_key[key_id] += 1
         self._turn: FairTurn | None = None
         self._task: asyncio.Task[Any] | None = None
         self._watcher: asyncio.TimerHandle | asyncio.Task[None] | None = None
@@ -160,10 +141,6 @@ class Slot:
             if pending is not None:
                 pending.cancel()
         admission.shares.add(self._caller, -1)
-        if self._key_id is not None:
-            admission.admitted_by_key[self._key_id] -= 1
-            if not admission.admitted_by_key[self._key_id]:
-                del admission.admitted_by_key[self._key_id]
         if self._started is not None:
             admission.mean_s += _SMOOTHING * (time.monotonic() - self._started - admission.mean_s)
             admission.running -= 1

@@ -84,7 +84,7 @@ async def _respond(
         session=session_turn(name, plan.messages, plan.tools) if name is not None else None,
     )
     writer = form(body, entry.record, gateway.settings)
-    slot = gateway.admission.reserve(request.state.key, receive=request.receive, cost=plan.tokens)
+    slot = gateway.admission.reserve(receive=request.receive, cost=plan.tokens)
     if not body.stream:
         return answered(writer.response(await gateway.generate(slot, entry, plan)))
 

@@ -42,7 +42,6 @@ _TAMPERING = re.compile(
     re.IGNORECASE,
 )
 _TAMPERING_WORDS: Final = ("skip", "exit", "assert", "__eq__", "rm", "test_", "--no-verify", "mark")
-_HIDDEN: Final = ("withheld", "encrypted")
 _CHARACTERS = 20_000
 """Most characters of a step that are searched."""
 _LOG = logging.getLogger("surefoot.server")
@@ -63,8 +62,10 @@ class AnswerFlags:
     def raised(self, problem: Problem, candidate: GatewayCandidate) -> tuple[AnswerFlag, ...]:
         """The flags of an answer."""
         trace = candidate.trace
-        if candidate.scores is None and not self._rules and not trace.messages and self._is_clean(trace):
-            return ()
+        if candidate.scores is None and not self._rules and not trace.messages:
+            text = trace.text or ""
+            if not (_may_match(text, _INSTRUCTION_WORDS) or _may_match(text, _TAMPERING_WORDS)):
+                return ()  # no flag can be raised: the text need not be cut into steps
         if not trace.steps and (trace.text or trace.messages):
             trace = segment_trace(trace)
         item = ProblemTrace(problem=problem, trace=trace)
@@ -78,13 +79,6 @@ class AnswerFlags:
                 if self.settings.fail == "closed":
                     flags.append(AnswerFlag(name=name, reason="the check failed"))
         return tuple(flags)
-
-    @staticmethod
-    def _is_clean(trace: Trace) -> bool:
-        """Whether no flag of the whole text can be raised, so that it need not be cut into steps."""
-        text = trace.text or ""
-        hidden = trace.reasoning is not None and trace.reasoning.visibility in _HIDDEN
-        return not (hidden or _may_match(text, _INSTRUCTION_WORDS) or _may_match(text, _TAMPERING_WORDS))
 
     def apply(self, problem: Problem, choices: Sequence[Choice]) -> None:
         """Add flags to choices, and remove the text of choices that a flag withholds."""
@@ -118,10 +112,10 @@ class AnswerFlags:
                 return
 
     def _instruction(self, item: ProblemTrace, _: object) -> Iterator[AnswerFlag]:
-        yield from _found("instruction-to-verifier", item.trace, _INSTRUCTION, _INSTRUCTION_WORDS)
+        yield from _found("instruction-to-verifier", item.trace, _INSTRUCTION)
 
     def _loophole(self, item: ProblemTrace, _: object) -> Iterator[AnswerFlag]:
-        yield from _found("loophole", item.trace, _TAMPERING, _TAMPERING_WORDS)
+        yield from _found("loophole", item.trace, _TAMPERING)
         for rule in self._rules if item.trace.messages else ():
             [verdicts] = verify_each(rule, [item])
             for step, verdict in enumerate(verdicts):
@@ -134,28 +128,17 @@ class AnswerFlags:
                     yield AnswerFlag(name="loophole", step=step, reason=verdict.reason or "a rule is broken")
                     break
 
-    def _withheld(self, item: ProblemTrace, _: object) -> Iterator[AnswerFlag]:
-        last = item.trace.messages[-1].reasoning if item.trace.messages else None
-        for reasoning in filter(None, (item.trace.reasoning, last)):
-            if reasoning.visibility in _HIDDEN:
-                yield AnswerFlag(name="withheld-reasoning", reason=f"the reasoning is {reasoning.visibility}")
-
 
 _Check = Callable[[AnswerFlags, ProblemTrace, GatewayCandidate], Iterator[AnswerFlag]]
 _CHECKS: Final[dict[FlagName, _Check]] = {
     "first-bad-step": AnswerFlags._first_bad,
     "instruction-to-verifier": AnswerFlags._instruction,
     "loophole": AnswerFlags._loophole,
-    "withheld-reasoning": AnswerFlags._withheld,
 }
 
 
-def _found(
-    name: FlagName, trace: Trace, pattern: re.Pattern[str], words: Sequence[str]
-) -> Iterator[AnswerFlag]:
-    """The first step whose text or call matches; one of ``words``, in ASCII, is in every match."""
-    if trace.text is not None and not _may_match(trace.text, words):
-        return
+def _found(name: FlagName, trace: Trace, pattern: re.Pattern[str]) -> Iterator[AnswerFlag]:
+    """The first step whose text or call matches."""
     for step in range(len(trace.steps)):
         if match := pattern.search(trace.step_text(step)[:_CHARACTERS]):
             yield AnswerFlag(name=name, step=step, reason=f"“{match[0][:80]}”")

@@ -15,6 +15,7 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.concurrency import FairQueue
 from surefoot.errors import PolicyError, ScoreError, UnavailableError
 from surefoot.guard import Guard, GuardDecision
+from surefoot.policies.openai import OpenAIPolicy
 from surefoot.protocols import Policy, ProblemTrace, StepScorer, StepVerifier, TakesExtraBody
 from surefoot.records import StepScores, Usage
 from surefoot.scores import trace_rule
@@ -22,18 +23,17 @@ from surefoot.server.gateway.admission import Admission, Slot
 from surefoot.server.gateway.choice import SHORT_CHARACTERS, Choice
 from surefoot.server.gateway.errors import CLIENT_DISCONNECTED, ApiError, ClientDisconnectedError
 from surefoot.server.gateway.flags import AnswerFlags
-from surefoot.server.gateway.gold import GoldStream
-from surefoot.server.gateway.holds import Holds
 from surefoot.server.gateway.monitor import Metrics, Monitor
+from surefoot.server.gateway.people import GoldStream, Holds
 from surefoot.server.gateway.plain import plain_choices
 from surefoot.server.gateway.plan import DEFAULT, PLAIN, Plan, Planner
-from surefoot.server.gateway.request_log import LogEntry, Recorder, log_unavailable, redacted
+from surefoot.server.gateway.request_log import LogEntry, Recorder, log_unavailable
 from surefoot.server.gateway.responses import ResponseWriter
 from surefoot.server.gateway.schemas import StrategyOptions
 from surefoot.server.gateway.search import search_choices
 from surefoot.server.gateway.settings import GatewaySettings, ServerLimits
 from surefoot.server.gateway.tools import tool_choices
-from surefoot.server.gateway.upstream import StaysConnected, Upstream, UpstreamScorer, policy_failure
+from surefoot.server.gateway.upstream import Upstream, UpstreamScorer, policy_failure
 from surefoot.server.records import GatewayRecord
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ class Gateway:
         self.admission = Admission(
             running=self.limits.running,
             waiting=self.limits.waiting,
-            per_key=self.limits.running_per_key,
             timeout_s=self.limits.timeout_s,
         )
         self.checker = AnswerChecker()
@@ -91,20 +90,15 @@ class Gateway:
         )
         share = self.monitor.settings.gold_share
         self.gold = GoldStream(gold, self.monitor.settings, self.monitor.chart) if gold and share else None
-        self.metrics = Metrics(self.admission, self.monitor, self.checker.failures)
-        self.recorder = Recorder(log, on_loss=self.metrics.log_failures.inc)
-        trust = getattr(getattr(scorer, "card", None), "trust", None)
-        fitted_on = f"{trust.problems} held-out problems" if trust else "nothing"
-        if trust is not None and trust.threshold != self.settings.threshold:
-            fitted_on = f"nothing; {trust.threshold:.3g} was fitted on {fitted_on}"
-        self.metrics.watch_itself(self.recorder, self.gold, self.settings.threshold, fitted_on)
+        self.recorder = Recorder(log, on_loss=lambda: self.metrics.log_failures.inc())
+        self.metrics = Metrics(self.admission, self.monitor, self.recorder, self.gold, self.checker.failures)
         self._texts = FairQueue(TEXT_TURNS, quick=TEXT_TURNS // 2)
         """Computations on clients' texts in threads, which slow down the event loop: two at a time, one of
         them only for small requests."""
         self._threads = ThreadPoolExecutor(TEXT_TURNS, thread_name_prefix="surefoot-compute")
         self._connections = AsyncExitStack()
         reward_model = UpstreamScorer(scorer, on_failure=self.metrics.scorer_failures.inc) if scorer else None
-        self.upstream = Upstream(policy, reward_model, self.settings, on_batch=self.metrics.batches.observe)
+        self.upstream = Upstream(policy, reward_model, on_batch=self.metrics.batches.observe)
         tool_guard = self.settings.guard
         if tool_guard.enabled and tool_guard.threshold is not None and scorer is None:
             message = "guard.threshold: this server lacks a reward model; leave it out, or give one"
@@ -182,15 +176,11 @@ class Gateway:
         except ScoreError as error:
             raise ApiError(502, f"the reward model failed: {error}", code="scorer_failed") from error
 
-    def _stored(self, record: GatewayRecord) -> GatewayRecord:
-        names, patterns = self.settings.redact, self.settings.redact_patterns
-        return redacted(record, names, patterns) if names or patterns else record
-
     def watch(self, record: GatewayRecord) -> None:
         """Add a request to the chart, and offer it to people."""
         self.monitor.chart.add(record)
         if self.gold is not None:
-            self.gold.offer(self._stored(record))
+            self.gold.offer(record)
 
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Step scores, in a batch with other clients' items. Raises :class:`ApiError` without a scorer."""
@@ -207,7 +197,7 @@ class Gateway:
         Raises :class:`ApiError`: 503 if the log is unavailable, else 500.
         """
         try:
-            await self.recorder.write(self._stored(record))
+            await self.recorder.write(record)
         except UnavailableError as error:
             self.metrics.log_failures.inc()
             _LOG.warning("an answer could not be recorded: %s", error)
@@ -229,13 +219,13 @@ class Gateway:
         elif not isinstance(error, Exception):
             return
         record = entry.failure(status, reason, usage, sent)
-        self.recorder.note(self._stored(record))
+        self.recorder.note(record)
         self.watch(record)
 
     async def open(self) -> None:
         """Connect to the policy's server, if it has one. Optional; call it before the first request."""
         policy = self.upstream.policy
-        if isinstance(policy, StaysConnected):
+        if isinstance(policy, OpenAIPolicy):
             await self._connections.enter_async_context(policy.connected())
 
     async def stop(self) -> int:

@@ -6,20 +6,19 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from surefoot.guard import GuardDecision, Review
+from surefoot.guard import Review
 from surefoot.records import Usage
 from surefoot.scores import is_scored
 from surefoot.server.gateway.admission import Admission
 from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.gateway.choice import Choice
-from surefoot.server.gateway.gold import GoldStream
+from surefoot.server.gateway.people import GoldStream
 from surefoot.server.gateway.plan import Plan
 from surefoot.server.gateway.request_log import Recorder
 from surefoot.server.gateway.settings import MonitorSettings
@@ -117,17 +116,19 @@ def resume_monitor(
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _SAMPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-_ALARMS = "1 = beyond its bound."
+_EVIDENCE = "A change is claimed from the requests per false alarm on."
 
 
 class Metrics:
-    """Counters and histograms; ``admission``, ``monitor`` and ``answer_failures`` are read on each scrape."""
+    """Counters and histograms; the arguments are read on each scrape."""
 
     def __init__(
         self,
         admission: Admission,
         monitor: Monitor,
-        answer_failures: Mapping[str, int] = MappingProxyType({}),
+        recorder: Recorder,
+        gold: GoldStream | None,
+        answer_failures: Mapping[str, int],
     ) -> None:
         self.registry = CollectorRegistry()
         self._of: Callable[..., Any] = cache(lambda metric, *labels: metric.labels(*labels))
@@ -160,13 +161,15 @@ class Metrics:
         self.guard_errors = counter("guard_errors", "Stages that could not check a call.", "stage")
         reviewed = "People's decisions on held calls; the approved share estimates false blocks."
         self.guard_reviews = counter("guard_reviews", reviewed, "decision")
-        self.registry.register(_Gauges(lambda: _gauges(admission, monitor, answer_failures)))
-
-    def watch_itself(
-        self, recorder: Recorder, gold: GoldStream | None, threshold: float, fitted_on: str
-    ) -> None:
-        """Also measure what the monitor depends on; ``fitted_on`` says where the threshold comes from."""
-        self.registry.register(_Gauges(lambda: _own_gauges(recorder, gold, threshold, fitted_on)))
+        for name, text, read in (
+            ("running", "Requests that are worked on.", lambda: admission.running),
+            ("waiting", "Requests that wait.", lambda: admission.waiting),
+            ("stopping", "1 = the server is stopping.", lambda: admission.draining),
+            ("record_queue", "Records that wait to be written.", lambda: recorder.waiting),
+            ("change_evidence", _EVIDENCE, lambda: monitor.chart.change.evidence),
+        ):
+            Gauge(f"surefoot_{name}", text, registry=self.registry).set_function(read)
+        self.registry.register(_Read(admission, monitor, gold, answer_failures))
 
     def count_request(self, endpoint: str, status: int, seconds: float) -> None:
         """Count an answered request of a route."""
@@ -182,87 +185,60 @@ class Metrics:
     def add_choices(self, method: str, choices: Sequence[Choice]) -> None:
         """Count the choices of a request, those among candidates without a score, and the guard's
         decisions."""
-        for choice in choices:
-            self.add_decisions(choice.decisions)
+        for decision in (decision for choice in choices for decision in choice.decisions):
+            self.guard_seconds.observe(decision.latency_ms / 1000)
+            self.guard_decisions.labels(decision.action, decision.by_stage or "none").inc()
+            stages = {stage.checker: stage for call in decision.calls for stage in call.stages}
+            for verdict in stages.values():
+                if verdict.finding == "error":
+                    self.guard_errors.labels(verdict.stage).inc()
         self._of(self.generated, method).inc(len(choices))
         if unscored := sum(choice.finish == "unscored" for choice in choices):
             self.unscored_choices.labels(method).inc(unscored)
 
-    def add_decisions(self, decisions: Sequence[GuardDecision]) -> None:
-        """Count decisions of the guard, and its time."""
-        for decision in decisions:
-            self.guard_seconds.observe(decision.latency_ms / 1000)
-            self.guard_decisions.labels(decision.action, decision.by_stage or "none").inc()
-            for verdict in {
-                stage.checker: stage for call in decision.calls for stage in call.stages
-            }.values():
-                if verdict.finding == "error":
-                    self.guard_errors.labels(verdict.stage).inc()
-
     def count_review(self, review: Review) -> None:
         """Count a person's decision about a held call."""
         self.guard_reviews.labels("approved" if review.approved else "denied").inc()
-
-    def key_refused(self, reason: str) -> None:
-        """Count a refusal by its code."""
-        self.key_refusals.labels(reason).inc()
 
     def text(self) -> bytes:
         """All metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
 
-class _Gauges(Collector):
-    def __init__(self, read: Callable[[], Iterator[Metric]]) -> None:
-        self._read = read
+class _Read(Collector):
+    """Metrics that are counted elsewhere, and those whose labels are known only then."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        monitor: Monitor,
+        gold: GoldStream | None,
+        answer_failures: Mapping[str, int],
+    ) -> None:
+        self._admission, self._monitor, self._gold = admission, monitor, gold
+        self._answer_failures = answer_failures
 
     def collect(self) -> Iterator[Metric]:
-        return self._read()
-
-
-def _own_gauges(
-    recorder: Recorder, gold: GoldStream | None, threshold: float, fitted_on: str
-) -> Iterator[Metric]:
-    yield GaugeMetricFamily("surefoot_record_queue", "Records that wait to be written.", recorder.waiting)
-    bound = GaugeMetricFamily("surefoot_threshold", "A step below this is bad.", labels=["fitted_on"])
-    bound.add_metric([fitted_on], threshold)
-    yield bound
-    if gold is None:
-        return
-    yield CounterMetricFamily("surefoot_gold_queued", "Answers sent to people.", gold.queued)
-    yield CounterMetricFamily("surefoot_gold_lost", "Chosen answers that could not be queued.", gold.lost)
-    if gold.last_label is not None:
-        age = (datetime.now(UTC) - gold.last_label).total_seconds()
-        yield GaugeMetricFamily("surefoot_gold_age_seconds", "Age of people's last label.", age)
-
-
-def _gauges(admission: Admission, monitor: Monitor, answer_failures: Mapping[str, int]) -> Iterator[Metric]:
-    failures = CounterMetricFamily(
-        "surefoot_answer_failures",
-        "Comparisons of answers that algebra could not make; they were compared as text.",
-        labels=["reason"],
-    )
-    for reason, count in sorted(dict(answer_failures).items()):
-        failures.add_metric([reason], count)
-    yield failures
-    text = "Clients that disconnected before their answer."
-    yield CounterMetricFamily("surefoot_clients_left", text, admission.disconnects)
-    yield GaugeMetricFamily("surefoot_running", "Requests that are worked on.", admission.running)
-    yield GaugeMetricFamily("surefoot_waiting", "Requests that wait.", admission.waiting)
-    yield GaugeMetricFamily("surefoot_stopping", "1 = the server is stopping.", admission.draining)
-    shares = GaugeMetricFamily("surefoot_share", "Share of the latest events.", labels=["of"])
-    alarms = GaugeMetricFamily("surefoot_alarm", _ALARMS, labels=["of"])
-    for share in get_args(Share):
-        value = monitor.share(share)
-        if value is not None:
-            shares.add_metric([share], value)
-        alarms.add_metric([share], float(monitor.alarm(share)))
-    change = monitor.chart.change
-    alarms.add_metric(["change"], float(change.alarm))
-    yield shares
-    yield alarms
-    yield GaugeMetricFamily(
-        "surefoot_change_evidence",
-        f"A change is claimed from {monitor.settings.run_length:g}, the requests per false alarm.",
-        change.evidence,
-    )
+        monitor, gold = self._monitor, self._gold
+        text = "Comparisons of answers that algebra could not make; they were compared as text."
+        failures = CounterMetricFamily("surefoot_answer_failures", text, labels=["reason"])
+        for reason, count in sorted(dict(self._answer_failures).items()):
+            failures.add_metric([reason], count)
+        text = "Clients that disconnected before their answer."
+        left = CounterMetricFamily("surefoot_clients_left", text, self._admission.disconnects)
+        shares = GaugeMetricFamily("surefoot_share", "Share of the latest events.", labels=["of"])
+        alarms = GaugeMetricFamily("surefoot_alarm", "1 = beyond its bound.", labels=["of"])
+        for share in get_args(Share):
+            if (value := monitor.share(share)) is not None:
+                shares.add_metric([share], value)
+            alarms.add_metric([share], float(monitor.alarm(share)))
+        alarms.add_metric(["change"], float(monitor.chart.change.alarm))
+        yield from (failures, left, shares, alarms)
+        if gold is None:
+            return
+        yield CounterMetricFamily("surefoot_gold_queued", "Answers sent to people.", gold.queued)
+        text = "Chosen answers that could not be queued."
+        yield CounterMetricFamily("surefoot_gold_lost", text, gold.lost)
+        if gold.last_label is not None:
+            age = (datetime.now(UTC) - gold.last_label).total_seconds()
+            yield GaugeMetricFamily("surefoot_gold_age_seconds", "Age of people's last label.", age)

@@ -6,29 +6,24 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
 from surefoot.errors import RunError, unknown
 from surefoot.messages import tool_fields
 from surefoot.protocols import Sampling
-from surefoot.records import Message, Problem, Reasoning, Tool, ToolCall, Usage
+from surefoot.records import Message, Problem, Tool, Usage
 from surefoot.scores import TraceRule
-from surefoot.search.beam import DVTS, BeamSearch
 from surefoot.search.best_of_n_search import MajoritySearch, WholeSolutions
 from surefoot.search.method import SearchMethod
 from surefoot.search.resample import StepResampling
 from surefoot.search.revise import Revise
 from surefoot.search.spec import SEARCHES, search_of
 from surefoot.server.gateway.errors import ApiError, invalid
-from surefoot.server.gateway.schemas import ChatMessage, ChatRequest, StrategyOptions
+from surefoot.server.gateway.schemas import ChatRequest, StrategyOptions, read_message
 from surefoot.server.gateway.settings import GatewaySettings, ServerLimits
 from surefoot.spec import dashed
-
-StreamMode = Literal["end", "chain", "common"]
-"""When a stream sends text. end: when the search has ended; chain: there is one solution, and the prefix of a
-request for its next step has been accepted; common: the common prefix of all solutions still possible."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +54,9 @@ class Strategy:
         return self.search is not None and self.search.needs_scorer
 
     @property
-    def stream_mode(self) -> StreamMode:
-        """When a stream sends text."""
-        if isinstance(self.search, StepResampling) and self.search.n == 1:
-            return "chain"
-        return "common" if isinstance(self.search, BeamSearch | DVTS) else "end"
+    def one_by_one(self) -> bool:
+        """Whether there is one solution, so that a stream sends each accepted step."""
+        return isinstance(self.search, StepResampling) and self.search.n == 1
 
     @property
     def threshold(self) -> float | None:
@@ -78,8 +71,7 @@ class Strategy:
     @property
     def takes_tools(self) -> bool:
         """Whether the strategy samples whole messages, which may contain tool calls."""
-        one_by_one = isinstance(self.search, StepResampling) and self.search.n == 1
-        return one_by_one or isinstance(self.search, WholeSolutions | None)
+        return self.one_by_one or isinstance(self.search, WholeSolutions | None)
 
     @property
     def messages(self) -> int:
@@ -176,7 +168,7 @@ class Planner:
 
     def chat(self, request: ChatRequest) -> Plan:
         """The plan for a conversation."""
-        messages = tuple(_message(message) for message in request.messages)
+        messages = tuple(read_message(number, row) for number, row in enumerate(request.messages))
         users = [message.content for message in messages if message.role == "user" and message.content]
         question = users[-1] if users else ""
         if not question.strip():
@@ -316,22 +308,6 @@ class Planner:
                 raise ApiError(400, f"{name}: must be at most {limit}, not {requested}", param=name)
             max_tokens = requested
         return max_tokens
-
-
-def _message(message: ChatMessage) -> Message:
-    reasoning = message.reasoning_content or message.reasoning
-    if not (reasoning or message.tool_calls or message.tool_call_id):
-        return Message.of_text(message.role, message.text)
-    return Message(
-        role=message.role,
-        content=None if message.content is None and message.tool_calls else message.text,
-        tool_calls=tuple(
-            ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments)
-            for call in message.tool_calls or ()
-        ),
-        tool_call_id=message.tool_call_id,
-        reasoning=Reasoning(text=reasoning) if reasoning else None,
-    )
 
 
 _TOOL_FIELDS = ("name", "description", "parameters", "strict")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import re
 import secrets
 import time
 from collections import deque
@@ -24,7 +23,6 @@ from surefoot.errors import UnavailableError
 from surefoot.records import Trace, Usage, trusted_copy
 from surefoot.server.gateway.choice import Choice, usage_of
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.settings import PRIVATE
 from surefoot.server.records import GatewayCandidate, GatewayRecord
 
 if TYPE_CHECKING:
@@ -63,17 +61,17 @@ class LogEntry:
         }
         return cls(record=trusted_copy(_RECORD, fields))
 
-    def success(self, choices: Sequence[Choice] = (), **fields: Any) -> GatewayRecord:
-        """The record of an answer with these choices, or with other ``fields``."""
+    def success(self, choices: Sequence[Choice]) -> GatewayRecord:
+        """The record of an answer with these choices."""
         missing = (choice.withheld for choice in choices if choice.chosen is None or choice.blocked)
-        outcome = {
-            "error": next(missing, None),
-            "usage": usage_of(choices),
-            "candidates": tuple(candidate for choice in choices for candidate in choice.candidates),
-            "trees": {number: choice.tree for number, choice in enumerate(choices) if choice.tree},
-            "guard": {number: choice.decisions for number, choice in enumerate(choices) if choice.decisions},
-        }
-        return self._ended(status=200, **{**outcome, **fields})
+        return self._ended(
+            status=200,
+            error=next(missing, None),
+            usage=usage_of(choices),
+            candidates=tuple(candidate for choice in choices for candidate in choice.candidates),
+            trees={number: choice.tree for number, choice in enumerate(choices) if choice.tree},
+            guard={number: choice.decisions for number, choice in enumerate(choices) if choice.decisions},
+        )
 
     def failure(self, status: int, error: str, usage: Usage, sent: Mapping[int, str]) -> GatewayRecord:
         """The record of a failure, with its HTTP status and the text already ``sent`` of each choice."""
@@ -99,34 +97,14 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{secrets.token_hex(16)}"
 
 
-def redacted(record: GatewayRecord, names: Sequence[str], patterns: Sequence[str]) -> GatewayRecord:
-    """The record with private texts masked, character by character, so that steps keep their places."""
-    rules = [re.compile(pattern) for pattern in (*(PRIVATE[name] for name in names), *patterns)]
-
-    def masked(value: Any, key: str = "") -> Any:
-        if isinstance(value, dict):
-            return {name: masked(item, name) for name, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [masked(item, key) for item in value]
-        if not isinstance(value, str) or key == "id" or key.endswith("_id"):
-            return value
-        for rule in rules:
-            value = rule.sub(lambda match: "█" * len(match[0]), value)
-        return value
-
-    return GatewayRecord.model_validate(masked(record.model_dump(mode="python")))
-
-
 WRITERS = 1
 _BATCH_SIZE = 256
 """Records of one transaction."""
 MOST_NOTED: Final = 1024
 """Most queued records that no request waits for; more are dropped."""
 _CLOSE_TIMEOUT_S = 30.0
-_PROBE_TIMEOUT_S = 2.0
-_PROBE_EVERY_S = 1.0
-_REFUSED_S = 5.0
-"""Seconds for which a record that the log refused counts."""
+_FAILED_S = 10.0
+"""Seconds for which a record that could not be stored counts: without requests, nothing is stored."""
 _LOG = logging.getLogger("surefoot.server")
 
 _Waiting = tuple[GatewayRecord, asyncio.Future[None]]
@@ -145,8 +123,7 @@ class Recorder:
         self._waiting: deque[_Waiting] = deque()
         self._noted = Shares(MOST_NOTED)
         self._writing: asyncio.Task[None] | None = None
-        self._kept_at = self._refused_at = -math.inf
-        self._probe: asyncio.Task[None] | None = None
+        self._failed_at = -math.inf
         self._thread = ThreadPoolExecutor(WRITERS, thread_name_prefix="surefoot-record")
 
     @property
@@ -179,25 +156,10 @@ class Recorder:
 
         self._put(self._log, record).add_done_callback(written)
 
-    async def probe(self) -> None:
-        """Return if records can be stored. Raises :class:`ApiError` 503.
-
-        If the log refused the last record of a request, they cannot, for some seconds; otherwise this writes
-        to the log unless a write succeeded in the last second. Concurrent probes share one.
-        """
-        now = time.monotonic()
-        if self._log is None or now - self._kept_at < _PROBE_EVERY_S:
-            return
-        if now - self._refused_at < _REFUSED_S:
+    def check(self) -> None:
+        """Raise :class:`ApiError` 503 while the latest record could not be stored, for some seconds."""
+        if time.monotonic() - self._failed_at < _FAILED_S:
             raise log_unavailable()
-        if self._probe is None or self._probe.done():
-            self._probe = asyncio.create_task(self._run(self._log.ping))
-            self._probe.add_done_callback(_note_outcome)  # all waiting requests may have ended
-        try:
-            async with asyncio.timeout(_PROBE_TIMEOUT_S):
-                await asyncio.shield(self._probe)
-        except (UnavailableError, TimeoutError) as error:
-            raise log_unavailable() from error
 
     async def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
         """Return when all records are written, or after ``timeout_s`` seconds."""
@@ -235,32 +197,19 @@ class Recorder:
                     _settle(waiting[1], await self._try(log, [waiting]))
 
     async def _try(self, log: RequestLog, batch: Sequence[_Waiting]) -> Exception | None:
-        try:
-            await self._run(partial(log.write_all, [record for record, _ in batch]))
-        except Exception as error:
-            if not isinstance(error, UnavailableError):  # a probe notices when the store is available again
-                self._kept_at, self._refused_at = -math.inf, time.monotonic()
-            return error
-        self._refused_at = -math.inf
-        return None
-
-    async def _run(self, work: Callable[[], None]) -> None:
+        work = partial(log.write_all, [record for record, _ in batch])
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except UnavailableError:
-            self._kept_at = -math.inf
-            raise
-        self._kept_at = time.monotonic()
+        except Exception as error:
+            self._failed_at = time.monotonic()
+            return error
+        self._failed_at = -math.inf
+        return None
 
     def _was_written(self, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
             self._on_loss()
             _LOG.error("a failed request could not be recorded: %s", error)
-
-
-def _note_outcome(done: asyncio.Future[None]) -> None:
-    if not done.cancelled():
-        done.exception()
 
 
 def log_unavailable() -> ApiError:

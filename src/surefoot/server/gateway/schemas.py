@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from surefoot.messages import message_fields
+from surefoot.records import ALREADY_READ, Message
 from surefoot.scores import TraceRule
 from surefoot.server.gateway.errors import ApiError, invalid
 from surefoot.server.gateway.settings import Candidates
@@ -50,58 +51,6 @@ class StreamOptions(RequestModel):
     include_usage: bool = False
 
 
-class TextPart(RequestModel):
-    """A piece of a message; only text is supported."""
-
-    type: Literal["text"]
-    text: str
-
-
-class InputFunctionCall(RequestModel):
-    """Function and arguments of a tool call."""
-
-    name: str
-    arguments: str = "{}"
-
-
-class InputToolCall(RequestModel):
-    """A tool call that the assistant made earlier."""
-
-    id: str | None = None
-    type: Literal["function"] = "function"
-    function: InputFunctionCall
-
-
-class ChatMessage(RequestModel):
-    """A message of the conversation."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
-    tool_calls: list[InputToolCall] | None = None
-    tool_call_id: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    """The reasoning before the content, by either name."""
-    """Reasoning of an assistant's message, as this server returned it."""
-
-    @property
-    def text(self) -> str:
-        """The content as one text."""
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content or ""
-
-    @field_validator("content", mode="before")
-    @classmethod
-    def _only_text(cls, content: Any) -> Any:
-        if isinstance(content, list):
-            for part in content:
-                kind = part.get("type") if isinstance(part, dict) else None
-                if isinstance(kind, str) and kind != "text":
-                    raise ValueError(f"parts of type {kind[:40]!r} are not supported here; send text")
-        return content
-
-
 StopText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -128,7 +77,8 @@ class ChatRequest(RequestModel):
     min_p: float | None = None
     repetition_penalty: float | None = None
     repeat_penalty: float | None = None
-    messages: list[ChatMessage] = Field(min_length=1, max_length=1000)
+    messages: list[dict[str, Any]] = Field(min_length=1, max_length=1000)
+    """Of text; see :func:`read_message`."""
     max_completion_tokens: int | None = Field(default=None, ge=1)
     tools: list[dict[str, Any]] | None = Field(default=None, max_length=128)
     tool_choice: str | dict[str, Any] | None = None
@@ -178,12 +128,12 @@ class ConvertedRequest(RequestModel):
     surefoot: StrategyOptions | None = None
     """``seed`` and ``surefoot`` extend the API."""
 
-    def chat_request(self, rows: Sequence[Mapping[str, Any]], **fields: Any) -> ChatRequest:
-        """The same request for a chat with the messages ``rows``, in any shape that :mod:`surefoot.messages`
-        reads, and other ``fields`` that are not ``None``. Raises :class:`ApiError`."""
+    def chat_request(self, rows: list[dict[str, Any]], **fields: Any) -> ChatRequest:
+        """The same request for a chat with the messages ``rows``, and other ``fields`` that are not ``None``.
+        Raises :class:`ApiError`."""
         for name in ("model", "stream", "temperature", "top_p", "seed", "metadata", "surefoot"):
             fields[name] = getattr(self, name)
-        fields["messages"] = chat_messages(rows)
+        fields["messages"] = rows
         try:
             return ChatRequest.model_validate(
                 {name: value for name, value in fields.items() if value is not None}
@@ -200,36 +150,30 @@ def refuse(field: str, present: bool, what: str = "it") -> None:
         )
 
 
-def chat_messages(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """OpenAI's messages from any shape that :mod:`surefoot.messages` reads. Raises :class:`ApiError`."""
-    messages = []
-    for number, row in enumerate(rows):
-        where = f"messages.{number}"
-        try:
-            fields = message_fields(row)
-            refuse(where, bool(fields.get("attachments")), "content other than text")
-            messages.append(_chat_message(fields))
-        except (ValueError, AttributeError, TypeError, RecursionError) as error:
-            raise ApiError(400, f"{where}: {error}", param=where) from error
-    return messages
+_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "reasoning")
+_ROLES = get_args(Message.model_fields["role"].annotation)
 
 
-def _chat_message(fields: Mapping[str, Any]) -> dict[str, Any]:
-    reasoning = fields.get("reasoning") or {}
-    visible = reasoning.get("text") if reasoning.get("visibility") != "encrypted" else None
-    calls = [
-        {
-            "id": call.get("id"),
-            "type": "function",
-            "function": {"name": call.get("name"), "arguments": call.get("arguments", "{}")},
-        }
-        for call in fields.get("tool_calls", ())
-    ]
-    message = {
-        "role": fields["role"],
-        "content": fields.get("content"),
-        "tool_calls": calls or None,
-        "tool_call_id": fields.get("tool_call_id"),
-        "reasoning_content": visible,
-    }
-    return {name: value for name, value in message.items() if value is not None}
+def read_message(number: int, row: Mapping[str, Any]) -> Message:
+    """A message of a request, in any shape that :mod:`surefoot.messages` reads, without its other fields.
+
+    Raises :class:`ApiError`, also for content other than text.
+    """
+    role: Any = row.get("role")
+    content = row.get("content")
+    if len(row) == 2 and role in _ROLES and isinstance(content, str):  # as most are
+        return Message.of_text(role, content)
+    where = f"messages.{number}"
+    try:
+        read = message_fields(row)
+        refuse(where, bool(read.get("attachments")), "content other than text")
+        fields = {name: read[name] for name in _FIELDS if read.get(name) is not None}
+        if (fields.get("reasoning") or {}).get("visibility") == "encrypted":
+            del fields["reasoning"]
+        if "tool_calls" not in fields:
+            fields.setdefault("content", "")
+        return Message.model_validate(fields, context=ALREADY_READ)
+    except ValidationError as error:
+        raise ApiError(400, f"{where}.{invalid(error.errors()).message}", param=where) from error
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise ApiError(400, f"{where}: {error}", param=where) from error

@@ -90,7 +90,7 @@ async def score(gateway: Gateway, request: Request, body: ScoreRequest) -> Respo
             "usage": {"verifier_tokens": usage.verifier_tokens, "calls": usage.calls},
         }
 
-    async with gateway.admission.reserve(request.state.key, receive=request.receive):
+    async with gateway.admission.reserve(receive=request.receive):
         items = await gateway.compute(size, lambda: [item.item() for item in body.items])
         records = await gateway.score(items)
         answer = await gateway.compute(size, lambda: answer_of(items, records))

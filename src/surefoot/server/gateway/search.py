@@ -6,7 +6,6 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from os.path import commonprefix
 
 from surefoot.answers import Grader, final_answer
 from surefoot.batching import Batcher
@@ -29,7 +28,7 @@ from surefoot.server.gateway.choice import (
     partial_stop,
     shown_in_channels,
 )
-from surefoot.server.gateway.plan import Plan, StreamMode
+from surefoot.server.gateway.plan import Plan
 from surefoot.server.gateway.upstream import Upstream, gather_all, policy_failure
 from surefoot.server.records import GatewayCandidate
 
@@ -47,14 +46,14 @@ async def _search(
     search = plan.strategy.search
     assert search is not None  # noqa: S101 - for the type checker
 
-    show = shown_in_channels(plan, on_text) if on_text and plan.abstain_below is None else None
-
+    show = None
+    if on_text and plan.strategy.one_by_one and plan.abstain_below is None:
+        show = shown_in_channels(plan, on_text)
     session = StepSession(
         upstream,
         separator=plan.separator,
         max_tokens=plan.sampling.max_tokens,
         stop=plan.sampling.stop,
-        stream_mode=plan.strategy.stream_mode,
         on_text=partial(show, number) if show is not None else None,
     )
     if not plan.strategy.needs_scorer:
@@ -161,8 +160,8 @@ class StepSession(Batcher):
 
     **Length.** No solution gets longer than ``max_tokens`` tokens, in any number of steps.
     **Stop texts.** A solution ends at the start of the first text of ``stop``, also across steps;
-    :meth:`visible` is the part of a solution before it. **Streaming.** ``on_text`` receives new text as soon
-    as it is certain to be in the answer; see :data:`StreamMode`.
+    :meth:`visible` is the part of a solution before it. **Streaming.** Of a search of
+    one solution, ``on_text`` receives each step that has been accepted: a request continues it.
     """
 
     def __init__(
@@ -172,27 +171,23 @@ class StepSession(Batcher):
         separator: str,
         max_tokens: int,
         stop: Sequence[str] = (),
-        stream_mode: StreamMode = "end",
         on_text: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(shared.policy, shared.scorer, overlap=True)
         self._shared, self._separator, self._max_tokens = shared, separator, max_tokens
-        self._stream_mode, self._on_text = stream_mode, on_text
-        self._stop = independent(stop)
+        self._on_text, self._stop = on_text, independent(stop)
         self._lengths: dict[str, int] = {}
         """Tokens of each solution, finished or not, by its text."""
         self._stopped: dict[str, int] = {}
         """Start of the stop text, in characters, by the text of the solution that it ends."""
         self._shown = 0
         """Characters that ``on_text`` has received."""
-        self._ends: list[str] = []
-        """Solutions that may be the answer although no request continues them."""
         self.policy_usage = Usage()
         self.scorer_usage = Usage()
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         """Completions, one result per request."""
-        self._report_certain(requests)
+        self._show(requests)
         bounded = [self._bounded(request) for request in requests]
         open_requests = [request for request in bounded if request is not None]
         responses = iter(await self._shared.sample(open_requests) if open_requests else [])
@@ -228,14 +223,11 @@ class StepSession(Batcher):
         return replace(request, sampling=sampling)
 
     def _ended_result(self, request: SampleRequest) -> SampleResult:
-        self._ends.append(request.prefix)
         reason = "stop" if request.prefix in self._stopped else "length"
         end = Completion(text="", finish_reason=reason, tokens=0)
         return SampleResult(completions=(end,) * request.n, usage=Usage())
 
     def _cut(self, request: SampleRequest, result: SampleResult) -> SampleResult:
-        if result.error is not None:
-            self._ends.append(request.prefix)
         completions = tuple(self._cut_completion(request, completion) for completion in result.completions)
         if all(map(operator.is_, completions, result.completions)):
             return result
@@ -253,24 +245,10 @@ class StepSession(Batcher):
             solution = request.prefix + text
             self._stopped.setdefault(solution, at)
         self._lengths.setdefault(solution, self._lengths.get(request.prefix, 0) + completion.tokens)
-        if not is_step or at is not None or not completion.text.endswith(self._separator):
-            self._ends.append(solution)
         return completion
 
-    def _report_certain(self, requests: Sequence[SampleRequest]) -> None:
-        """Call ``on_text`` with the common beginning of all solutions that are still possible."""
-        if self._on_text is None or self._stream_mode == "end" or not requests:
-            return
-        prefixes = [request.prefix for request in requests]
-        if self._stream_mode == "common":
-            prefixes += self._ends
-        shared = commonprefix(prefixes)  # noqa: RUF071 - of texts, not of paths
-        if any(prefix != shared for prefix in prefixes):  # whole steps only
-            shared = (
-                shared[: shared.rfind(self._separator) + len(self._separator)]
-                if self._separator in shared
-                else ""
-            )
-        visible = self.visible(shared, finished=False)
-        self._on_text(visible[self._shown :])
-        self._shown = max(self._shown, len(visible))
+    def _show(self, requests: Sequence[SampleRequest]) -> None:
+        if self._on_text is not None and requests:
+            visible = self.visible(requests[0].prefix, finished=False)
+            self._on_text(visible[self._shown :])
+            self._shown = max(self._shown, len(visible))

@@ -19,22 +19,19 @@ _MOST_CHARACTERS = 200
 
 
 def session_name(headers: Mapping[str, str], metadata: Mapping[str, Any] | None) -> str | None:
-    """The session in the header ``X-Session-Id`` or in ``metadata.session_id``, ``None`` without one.
+    """The session in the header ``X-Session-Id``, else in ``metadata.session_id``; ``None`` without one.
 
-    Raises :class:`ApiError` for invalid names, and for two different names.
+    Raises :class:`ApiError` for an invalid name.
     """
-    names = {}
-    for field, name in ((_HEADER, headers.get(_HEADER)), (_FIELD, (metadata or {}).get("session_id"))):
-        if name is None:
-            continue
-        if not (isinstance(name, str) and name.strip() and name.isprintable()):
-            raise ApiError(400, f"{field}: must be printable text", param=field)
-        if len(name) > _MOST_CHARACTERS:
-            raise ApiError(400, f"{field}: at most {_MOST_CHARACTERS} characters", param=field)
-        names[field] = name
-    if len(set(names.values())) > 1:
-        raise ApiError(400, f"{_HEADER} and {_FIELD} name different sessions; send one", param=_FIELD)
-    return next(iter(names.values()), None)
+    name = headers.get(_HEADER)
+    name, field = ((metadata or {}).get("session_id"), _FIELD) if name is None else (name, _HEADER)
+    if name is None:
+        return None
+    if not (isinstance(name, str) and name.strip() and name.isprintable()):
+        raise ApiError(400, f"{field}: must be printable text", param=field)
+    if len(name) > _MOST_CHARACTERS:
+        raise ApiError(400, f"{field}: at most {_MOST_CHARACTERS} characters", param=field)
+    return name
 
 
 def session_turn(name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> SessionTurn:

@@ -4,11 +4,9 @@ how the pages are served. Quick to import, as the command line reads them."""
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Final, Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
@@ -50,11 +48,6 @@ class ServerLimits(Settings):
     running: int = Field(default=256, ge=1, description="Requests worked on at the same time.")
     waiting: int = Field(
         default=256, ge=0, description="Requests that may wait for a slot; the next is answered 429."
-    )
-    running_per_key: int | None = Field(
-        default=None,
-        ge=1,
-        description="Requests of one key that run or wait at the same time; none = no limit per key.",
     )
     timeout_s: float = Field(
         default=300.0, gt=0, description="Seconds from a request's arrival to its answer."
@@ -148,27 +141,6 @@ class FlagSettings(Settings):
     )
 
 
-PRIVATE: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "email": r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}",
-        "phone": r"(?<![\w.])(?:\+?\d{1,3}[ .-])?\(?\d{3}\)?[ .-]\d{3}[ .-]\d{4}(?!\w)",
-        "card": r"(?<!\d)(?:\d{4}[ -]?){3}\d{4}(?!\d)",
-        "key": r"\b(?:sk|pk|ghp|xoxb|AKIA)[-_A-Za-z0-9]{16,200}\b",
-        "address": r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])",
-    }
-)
-"""Patterns of private texts by name; ``address`` is an IP address."""
-Private = Literal["email", "phone", "card", "key", "address"]
-
-
-def _checked_pattern(pattern: str) -> str:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
-    return pattern
-
-
 class GatewaySettings(Settings):
     """How a :class:`surefoot.server.Gateway` answers, unless a request says otherwise."""
 
@@ -240,18 +212,6 @@ class GatewaySettings(Settings):
     )
     guard: ToolGuard = ToolGuard()
     flags: FlagSettings = FlagSettings()
-    redact: tuple[Private, ...] = Field(
-        default=(), description="Private texts that are masked before a request is stored."
-    )
-    redact_patterns: tuple[Annotated[str, AfterValidator(_checked_pattern)], ...] = Field(
-        default=(), description="Regular expressions of further texts to mask."
-    )
-    gather_s: float = Field(
-        default=0.002,
-        ge=0,
-        le=1,
-        description="Seconds that a batch waits for more requests, at a policy in this process.",
-    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -9,17 +9,17 @@ import asyncio
 import logging
 import re
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from surefoot.batching import Batcher
 from surefoot.concurrency import FairQueue
 from surefoot.errors import PolicyError
+from surefoot.policies.openai import OpenAIPolicy
 from surefoot.printable import quoted
 from surefoot.protocols import (
     Policy,
@@ -33,28 +33,9 @@ from surefoot.protocols import (
 from surefoot.records import StepScores
 from surefoot.scores import channels_read, checked_scores
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.settings import GatewaySettings
 
 T = TypeVar("T")
 _LOG = logging.getLogger("surefoot.server")
-
-
-@runtime_checkable
-class StaysConnected(Protocol):
-    """A policy that can keep its connections between calls; see ``OpenAIPolicy``."""
-
-    def connected(self) -> AbstractAsyncContextManager[None]:
-        """Keep them for the time of the block."""
-        ...
-
-
-@runtime_checkable
-class SharesCalls(Protocol):
-    """A policy that can ask for several samples in one call; see ``OpenAIPolicy``."""
-
-    def with_shared_calls(self) -> Policy:
-        """A copy that does, where the server can."""
-        ...
 
 
 class UpstreamScorer:
@@ -70,22 +51,11 @@ class UpstreamScorer:
         self.overlaps = bool(getattr(scorer, "overlaps", False))
         self.lock = nullcontext() if self.overlaps else threading.Lock()
         self.name: str = getattr(scorer, "name", type(scorer).__name__)
-        self.speed = 0.0
-        """Characters of solutions that it has lately scored in a second."""
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """One record per item."""
         with self.lock:
-            begin = time.monotonic()
-            records = self._score(items)
-            read = [  # refused texts are not read
-                _characters(item)
-                for item, record in zip(items, records, strict=True)
-                if any(score is not None for score in record.scores)
-            ]
-            if read:
-                self.speed += 0.2 * (sum(read) / max(time.monotonic() - begin, 1e-6) - self.speed)
-            return records
+            return self._score(items)
 
     def _score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         try:
@@ -101,23 +71,21 @@ class UpstreamScorer:
 
     def _redacted(self, records: Sequence[StepScores]) -> list[StepScores]:
         reasons = {record.unscored_reason for record in records if record.unscored_reason}
-        redacted = {reason: text for reason in reasons if (text := redact_scorer_reason(reason)) != reason}
-        for reason in sorted(redacted):
+        texts = {reason: redact_scorer_reason(reason) for reason in reasons}
+        for reason in sorted(reason for reason, text in texts.items() if text != reason):
             _LOG.warning("reward model %s left steps unscored: %r", self.name, reason)
         return [
-            record.model_copy(update={"unscored_reason": redacted[record.unscored_reason]})
-            if record.unscored_reason in redacted
-            else record
-            for record in records
+            record.model_copy(update={"unscored_reason": texts[reason]}) if reason else record
+            for record, reason in ((record, record.unscored_reason) for record in records)
         ]
 
 
 _MAX_SAMPLES = 1024
 """Samples of a batch of the policy; one request may be larger."""
-_CHUNK_S = 0.05
-"""Seconds of the reward model that one turn may take, if it is as fast as it was."""
-_LEAST_CHARACTERS, _MOST_CHARACTERS = 2000, 16_000
-"""Bounds of a turn's solutions; a single solution may be longer."""
+_GATHER_S = 0.002
+"""Seconds that a batch waits for more requests, at a policy in this process."""
+_CHUNK_CHARACTERS = 4000
+"""Most characters of a turn's solutions at the reward model; a single solution may be longer."""
 _BATCH_TURNS = 4
 """Turns at a reward model in this process, which form one batch."""
 SCORING_TURNS = 8
@@ -137,15 +105,14 @@ class Upstream(Batcher):
         self,
         policy: Policy,
         scorer: UpstreamScorer | None,
-        settings: GatewaySettings,
         *,
         on_batch: Callable[[int], None],
     ) -> None:
-        policy = policy.with_shared_calls() if isinstance(policy, SharesCalls) else policy
+        policy = policy.with_shared_calls() if isinstance(policy, OpenAIPolicy) else policy
         super().__init__(
             policy,
             scorer,
-            gather_s=settings.gather_s,
+            gather_s=_GATHER_S,
             max_samples=_MAX_SAMPLES,
             isolate_errors=True,
             on_batch=on_batch,
@@ -198,12 +165,8 @@ class Upstream(Batcher):
 
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """See the base class."""
-        chunks = _chunks(items, 0 if self._overlaps else self._chunk_characters())
+        chunks = _chunks(items, 0 if self._overlaps else _CHUNK_CHARACTERS)
         return [record for records in await gather_all(map(self._chunk, chunks)) for record in records]
-
-    def _chunk_characters(self) -> int:
-        speed = self.scorer.speed if isinstance(self.scorer, UpstreamScorer) else 0.0
-        return int(min(max(_CHUNK_S * speed, _LEAST_CHARACTERS), _MOST_CHARACTERS))
 
     async def _chunk(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         scorer = self.scorer

@@ -29,14 +29,13 @@ from surefoot.errors import (
     SurefootError,
     UnavailableError,
 )
-from surefoot.server.gateway.access import PEER, Buckets, address_in, client_address
+from surefoot.server.gateway.access import PEER, Buckets, Route, address_in, client_address
 from surefoot.server.gateway.monitor import Monitor
 from surefoot.server.gateway.settings import PageSettings
 from surefoot.server.pages.forms import Form, read_form
 from surefoot.server.pages.mathematics import page_budget
 from surefoot.server.pages.render import FOLDER, HEADERS, templates
 from surefoot.server.permissions import Action, Principal, Role, allowed, role_in
-from surefoot.server.routing import Route
 from surefoot.server.store.accounts import Project, folded_name
 from surefoot.server.store.database import Database
 

@@ -5,10 +5,9 @@ Ids of keys and projects lack foreign keys: a row outlives the key that it names
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, get_args
 
 from sqlalchemy import Column, Float, Index, Select, Text, Update, delete, func, insert, select, update
@@ -16,8 +15,7 @@ from sqlalchemy import Column, Float, Index, Select, Text, Update, delete, func,
 from surefoot.concurrency import in_share
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.guard import Review
-from surefoot.records import Trace
-from surefoot.server.records import GatewayCandidate, GatewayRecord, HeldCall
+from surefoot.server.records import GatewayRecord, HeldCall
 from surefoot.server.store.engine import Repository
 from surefoot.server.store.schema import (
     Count,
@@ -69,7 +67,6 @@ gateway_requests = table(
     Index(None, "session", "key_id", "created"),
 )
 
-_PING_BYTES: Final = 10_000
 _AT_ONCE: Final = 50
 _G = gateway_requests.c
 
@@ -97,26 +94,6 @@ class RequestLog(Repository):
         old = select(_G.request_id).where(_G.created < before)
         old = old.where(*matching(gateway_requests, project_id=project_id)).order_by(_G.created).limit(most)
         return self._change(delete(gateway_requests).where(_G.request_id.in_(old)))
-
-    def ping(self) -> None:
-        """Return if the database can store a request now. Raises ``UnavailableError``.
-
-        A request of some pages is really stored and deleted, as a full disk refuses only that.
-        """
-        padding = secrets.token_hex(_PING_BYTES // 2)
-        trial = GatewayRecord(
-            request_id=f"ping-{padding[:32]}",
-            created=datetime.fromtimestamp(0, UTC),
-            endpoint="",
-            model="",
-            strategy="",
-            status=503,
-            latency_ms=0,
-            candidates=(GatewayCandidate(trace=Trace(problem_id="", text=padding), chosen=False),),
-            request={"padding": padding},
-        )
-        self.write_all([trial])
-        self._change(delete(gateway_requests).where(_G.request_id == trial.request_id))
 
     def get(self, request_id: str) -> GatewayRecord:
         """The whole record. Raises ``NotFoundError``."""
