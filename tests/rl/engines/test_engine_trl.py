@@ -311,7 +311,7 @@ def test_what_does_not_go_with_advantages_at_tokens(lab_base, tmp_path, monkeypa
             StepGRPOTrainer("a model", rewards=rewards, advantage=advantage, **others)
 
     refused("needs a critic", advantage=Gae())
-    refused("give 'rewards'", reward_funcs=[len])
+    refused("give the rewards of steps or turns", reward_funcs=[len])
     refused("'tools'", tools=[len])
     refused("'rollout_func'", rollout_func=len)
 
@@ -321,3 +321,88 @@ def test_what_does_not_go_with_advantages_at_tokens(lab_base, tmp_path, monkeypa
     refused("use_liger_kernel", args=Liger())
     monkeypatch.setattr(GRPOTrainer, "_compute_loss", lambda self, model, inputs: inputs["advantages"])
     refused("one advantage per completion")
+
+
+def episodes(prompts, trainer):
+    """Two turns each, with two tokens of an environment between: lengths 3 + 2 + 1 and 1 + 2 + 2."""
+    tokenizer = trainer.processing_class
+    written = [[5, 6, 7, 8, 9, 10], [5, 8, 9, 6, 7]]
+    masks = [[1, 1, 1, 0, 0, 1], [1, 0, 0, 1, 1]]
+    rows = [number % 2 for number in range(len(prompts))]
+    return {
+        "prompt_ids": [tokenizer(prompt)["input_ids"] for prompt in prompts],
+        "completion_ids": [written[row] for row in rows],
+        "logprobs": [[0.0] * len(written[row]) for row in rows],
+        "env_mask": [masks[row] for row in rows],
+        "of_turns": [[0.25, 1.0], [None, 0.5]] * (len(prompts) // 2),
+        "outcome": [1.0, 0.0] * (len(prompts) // 2),
+    }
+
+
+def turn_trainer(base, out, of_turns=lambda of_turns, **_: of_turns, credit=Summed(), **settings):  # noqa: B008
+    from surefoot.rl.engines import TurnGRPOTrainer
+
+    class Seen(TurnGRPOTrainer):
+        def compute_loss(self, model, inputs, **rest):
+            self.seen = inputs
+            return super().compute_loss(model, inputs, **rest)
+
+        def _get_per_token_logps_and_entropies(self, *args, **rest):
+            found = super()._get_per_token_logps_and_entropies(*args, **rest)
+            if found[0].requires_grad:
+                found[0].register_hook(lambda gradient: setattr(self, "at_tokens", gradient))
+            return found
+
+    return make(
+        base,
+        out,
+        kind=lambda **given: Seen(
+            turn_rewards=of_turns, credit=credit, rollout_func=episodes, advantage=Reinforce(), **given
+        ),
+        max_steps=1,
+        **settings,
+    )
+
+
+@needs_trl
+@pytest.mark.filterwarnings("ignore")
+def test_each_turn_gets_its_own_reward_and_the_environment_none(lab_base, tmp_path):
+    credit = MinForm(form="strict", signed=False)
+    trainer = turn_trainer(lab_base, tmp_path, credit=credit)
+    trainer.train()
+    # the lowest reward from each turn on; the unknown one counts as the lowest of its group, 1/4
+    first = [0.25, 0.25, 0.25, 0, 0, 1.0]
+    second = [0.25, 0, 0, 0.5, 0.5, 0]
+    found = trainer.seen["advantages"].numpy()
+    for ids, advantages in zip(trainer.seen["completion_ids"].tolist(), found, strict=True):
+        np.testing.assert_allclose(advantages, first if ids[1] == 6 else second)
+    np.testing.assert_array_equal(trainer.at_tokens.numpy() != 0, found != 0)
+
+
+@needs_trl
+@pytest.mark.filterwarnings("ignore")
+def test_the_outcome_of_an_episode_reaches_its_rule(lab_base, tmp_path):
+    credit = Effective(alpha=1, scores="advantages")
+    trainer = turn_trainer(
+        lab_base, tmp_path, of_turns=lambda **of: [[0.5, 1.0]] * len(of["outcome"]), credit=credit
+    )
+    trainer.train()
+    found = trainer.seen["advantages"].numpy()
+    # right: 1, and 1 more for the second turn
+    for ids, advantages in zip(trainer.seen["completion_ids"].tolist(), found, strict=True):
+        np.testing.assert_allclose(advantages, [1, 1, 1, 0, 0, 2] if ids[1] == 6 else [0, 0, 0, 1, 1, 0])
+
+
+@needs_trl
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("rewards", "match"),
+    [
+        ([[1.0]] * 8, "1 turn rewards for the 2 turns"),
+        ([[1.0, 0.0]] * 7, "one list for each completion"),
+        ([[]] * 8, "one list for each completion"),
+    ],
+)
+def test_a_reward_is_needed_for_each_turn(lab_base, tmp_path, rewards, match):
+    with pytest.raises(TrainingError, match=match):
+        turn_trainer(lab_base, tmp_path, of_turns=lambda **_: rewards).train()

@@ -1,6 +1,7 @@
 from .rewards import StepRewards as StepRewards
 from .rewards import step_reward_function as step_reward_function
 from .trl_trainer import StepGRPOTrainer as StepGRPOTrainer
+from .trl_trainer import TurnGRPOTrainer as TurnGRPOTrainer
 from .turns import RecordedTurn as RecordedTurn
 from .turns import at_turn_ends as at_turn_ends
 from .turns import set_turn_rewards as set_turn_rewards

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 import trl
 from accelerate.utils import gather_object
@@ -13,12 +14,58 @@ from trl import GRPOTrainer
 
 from surefoot.errors import TrainingError
 from surefoot.rl.advantage import Estimator, total_return
-from surefoot.rl.credit import with_rewards
+from surefoot.rl.credit import CreditRule, with_rewards
 from surefoot.rl.engines.rewards import StepRewards, problems_of
-from surefoot.rl.sample import FloatArray
+from surefoot.rl.sample import FloatArray, Sample
+
+TurnReward: TypeAlias = Callable[..., Sequence[Sequence[float | None]]]
+"""A TRL reward function that returns a list a completion: one number for each turn, ``None`` = unknown."""
 
 
-class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
+class _TokenGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
+    """TRL's trainer whose advantages [B] are replaced by ``advantage``'s [B, T], 0 on padding and on what the
+    environment wrote."""
+
+    def __init__(
+        self, model: Any, *, reward: Any, credit: CreditRule, advantage: Estimator, **others: Any
+    ) -> None:
+        _check(advantage, others)
+        self._credit, self._advantage = credit, advantage
+        self._own: list[FloatArray] = []
+        self._of_all_processes: list[FloatArray] = []
+        super().__init__(model=model, reward_funcs=[reward], **others)
+
+    def _returns(self, samples: Sequence[Sample]) -> list[float | None]:
+        """The returns for TRL's log; stores the advantages of the samples of all processes."""
+        gathered = gather_object(samples)  # a group may be spread over several processes
+        size = self.num_generations if self.model.training else self.num_generations_eval
+        groups = [gathered[at : at + size] for at in range(0, len(gathered), size)]
+        rewarded = with_rewards(groups, self._credit)
+        self._of_all_processes = [array for group in self._advantage.advantages(rewarded) for array in group]
+        begin = self.accelerator.process_index * len(samples)
+        shard = slice(begin, begin + len(samples))
+        self._own = self._of_all_processes[shard]
+        return [total_return(item) for item in [item for group in rewarded for item in group][shard]]
+
+    def _at_tokens(self, array: FloatArray, mask: FloatArray) -> FloatArray:
+        """The advantages [T] of one completion, whose policy wrote the tokens of ``mask`` [T]."""
+        return np.pad(array, (0, len(mask) - len(array)))
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """A generation batch, with advantages [B, T] instead of TRL's [B]."""
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        mask_bt = output["completion_mask"] * output.get("tool_mask", 1)
+        rows = zip(self._own, mask_bt.cpu().numpy(), strict=True)
+        placed = np.stack([self._at_tokens(array, mask) for array, mask in rows])
+        output["advantages"] = torch.from_numpy(placed).to(mask_bt.device, torch.float32)
+        table = self._logs["advantages"]
+        for _ in range(min(len(self._of_all_processes), len(table))):
+            table.pop()
+        table.extend(float(array.mean()) for array in self._of_all_processes)
+        return output
+
+
+class StepGRPOTrainer(_TokenGRPOTrainer):
     """TRL's ``GRPOTrainer`` whose every token has its own advantage, by a credit rule and an estimator.
 
     Generation, loss, KL, optimiser and checkpoints are TRL's. Its advantages [B] are replaced by
@@ -41,7 +88,7 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         TrainingError: the loss of this TRL version does not accept advantages per token, or an option is
         incompatible:
             ``use_liger_kernel``, tools, environments and rollout functions (whose completions hold text that
-            the policy did not write), an estimator that needs a critic.
+            the policy did not write: :class:`TurnGRPOTrainer` takes them), an estimator that needs a critic.
     """
 
     def __init__(
@@ -54,12 +101,14 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         answer: str = "answer",
         **others: Any,
     ) -> None:
-        _check(advantage, others)
-        self._rewards, self._advantage = rewards, advantage
-        self._problem, self._answer = problem, answer
-        self._token_advantages: list[FloatArray] = []
-        self._all_token_advantages: list[FloatArray] = []
-        super().__init__(model=model, reward_funcs=[self.step_reward], **others)
+        for name in ("tools", "environment_factory", "rollout_func"):
+            if others.get(name):
+                raise TrainingError(
+                    f"{name!r}: completions would hold text that the policy did not write; "
+                    "use TurnGRPOTrainer"
+                )
+        self._rewards, self._problem, self._answer = rewards, problem, answer
+        super().__init__(model, reward=self.step_reward, credit=rewards.credit, advantage=advantage, **others)
 
     def step_reward(
         self, prompts: Sequence[Any], completion_ids: Sequence[Sequence[int]], **columns: Any
@@ -70,33 +119,74 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         problems = problems_of(prompts, columns, problem=self._problem, answer=self._answer)
         responses = zip(problems, completion_ids, strict=True)
         scored = self._rewards.score([self._rewards.decode(*pair, tokenizer) for pair in responses])
-        gathered = gather_object(scored)  # a group may be spread over several processes
-        size = self.num_generations if self.model.training else self.num_generations_eval
-        groups = [gathered[at : at + size] for at in range(0, len(gathered), size)]
-        rewarded = with_rewards(groups, self._rewards.credit)
-        self._all_token_advantages = [
-            array for group in self._advantage.advantages(rewarded) for array in group
-        ]
-        begin = self.accelerator.process_index * len(prompts)
-        shard = slice(begin, begin + len(prompts))
-        self._token_advantages = self._all_token_advantages[shard]
         if log_metric := columns.get("log_metric"):
             log_metric("unscored_steps", float(sum(item.scores.count(None) for item in scored)))
-        return [total_return(item) for item in [item for group in rewarded for item in group][shard]]
+        return self._returns(scored)
 
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """A generation batch, with advantages [B, T] instead of TRL's [B]."""
-        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        ids_bt = output["completion_ids"]
-        advantages_bt = torch.zeros(ids_bt.shape, dtype=torch.float32, device=ids_bt.device)
-        for row, array in enumerate(self._token_advantages):
-            advantages_bt[row, : len(array)] = torch.from_numpy(array)
-        output["advantages"] = advantages_bt
-        table = self._logs["advantages"]
-        for _ in range(min(len(self._all_token_advantages), len(table))):
-            table.pop()
-        table.extend(float(array.mean()) for array in self._all_token_advantages)
-        return output
+
+class TurnGRPOTrainer(_TokenGRPOTrainer):
+    """TRL's ``GRPOTrainer`` for episodes of several turns, with one reward for each turn.
+
+    Tools, environments and rollout functions (which return ``env_mask``) are TRL's. A turn is a run of tokens
+    that the policy wrote; all its tokens get the turn's advantage, those of the environment get 0. What
+    :class:`StepGRPOTrainer` says about TRL's own settings holds here, too.
+
+    Args:
+        model: as TRL takes it.
+        turn_rewards: called as TRL calls a reward function; returns a list a completion, one number for each
+            turn (:func:`surefoot.rl.turn_rewards` makes them from labels or scores of steps). An unknown one
+            counts as the lowest of its group.
+        credit: what of these each turn is given (:mod:`surefoot.rl.credit`). Rules that need more read the
+            columns ``outcome`` (1, 0 or ``None``) and ``states`` (one key before each turn) of the data set
+            or of the rollout function.
+        advantage: estimator that subtracts the baseline.
+        others: the other arguments of ``GRPOTrainer``, save ``reward_funcs``.
+
+    Raises:
+        TrainingError: as :class:`StepGRPOTrainer`, save for tools and environments; in training, if the
+        number of rewards of a completion is not its number of turns.
+    """
+
+    def __init__(
+        self, model: Any, *, turn_rewards: TurnReward, credit: CreditRule, advantage: Estimator, **others: Any
+    ) -> None:
+        self._turn_rewards = turn_rewards
+        super().__init__(model, reward=self.turn_reward, credit=credit, advantage=advantage, **others)
+
+    def turn_reward(self, **columns: Any) -> list[float | None]:
+        """Called by TRL as its reward function: returns the returns for the log, and stores the
+        advantages."""
+        rewards = self._turn_rewards(**columns)
+        if len(rewards) != len(columns["completions"]) or not all(rewards):
+            raise TrainingError(
+                "'turn_rewards' must return one list for each completion, with one number a turn"
+            )
+        outcomes = columns.get("outcome") or [None] * len(rewards)
+        states = columns.get("states") or [()] * len(rewards)
+        return self._returns(
+            [
+                Sample(
+                    tokens=len(row),
+                    ends=tuple(range(len(row))),
+                    scores=tuple(row),
+                    outcome=outcome,
+                    states=tuple(keys),
+                )
+                for row, outcome, keys in zip(rewards, outcomes, states, strict=True)
+            ]
+        )
+
+    def _at_tokens(self, array: FloatArray, mask: FloatArray) -> FloatArray:
+        written = mask.astype(bool)
+        begins = written & ~np.append(False, written[:-1])
+        if not written.any():
+            return np.zeros(len(written))  # TRL masks what was cut off
+        if begins.sum() != len(array):
+            raise TrainingError(
+                f"{len(array)} turn rewards for the {begins.sum()} turns of a completion: give one for each"
+            )
+        placed: FloatArray = np.where(written, array[np.cumsum(begins) - 1], 0.0)
+        return placed
 
 
 def _check(advantage: Estimator, others: dict[str, Any]) -> None:
@@ -108,9 +198,6 @@ def _check(advantage: Estimator, others: dict[str, Any]) -> None:
     if advantage.needs_values:
         raise TrainingError("this estimator needs a critic, which TRL's GRPO does not train: choose another")
     if "reward_funcs" in others:
-        raise TrainingError("'reward_funcs' is ignored here: give 'rewards'")
-    for name in ("tools", "environment_factory", "rollout_func"):
-        if others.get(name):
-            raise TrainingError(f"{name!r}: completions would hold text that the policy did not write")
+        raise TrainingError("'reward_funcs' is ignored here: give the rewards of steps or turns")
     if getattr(others.get("args"), "use_liger_kernel", False):
         raise TrainingError("'use_liger_kernel': its loss takes one advantage per completion; turn it off")

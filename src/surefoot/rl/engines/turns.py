@@ -6,8 +6,6 @@ each turn, so that no turn gets 0 because its reward was forgotten. prime-rl tra
 ``Trace.nodes[].advantages``, which only an ``Algorithm`` of its orchestrator fills; rewards that are left
 anywhere else in a trace do not reach its loss.
 
-TRL does not support them: its reward functions return one number per completion.
-
 Turns that a server recorded (:class:`RecordedTurn`) become the samples of these engines. Only tokens that the
 server reported are given on: text is never encoded again, since its tokens need not be the sampled ones.
 """
