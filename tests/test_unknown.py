@@ -30,7 +30,6 @@ CONSUMERS = {
     "cli/label/rules.py": "test_an_abstention_is_never_a_vote_for_a_step",
     "cli/select.py": "test_a_refuted_candidate_is_chosen_only_among_refuted_ones",
     "evaluation/audits/interventions.py": "test_an_answer_that_breaks_its_comparison_is_wrong",
-    "evaluation/best_of_n.py": "test_an_answer_that_breaks_its_comparison_is_wrong",
     "labelling/behaviour.py": "test_a_candidate_that_breaks_its_tests_has_failed",
     "labelling/consensus.py": "test_an_abstention_is_never_a_vote_for_a_step",
     "labelling/rollouts.py": "test_an_answer_that_breaks_its_comparison_is_wrong",
