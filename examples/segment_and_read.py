@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from surefoot.formats import read_math_shepherd
+from surefoot.formats import joined_trace, read_math_shepherd
 from surefoot.io import ReadReport
-from surefoot.records import Trace
-from surefoot.segment import join_steps, segment_trace, segmenter
+from surefoot.records import Problem, Trace
+from surefoot.segment import segment_trace, segmenter
 
 SOLUTION = "Step 1: 7 + 3 ends in 0.\nThat is easy.\nStep 2: 0 * 4 is 0.\n\nThe answer is 0.\n"
 
@@ -19,8 +19,8 @@ for name in ("line", "blank-line", "step-k", "sentence", r"regex:\.\n"):
     print(f"{name:11} {len(steps)} steps, tiling: {''.join(steps) == SOLUTION}: {steps}")
 
 # The other way round: steps that come as a list become one text with spans.
-text, spans = join_steps(["First.", "Second.", "Third."], "\n\n")
-print(f"joined      {text!r} with spans {spans}")
+joined = joined_trace(Problem(text="How?"), ["First.", "Second.", "Third."], "\n\n")
+print(f"joined      {joined.text!r} with spans {[(step.start, step.end) for step in joined.steps]}")
 
 # A Math-Shepherd row: the same text twice, with the tag "ки" or with a sign at the end of each step.
 row = {

@@ -48,7 +48,7 @@ def test_each_word_means_one_ending() -> None:
 def test_a_cut_off_text_is_not_graded_by_its_last_number(word: str) -> None:
     assert final_answer(Solution(text=TEXT, finish_reason=word), ["phrase", "last_number"]) is None
     result = SampleResult(completions=(Completion(text=TEXT, finish_reason=word, tokens=6),), usage=Usage())
-    with AnswerChecker("numeric") as checker:
+    with AnswerChecker() as checker:
         (sampled,) = build_traces(
             "p", PROBLEM, result, seed=0, segmenter=Line(), grader=Grader(checker=checker)
         )

@@ -71,7 +71,7 @@ NEEDS = {
     "train orm data/traces.jsonl --base lab --problems data/problems.jsonl --out orm": "models",
     "quickstart --out quickstart": "models",
     "guard check conditions.json --runs runs.jsonl": "guard",
-    "segment data/traces.jsonl --out cut.parquet": "data",
+    "segment data/traces.parquet --out unpacked.jsonl": "data",
     f"evaluate words=keyword:answer --as monitor {_TRACES} --out monitor": "evaluation",
 }
 """Commands that need an extra, with its name."""
@@ -100,6 +100,7 @@ socket.socket.connect, socket.getaddrinfo = connect_here, lookup_here
 def write_inputs(folder: Path) -> None:
     """Problems, traces and agent runs with labels and scores, and two tool policies."""
     (folder / "data").mkdir()
+    (folder / "data" / "traces.parquet").write_bytes(b"PAR1")
 
     def write(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")

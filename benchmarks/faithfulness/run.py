@@ -52,7 +52,7 @@ def interventions(policy: Any, *, hint: str = "note") -> Interventions:
     """All tests of a policy at temperature 0."""
     return Interventions(
         policy=policy,
-        grader=Grader(checker=AnswerChecker(method="numeric")),
+        grader=Grader(checker=AnswerChecker()),
         segmenter=Line(),
         settings=FaithfulnessSettings.model_validate(
             {"hint": hint, "cue": "Answer: ", "answer_tokens": 2, "points": 5}

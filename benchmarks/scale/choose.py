@@ -23,10 +23,10 @@ STEPS = 4
 def write_pools(folder: Path, samples: int, problems: int) -> None:
     """Traces with outcomes, and scores in [0, 1] that tell right from wrong somewhat."""
     folder.mkdir(parents=True)
-    write_records(folder / "traces.jsonl", _traces(samples, problems), record=Trace)
+    write_records(folder / "traces.jsonl", _traces(samples, problems))
     rng = random.Random(1)
     scores = (_scores(trace, rng) for trace in _traces(samples, problems))
-    write_records(folder / "scores.jsonl", scores, record=StepScores)
+    write_records(folder / "scores.jsonl", scores)
 
 
 def commands(pools: Path) -> dict[str, list[str]]:

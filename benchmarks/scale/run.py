@@ -81,8 +81,8 @@ def write_traces(folder: Path, problems: int) -> None:
             text = "".join(lines) + "The answer is 41."
             trace = Trace(problem_id=problem.id, text=text, outcome=False, finish_reason="stop")
             traces.append(segment_trace(trace, Line()))
-    write_records(folder / "problems.jsonl", made, record=Problem)
-    write_records(folder / "traces.jsonl", traces, record=Trace)
+    write_records(folder / "problems.jsonl", made)
+    write_records(folder / "traces.jsonl", traces)
 
 
 def label(folder: Path, server: SimulatedServer, order: str) -> None:

@@ -16,7 +16,6 @@ import torch
 from surefoot.io import write_records
 from surefoot.lab import TRUNK, generate_problems
 from surefoot.models import CheckpointCard, RewardModel
-from surefoot.records import Problem
 
 SETTINGS = os.environ | {
     "OMP_NUM_THREADS": "1",
@@ -47,7 +46,7 @@ def make_inputs(folder: Path, problems: int, n: int) -> Inputs:
     inputs = Inputs(
         problems=folder / "problems.jsonl", traces=folder / "traces.jsonl", model=folder.parent / "model"
     )
-    write_records(inputs.problems, generate_problems(problems, seed=0), record=Problem)
+    write_records(inputs.problems, generate_problems(problems, seed=0))
     files = [str(inputs.problems), "--out", str(inputs.traces)]
     surefoot("sample", *files, "--policy=lab", "--n", str(n), "--max-tokens", "96")
     if not inputs.model.exists():

@@ -109,7 +109,7 @@ class Bench:
                         seed=seed,
                     )
                 )
-            write_records(file, found, record=SearchResult)
+            write_records(file, found)
             print(f"  {file}: {np.mean([r.outcome is True for r in found]):.3f}", flush=True)
         return list(read_records(file, SearchResult))
 

@@ -2,7 +2,7 @@
 
 Every record is a frozen pydantic model with a ``schema_version``; identities are content hashes.
 Free-form ``meta`` is written as a JSON string, so that every line of a file has the same columns and
-``datasets.load_dataset`` reads JSON Lines and Parquet alike.
+``datasets.load_dataset`` reads it.
 """
 
 from __future__ import annotations
@@ -178,6 +178,11 @@ Meta = Annotated[
     BeforeValidator(_meta_from_text),
     PlainSerializer(lambda meta: _meta_json(meta) if meta else "{}", when_used="json"),
 ]
+
+
+def _in_utc(moment: datetime) -> datetime:
+    """Programs that drop the offset of a time mean UTC."""
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 class FrozenModel(BaseModel):
@@ -747,7 +752,7 @@ class StepLabel(Record):
     reason: str | None = None
     source: str
     evidence: Evidence = Evidence()
-    created: datetime = Field(default_factory=now)
+    created: Annotated[datetime, AfterValidator(_in_utc)] = Field(default_factory=now)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.answers import AnswerChecker, extract_answer
-from surefoot.answers.checker import stated_quantity
 from surefoot.errors import AnswerError
 from surefoot.maths import read_quantity
 
@@ -120,50 +119,40 @@ def test_boxed_gives_back_any_balanced_content(content):
         assert extract_answer(f"x \\boxed{{{content}}} y", ["boxed"]) == (content or None)
 
 
-def test_exact_and_numeric_need_no_worker():
+def test_exact_compares_characters():
     with AnswerChecker("exact") as exact:
         assert exact.equal([(" 5", "5 "), ("5.0", "5")]) == [True, False]
-    with AnswerChecker("numeric") as numeric:
-        pairs = [
-            ("1,234.50", "1234.5"),
-            ("$3", r"\$3"),
-            ("3/4", "0.75"),
-            (r"-\dfrac{3}{4}", "-.75"),
-            ("50%", "0.5"),
-            ("50%", "50"),
-            ("50%", "0.5%"),
-            ("0.3333333", "1/3"),
-            ("0.333", "1/3"),
-            ("-5", "5"),
-            ("2e3", "2000"),
-            ("five", "5"),
-            ("1/0", "1"),
-        ]
-        expected = [True] * 6 + [False, True, False, False, True, False, False]
-        assert numeric.equal(pairs) == expected
-        assert numeric.failures == {}
-        assert numeric.equal([("5", "five"), ("9" * 5000, "1"), ("1e999999999", "1")]) == [None, False, False]
-        assert numeric.failures == {"reference_not_a_number": 1}
+
+
+def test_numbers_in_all_spellings():
+    pairs = [
+        ("1,234.50", "1234.5"),
+        ("$3", r"\$3"),
+        ("3/4", "0.75"),
+        (r"-\dfrac{3}{4}", "-.75"),
+        ("50%", "0.5"),
+        ("50%", "50"),
+        ("50%", "0.5%"),
+        ("0.3333333", "1/3"),
+        ("0.333", "1/3"),
+        ("-5", "5"),
+        ("2e3", "2000"),
+    ]
+    expected = [True] * 6 + [False, True, False, False, True]
+    hostile = [("five", "5"), ("1/0", "1"), ("5", "five"), ("9" * 5000, "1"), ("1e999999999", "1")]
+    with AnswerChecker() as checker:
+        assert checker.equal(pairs) == expected
+        assert not any(checker.equal(hostile))
 
 
 @given(st.integers(-(10**12), 10**12), st.integers(1, 10**6))
 def test_fractions_and_thousands_keep_their_value(top, bottom):
-    checker = AnswerChecker("numeric", rel_tol=0)
-    assert checker.equal([(f"{top:,}", str(top)), (f"{top}/{bottom}", str(Fraction(top, bottom)))]) == [
-        True,
-        True,
-    ]
-    assert checker.equal([(str(top + 1), str(top))]) == [False]
-
-
-def test_relative_tolerance():
-    checker = AnswerChecker("numeric", rel_tol=0.01)
-    assert checker.equal([("99", "100"), ("98.9", "100"), ("0", "0.0"), ("0.001", "0")]) == [
-        True,
-        False,
-        True,
-        False,
-    ]
+    with AnswerChecker() as checker:
+        assert checker.equal([(f"{top:,}", str(top)), (f"{top}/{bottom}", str(Fraction(top, bottom)))]) == [
+            True,
+            True,
+        ]
+        assert checker.equal([(str(top + 1), str(top))]) == [False]
 
 
 @pytest.mark.parametrize(
@@ -171,34 +160,32 @@ def test_relative_tolerance():
     [
         ("x = 12", 12),
         ("$x_1 = 3\\times 4 = 12$", 12),
-        ("total cost = $12", 12),
         ("3 + 4 = 7", 7),
         ("10 - 2 * 3 / 4 = 8.5", 8.5),
-        ("12 (twelve)", 12),
         ("2 1/2", 2.5),
         (r"2\frac12", 2.5),
     ],
 )
-def test_the_numeric_method_reads_what_is_stated(answer, number):
-    with AnswerChecker("numeric") as numeric:
-        assert numeric.equal([(answer, str(number)), (str(number), answer)]) == [True, True]
+def test_the_last_side_of_equations_is_the_answer(math_checker, answer, number):
+    assert math_checker.equal([(answer, str(number)), (str(number), answer)]) == [True, True]
 
 
 @pytest.mark.parametrize(
     "answer", ["3 + 4 = 8", "2x = 12", "1/0 = 12", "12 (mod 7)", "x > 12", "a = b = 12 = 11"]
 )
-def test_the_numeric_method_reads_nothing_else(answer):
-    with AnswerChecker("numeric") as numeric:
-        assert numeric.equal([(answer, "12"), (answer, "8")]) == [False, False]
+def test_nothing_else_is_a_number(answer):
+    with AnswerChecker() as checker:
+        assert not any(checker.equal([(answer, "12"), (answer, "8")]))
 
 
 @given(st.lists(st.tuples(st.sampled_from("+-*/"), st.integers(1, 99)), min_size=1, max_size=5))
 def test_equations_are_read_iff_they_hold(terms):
     side = "7 " + " ".join(f"{operator} {number}" for operator, number in terms)
     value = Fraction(eval(re.sub(r"[0-9]+", r"Fraction(\g<0>)", side)))  # noqa: S307
-    for total, holds in ((value, True), (value + 1, False)):
-        quantity = stated_quantity(f"{side} = {'-' * (total < 0)}{abs(total)}")
-        assert (quantity is not None and quantity.value == total) == holds
+    with AnswerChecker() as checker:
+        for total, holds in ((value, True), (value + 1, False)):
+            number = f"{'-' * (total < 0)}{abs(total)}"
+            assert checker.equal([(f"{side} = {number}", number)]) == [holds]
 
 
 @given(
@@ -228,9 +215,7 @@ def test_inequalities_are_the_interval_of_their_solutions(math_checker):
 
 
 def test_settings_are_checked():
-    with pytest.raises(AnswerError, match="rel_tol"):
-        AnswerChecker(rel_tol=-1)
-    with pytest.raises(AnswerError, match="math, numeric, exact"):
+    with pytest.raises(AnswerError, match="math, exact"):
         AnswerChecker("symbolic")
 
 
@@ -319,9 +304,9 @@ def test_threads_share_one_checker(math_checker):
 
 
 def test_pickled_copy_keeps_the_settings():
-    copy = pickle.loads(pickle.dumps(AnswerChecker("numeric", rel_tol=0.1)))  # noqa: S301
-    assert copy.method == "numeric"
-    assert copy.equal([("95", "100")]) == [True]
+    copy = pickle.loads(pickle.dumps(AnswerChecker("exact")))  # noqa: S301
+    assert copy.method == "exact"
+    assert copy.equal([("5.0", "5"), ("5 ", "5")]) == [False, True]
 
 
 def test_import_is_light():

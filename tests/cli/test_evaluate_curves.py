@@ -16,7 +16,7 @@ from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.loading import load_prm
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Problem, StepScores, Trace, Usage
+from surefoot.records import StepScores, Usage
 
 SAMPLES = 4
 
@@ -40,8 +40,8 @@ def items() -> list[ProblemTrace]:
 def files(items: list[ProblemTrace], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("records")
     problems = list({item.problem.id: item.problem for item in items}.values())
-    write_records(folder / "problems.jsonl", problems, record=Problem)
-    write_records(folder / "traces.jsonl", [item.trace for item in items], record=Trace)
+    write_records(folder / "problems.jsonl", problems)
+    write_records(folder / "traces.jsonl", [item.trace for item in items])
     rng = np.random.default_rng(0)
     scores = [
         StepScores(
@@ -55,7 +55,7 @@ def files(items: list[ProblemTrace], tmp_path_factory: pytest.TempPathFactory) -
         )
         for item in items
     ]
-    write_records(folder / "scores.jsonl", scores, record=StepScores)
+    write_records(folder / "scores.jsonl", scores)
     return folder
 
 

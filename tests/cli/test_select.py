@@ -49,7 +49,7 @@ def test_samples_of_a_problem_need_not_lie_together(rule, tmp_path):
     write_records(tmp_path / "scores.jsonl", random.Random(2).sample(scores(together), len(together)))
     said = []
     for name in ("together", "apart"):
-        words = ("--scores", tmp_path / "scores.jsonl", "--rule", rule, "--equality=numeric")
+        words = ("--scores", tmp_path / "scores.jsonl", "--rule", rule, "--equality=math")
         out = tmp_path / f"{name}-chosen.jsonl"
         said.append(good("select", tmp_path / f"{name}.jsonl", *words, "--out", out).err)
     assert said[0] == said[1]

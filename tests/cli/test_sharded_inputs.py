@@ -1,4 +1,4 @@
-"""Commands on shards, folders and URLs: the same outputs as on one file."""
+"""Commands on shards and folders: the same outputs as on one file."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import hashlib
 import json
 from pathlib import Path
 
-import fsspec
 import pytest
 from command_line import good, refused
+from parquet_files import write_as
 
 from surefoot.cli.label.command import Label
 from surefoot.cli.runs import input_files
@@ -34,27 +34,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_records(tmp_path / "traces.jsonl", traces)
     (tmp_path / "shards").mkdir()
     for number, ending in enumerate(("jsonl", "jsonl.gz", "parquet")):
-        write_records(tmp_path / f"shards/part-{number}.{ending}", traces[3 * number : 3 * number + 3])
+        write_as(tmp_path / f"shards/part-{number}.{ending}", traces[3 * number : 3 * number + 3])
     return tmp_path
 
 
-def test_shards_and_urls_give_the_bytes_that_one_file_gives(folder: Path):
+def test_shards_give_the_bytes_that_one_file_gives(folder: Path):
     good("label", "traces.jsonl", VERIFY, "--problems", "problems.jsonl", "--out", "whole.jsonl")
-    fsspec.filesystem("memory").put(f"{folder}/shards/", "/test_commands/", recursive=True)
-    for number, source in enumerate(("shards", "shards/part-*", "memory://test_commands/part-*")):
-        problems = ("--problems", f"file://{folder}/problems.jsonl")
-        good("label", source, VERIFY, *problems, "--out", f"{number}.jsonl")
+    for number, source in enumerate(("shards", "shards/part-*")):
+        good("label", source, VERIFY, "--problems", "problems.jsonl", "--out", f"{number}.jsonl")
         assert (folder / f"{number}.jsonl").read_bytes() == (folder / "whole.jsonl").read_bytes()
 
 
 def test_a_run_knows_each_of_its_shards(folder: Path):
-    fsspec.filesystem("memory").put(f"{folder}/problems.jsonl", "/test_inputs/problems.jsonl")
-    problems = "memory://test_inputs/problems.jsonl"
-    found = input_files(Label(file="shards", method=VERIFY, problems=problems))
+    found = input_files(Label(file="shards", method=VERIFY, problems="problems.jsonl"))
     shards = [f"file/part-{number}" for number in ("0.jsonl", "1.jsonl.gz", "2.parquet")]
     assert list(found) == [*shards, "problems"]
     entries = make_manifest("label", {}, found)["inputs"]
-    assert entries["problems"]["path"] == "memory://test_inputs/problems.jsonl"
+    assert entries["problems"]["path"] == "problems.jsonl"
     content = (folder / "problems.jsonl").read_bytes()
     assert entries["problems"]["sha256"] == hashlib.sha256(content).hexdigest()
 

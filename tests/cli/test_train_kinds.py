@@ -280,7 +280,7 @@ def test_critiques_are_filtered_and_counted(files, lab_items, tmp_path):
         for i, result in zip(lab_items, asyncio.run(gold.sample(requests)), strict=False)
     ]
     strays = TraceCritiques(trace_id="nobody", policy="c", texts=("a", "b"))
-    write_records(tmp_path / "c.jsonl", [*rows, strays], record=TraceCritiques)
+    write_records(tmp_path / "c.jsonl", [*rows, strays])
     ended = good(*verifier(files, tmp_path / "c.jsonl", tmp_path / "v", "--epochs", 1, "--no-balance"))
     assert "2 critiques skipped: their 'trace_id' is in no usable trace" in ended.err
     assert "1 traces without a critique" in ended.err

@@ -19,7 +19,7 @@ from surefoot.evaluation.best_of_n import (
 from surefoot.records import Step, StepScores, Trace
 from surefoot.search.estimators import Pool
 
-NUMERIC = AnswerChecker("numeric")
+NUMERIC = AnswerChecker()
 
 
 def trace(problem: str, sample: int, *, answer: str | None = "1", outcome: bool | None = True) -> Trace:

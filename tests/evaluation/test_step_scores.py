@@ -3,6 +3,7 @@ from weakref import ref
 
 import pytest
 from fixed_scorer import FixedScorer, one_character_steps
+from parquet_files import write_parquet
 
 from surefoot.errors import RecordError, ScoreError
 from surefoot.evaluation.step_scores import labelled_system, open_systems, recorded_by_all, scored_system
@@ -77,7 +78,7 @@ def test_traces_that_every_system_has():
 
 def test_files_of_each_kind_are_told_apart(tmp_path: Path):
     write_records(tmp_path / "scores.jsonl", SCORES)
-    write_records(tmp_path / "labels.parquet", [label(TRACES[0], 0, -1.0)])
+    write_parquet(tmp_path / "labels.parquet", [label(TRACES[0], 0, -1.0)])
     both = [*SCORES, *[record.model_copy(update={"scorer": "other"}) for record in SCORES]]
     write_records(tmp_path / "both.jsonl.gz", both)
     (tmp_path / "bad.jsonl").write_text((tmp_path / "scores.jsonl").read_text() + "{}\n")
@@ -98,7 +99,7 @@ def test_shards_are_one_system(tmp_path: Path):
     for number, record in enumerate(SCORES):
         write_records(tmp_path / f"part-{number}.jsonl", [record])
     write_records(tmp_path / "whole.jsonl", SCORES)
-    sources = {"shards": f"{tmp_path}/part-*.jsonl", "whole": f"file://{tmp_path}/whole.jsonl"}
+    sources = {"shards": f"{tmp_path}/part-*.jsonl", "whole": f"{tmp_path}/whole.jsonl"}
     shards, whole = open_systems(sources, ITEMS, tmp_path)
     assert shards.recorded.tolist() == whole.recorded.tolist() == [True] * 3
     assert shards.counts == whole.counts

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from surefoot.errors import RecordError
-from surefoot.formats import read_agent_judgements, read_agent_predictions, read_agent_processbench
+from surefoot.formats import read_agent_judgements, read_agent_processbench
 from surefoot.io import ReadReport
 from surefoot.protocols import LabelledTrace
 
@@ -175,34 +175,6 @@ def test_judges_beside_people(tmp_path: Path):
         "field 'human_step_labels': message indices must be ascending numbers",
         "field 'human_step_labels': empty",
     ]
-
-
-PREDICTED: dict[str, Any] = {
-    "total_index": 12,
-    "dataset": "tau2",
-    "record_id": "tau2:2:4",
-    "annotator": "m",
-    "data_source": "tau2",
-    "query_index": 2,
-    "sample_index": 4,
-    "step_labels": {"15": -1, "2": None},
-    "final_label": -1,
-    "explanations": {"steps": {"2": None, "15": "It made that up."}, "final": None},
-}
-
-
-def test_what_the_benchmarks_own_script_writes(tmp_path: Path):
-    """Message 2 comes before message 15, whatever their order in the file."""
-    ((last, first),) = read_agent_predictions(lines(tmp_path / "p.jsonl", PREDICTED))
-    assert (first.trace_id, first.step, first.value, first.reason) == ("tau2:2:4", 0, None, "no label given")
-    assert (last.step, last.value, last.source, last.evidence.rater) == (1, -1, "judge", "m")
-    assert (first.evidence.message, last.evidence.message) == (None, "It made that up.")
-    bare = {**PREDICTED, "explanations": "none", "step_labels": {"2": 1}}
-    report = ReadReport()
-    bad = {**PREDICTED, "step_labels": {"two": 1}}
-    ((label,),) = read_agent_predictions(lines(tmp_path / "b.jsonl", bare, bad), report=report)
-    assert (label.value, label.evidence.message) == (1, None)
-    assert report.bad == [(2, "field 'step_labels': message indices must be numbers")]
 
 
 def test_published_judgements(tmp_path: Path):

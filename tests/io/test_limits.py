@@ -9,10 +9,11 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from parquet_files import write_as, write_parquet
 
 from surefoot.errors import RecordError
 from surefoot.formats import read_source
-from surefoot.io import ReadReport, read_records, write_records
+from surefoot.io import ReadReport, read_records
 from surefoot.io.files import check_size
 from surefoot.io.limits import FileLimits, lower_limits
 from surefoot.records import Problem, Trace
@@ -96,10 +97,10 @@ def test_rows_are_bounded_and_named(tmp_path):
 def test_what_is_within_the_bounds_is_read_as_before(tmp_path):
     problems = [Problem(text=f"question {n}", answer=str(n % 3), meta={"n": n}) for n in range(50)]
     for ending in (".jsonl", ".jsonl.gz", ".parquet"):
-        write_records(tmp_path / f"p{ending}", problems)
+        write_as(tmp_path / f"p{ending}", problems)
         assert rows_of(tmp_path / f"p{ending}") == problems
     traces = [Trace(problem_id="p", text="a" * 40_000, sample=n) for n in range(3_000)]
-    write_records(tmp_path / "t.parquet", traces)  # more than one batch, and batches in parts
+    write_parquet(tmp_path / "t.parquet", traces)  # more than one batch, and batches in parts
     assert list(read_records(tmp_path / "t.parquet", Trace)) == traces
 
 

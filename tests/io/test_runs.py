@@ -139,7 +139,7 @@ def test_lines_of_a_journal_are_the_bytes_of_its_records(tmp_path: Path):
         journal.write(1, [Problem(text="b \u2028 ≤")])
         journal.write(0, [Problem(text="a"), Problem(text="c", meta={"k": 0.1})])
         for name in ("joined.jsonl", "joined.jsonl.gz"):
-            assert write_lines(tmp_path / name, journal.lines(), record=Problem) == 3
+            assert write_lines(tmp_path / name, journal.lines()) == 3
             write_records(tmp_path / f"parsed-{name}", journal.read())
             assert (tmp_path / name).read_bytes() == (tmp_path / f"parsed-{name}").read_bytes()
 
@@ -196,7 +196,7 @@ with Run.open(directory, command="work", config={"seed": 1}) as run:
     for number in journal.missing(25):
         with run.timed("work"):
             journal.write(number, piece(number))
-    write_lines(directory / "work.jsonl", journal.lines(), record=Problem)
+    write_lines(directory / "work.jsonl", journal.lines())
     run.finish("work", 25 * 40)
 """
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from surefoot.errors import RecordError
 from surefoot.io import ReadReport, write_records
-from surefoot.io.joins import join_traces
-from surefoot.io.tables import RecordTable, open_table
+from surefoot.io.tables import RecordTable, join_traces, open_table
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.segment import cut_trace
 
@@ -29,7 +28,7 @@ def label(trace_id: str, step: int) -> StepLabel:
 
 
 def table(path, records, record):
-    write_records(path, records, record=record)
+    write_records(path, records)
     return open_table(path, record)
 
 
@@ -153,6 +152,6 @@ def test_digests_are_of_the_content(tmp_path):
     (tmp_path / "again").mkdir()
     _, again, _ = joined(tmp_path / "again")
     assert again.digest == before
-    write_records(tmp_path / "p.jsonl", PROBLEMS[:3], record=Problem)
+    write_records(tmp_path / "p.jsonl", PROBLEMS[:3])
     tables = open_table(tmp_path / "p.jsonl", Problem), open_table(tmp_path / "t.jsonl", Trace)
     assert join_traces(*tables, cut_trace)[0].digest != before

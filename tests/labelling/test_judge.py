@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from functools import reduce
+from itertools import accumulate, pairwise
 
 import pytest
 from click.testing import CliRunner
@@ -34,16 +35,17 @@ from surefoot.policies.openai_requests import openai_message
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, Labeller, ProblemTrace, SampleResult, Sampling
 from surefoot.records import Attachment, Message, Problem, Step, StepLabel, ToolCall, Trace, Usage
-from surefoot.segment import join_steps, segment_trace
+from surefoot.segment import segment_trace
 
 PROBLEM = Problem(text="What is 2 + 3 times 4?", answer="14")
 WARM = Sampling(temperature=1.0, max_tokens=500)
 
 
 def item(*steps, problem=PROBLEM):
-    text, spans = join_steps(steps or ("3 times 4 is 12.", "2 + 12 = 15.", "So 15."), "\n")
-    cut = tuple(Step(start=start, end=end) for start, end in spans)
-    return ProblemTrace(problem=problem, trace=Trace(problem_id=problem.id, text=text, steps=cut))
+    parts = steps or ("3 times 4 is 12.", "2 + 12 = 15.", "So 15.")
+    ends = [*accumulate(len(part) + 1 for part in parts[:-1]), len("\n".join(parts))]
+    cut = tuple(Step(start=start, end=end) for start, end in pairwise([0, *ends]))
+    return ProblemTrace(problem=problem, trace=Trace(problem_id=problem.id, text="\n".join(parts), steps=cut))
 
 
 def agent_item():
@@ -640,8 +642,8 @@ app = SettingsCommand("label", Label)
 @pytest.fixture
 def files(tmp_path):
     items = [item(), item("2 + 3 = 5.", "5 times 4 is 20."), agent_item()]
-    write_records(tmp_path / "problems.jsonl", [PROBLEM], record=Problem)
-    write_records(tmp_path / "traces.jsonl", [item.trace for item in items], record=Trace)
+    write_records(tmp_path / "problems.jsonl", [PROBLEM])
+    write_records(tmp_path / "traces.jsonl", [item.trace for item in items])
     (tmp_path / "rules.txt").write_text("1. Say no digits.\n", encoding="utf-8")
     return tmp_path
 
@@ -782,8 +784,8 @@ def test_rules_that_are_no_text(files):
 
 def test_problems_without_an_answer_are_skipped_only_where_it_is_shown(files):
     problem = Problem(text="Open?")
-    write_records(files / "problems.jsonl", [problem, PROBLEM], record=Problem)
-    write_records(files / "traces.jsonl", [item(problem=problem).trace, item().trace], record=Trace)
+    write_records(files / "problems.jsonl", [problem, PROBLEM])
+    write_records(files / "traces.jsonl", [item(problem=problem).trace, item().trace])
     with serve(correct_but_last) as server:
         plain = command(files, f"--base-url={server.url}", f"--out={files / 'a.jsonl'}")
         words = (f"--base-url={server.url}", f"--out={files / 'b.jsonl'}")

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from parquet_files import write_as
 from pydantic import ValidationError
 from rich.cells import cell_len
 
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.io import read_records, write_records
+from surefoot.io import read_records
 from surefoot.lab.solver import NoisySolver
 from surefoot.lab.world import Difficulty, generate_problems, is_line
 from surefoot.policies.scripted import ScriptedPolicy
@@ -112,7 +113,7 @@ def test_a_solution_that_ends_where_another_goes_on_is_told_from_it():
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".parquet"])
 def test_trees_come_back_from_a_file_as_they_were(beams, tmp_path, ending):
     trees = [tree for *_, tree in beams]
-    write_records(tmp_path / f"trees{ending}", trees)
+    write_as(tmp_path / f"trees{ending}", trees)
     back = list(read_records(tmp_path / f"trees{ending}", SavedTree))
     assert back == trees
     assert [draw_text(tree) for tree in back] == [draw_text(tree) for tree in trees]

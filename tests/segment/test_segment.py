@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy
 import pytest
@@ -21,7 +21,6 @@ from surefoot.segment import (
     Marker,
     Sentence,
     Thoughts,
-    join_steps,
     reasoning_spans,
     segment_trace,
     segmenter,
@@ -203,15 +202,6 @@ def test_chat_trace_has_a_step_per_assistant_message():
     assert Trace.model_validate_json(trace.model_dump_json()) == trace
 
 
-@given(st.lists(st.text(max_size=8)), st.text(max_size=3), st.text(max_size=3))
-def test_join_steps_tiles_and_gives_the_parts_back(parts, separator, final):
-    text, spans = join_steps(parts, separator, final)
-    assert text == (separator.join(parts) + final if parts else "")
-    assert "".join(text[start:end] for start, end in spans) == text
-    tails = [separator] * (len(parts) - 1) + [final]
-    assert [text[start:end] for start, end in spans] == [p + t for p, t in zip(parts, tails, strict=False)]
-
-
 CORPUS = [
     "Step one: we add 3.14 to x.\n\nStep two: so x = 5 ки\nthen done.",
     "The fox 🦊 says naïve things.",
@@ -273,7 +263,9 @@ TOKENIZERS = {
     separator=st.sampled_from(["", "\n", "\n\n", " ки\n"]),
 )
 def test_positions_with_real_tokenizers(name, parts, prompt, separator):
-    body, spans = join_steps(parts, separator)
+    body = separator.join(parts)
+    ends = [*accumulate(len(part) + len(separator) for part in parts[:-1]), len(body)]
+    spans = [*pairwise([0, *ends])] if parts else []
     text = prompt + body
     offsets = TOKENIZERS[name].encode(text).offsets
     positions = token_positions(text, offsets, spans, base=len(prompt))

@@ -154,6 +154,6 @@ def test_a_release_card_counts_the_problems_that_decide(tmp_path) -> None:
         )
         for number in range(40)
     ]  # fmt: skip
-    write_records(tmp_path / "held-out-steps.jsonl", rows, record=HeldOutStep)
+    write_records(tmp_path / "held-out-steps.jsonl", rows)
     found = held_out_auc([tmp_path / "held-out-steps.jsonl"], of="reading")
     assert (found.value, found.units) == (0.5, 1)

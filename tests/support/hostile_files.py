@@ -26,12 +26,10 @@ from surefoot.formats import (
     detect_format,
     import_traces,
     read_agent_judgements,
-    read_agent_predictions,
     read_fover_scores,
     read_source,
 )
 from surefoot.io import ReadReport, read_records
-from surefoot.io.files import arrow_schema
 from surefoot.records import Message, Problem, Record, Step, StepLabel, StepScores, ToolCall, Trace
 
 DATA = Path(__file__).parents[1] / "data"
@@ -94,7 +92,6 @@ _EXAMPLES: dict[str, tuple[Record, ...]] = {
 POOLS: dict[str, Callable[..., Any]] = {
     "fover": read_fover_scores,
     "judgements": read_agent_judgements,
-    "predictions": read_agent_predictions,
 }
 
 _COMPLETION = {"text": "a", "rating": 1, "flagged": None}
@@ -264,16 +261,6 @@ _ROWS: dict[str, tuple[Any, ...]] = {
         },
         {"question": "q", "gt": "2", "response": ["2"], "pred_score": [[0.5]], "score": [True]},
     ),
-    "pool predictions": (
-        {
-            "data_source": "hotpotqa",
-            "query_index": 1,
-            "sample_index": 2,
-            "annotator": "m",
-            "step_labels": {"1": None, "3": -1},
-            "explanations": {"steps": {"1": None, "3": "why"}},
-        },
-    ),
     "pool judgements": (
         {
             "dataset": "hotpotqa",
@@ -433,10 +420,9 @@ def _table(rows: list[str], delimiter: str) -> bytes:
 
 
 def parquet(rows: list[dict[str, Any]]) -> bytes:
-    """A Parquet file of the rows, with the columns of their record if they are of one."""
-    kind = next((kind for kind in RECORDS.values() if set(rows[0]) == set(kind.model_fields)), None)
+    """A Parquet file of the rows."""
     stream = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=arrow_schema(kind) if kind else None), stream)
+    pq.write_table(pa.Table.from_pylist(rows), stream)
     return stream.getvalue()
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from surefoot.errors import TrainingError
 from surefoot.io import write_records
-from surefoot.io.joins import LabelledTraces, join_traces
-from surefoot.io.tables import open_table
+from surefoot.io.tables import LabelledTraces, join_traces, open_table
 from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.models.encoding import Encoding
 from surefoot.records import Problem, Step, StepLabel, Trace

@@ -16,8 +16,7 @@ import pytest
 
 from surefoot.errors import RunError
 from surefoot.io import write_records
-from surefoot.io.joins import join_traces
-from surefoot.io.tables import open_table
+from surefoot.io.tables import join_traces, open_table
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.segment import cut_trace
 from surefoot.work import Here, Job, Opened, Pieces, Processes

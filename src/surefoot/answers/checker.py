@@ -7,8 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from fractions import Fraction
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -17,13 +16,11 @@ from surefoot.concurrency import FairQueue
 from surefoot.errors import AnswerError
 from surefoot.maths import (
     MAX_CHARS,
-    Quantity,
     normalise,
     read_quantity,
     same_quantity,
     split_unit,
     units_agree,
-    unwrap,
     unwrap_all,
 )
 
@@ -44,9 +41,6 @@ class AnswerChecker:
       read whole, or the pair cannot be compared. Numbers are compared exactly; one with six decimals (of an
       exact value: six digits) may be the other rounded. Names, signs, bases, moduli and brackets count, and
       so does the order in a tuple. An equation of numbers that does not hold (``0=18``) equals nothing.
-    - ``numeric``: quantities alone, the difference at most ``rel_tol`` of the larger; also the last side of
-      equations that hold (``x = 12``, ``3 + 4 = 7``), and one with a remark (``12 (twelve)``). An answer that
-      is not one is unequal; a reference that is not one cannot be compared.
     - ``exact``: the same characters, white space at both ends apart.
 
     A quantity is a number (``1,234.5``, ``3/4``, ``2 1/2``, ``\\frac{3}{4}``, ``0.\\overline{3}``), perhaps
@@ -60,20 +54,14 @@ class AnswerChecker:
     fork. Use as a context manager or call ``close``.
     """
 
-    def __init__(
-        self, method: Literal["math", "numeric", "exact"] = "math", *, rel_tol: float = 1e-6
-    ) -> None:
-        """Raises ``AnswerError`` for an unknown method or a negative tolerance."""
-        if method not in ("math", "numeric", "exact"):
-            raise AnswerError(f"method is {method!r}; choose from math, numeric, exact")
-        if rel_tol < 0:
-            raise AnswerError(f"rel_tol={rel_tol} must not be negative")
+    def __init__(self, method: Literal["math", "exact"] = "math") -> None:
+        """Raises ``AnswerError`` for an unknown method."""
+        if method not in ("math", "exact"):
+            raise AnswerError(f"method is {method!r}; choose from math, exact")
         self.method = method
         self.failures: Counter[str] = Counter()
         """Pairs that could not be compared, by reason: unreadable, too_large (a number, or the work),
-        too_long, error, reference_not_a_number."""
-        self._rel_tol = rel_tol
-        self._tolerance = Fraction(str(rel_tol))
+        too_long, error."""
         self._turns = FairQueue(MOST_THREADS, quick=MOST_THREADS // 2, quick_cost=_QUICK_S)
         self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="surefoot-answers")
         self._lock = threading.Lock()
@@ -134,7 +122,7 @@ class AnswerChecker:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(AnswerChecker, self.method, rel_tol=self._rel_tol), ()
+        return AnswerChecker, (self.method,)
 
     def _compare(self, answer: str, reference: str) -> tuple[bool | None, str]:
         if answer.strip() == reference.strip():
@@ -142,8 +130,6 @@ class AnswerChecker:
         if self.method == "exact":
             return False, ""
         answer, reference = _spaced(answer, reference), _spaced(reference, answer)
-        if self.method == "numeric":
-            return self._compare_numbers(answer, reference)
         verdict = compare_plain(answer, reference)
         if verdict is not None:
             return verdict, ""
@@ -157,20 +143,6 @@ class AnswerChecker:
         verdict, failure = _attempt(lambda: same_formulas(body, other_body))
         verdict = _compare_texts(answer, reference) if failure == UNREADABLE else verdict
         return verdict, failure if verdict is None else ""
-
-    def _compare_numbers(self, answer: str, reference: str) -> tuple[bool | None, str]:
-        expected = stated_quantity(reference)
-        if expected is None:
-            return None, "reference_not_a_number"
-        number = stated_quantity(answer)
-        if number is None or not units_agree(number.unit, expected.unit):
-            return False, ""
-        pairs = [(x, y) for x in number.readings(expected) for y in expected.readings(number)]
-        return any(self.close_numbers(x, y) for x, y in pairs), ""
-
-    def close_numbers(self, x: Fraction, y: Fraction) -> bool:
-        """Whether two numbers are equal by ``rel_tol``."""
-        return abs(x - y) <= self._tolerance * max(abs(x), abs(y))
 
     def _compute_fingerprint(self, answer: str) -> tuple[str | None, str]:
         quantity = read_quantity(answer)
@@ -220,27 +192,6 @@ def _spaced(text: str, other: str) -> str:
     """``text`` with a space before a letter that touches the number, where the ``other`` side has a unit."""
     letter = _TOUCHING_LETTER.fullmatch(text) if len(text) < MAX_CHARS else None
     return f"{letter[1]} {letter[2]}" if letter and split_unit(other)[1] else text
-
-
-_REMARK = re.compile(r"\s*\([^()0-9=]*\)\s*$")
-_NAME = re.compile(r"\s*[^\W\d_][^0-9=+*/<>^-]*(?:_\{?[0-9a-zA-Z]\}?)?\s*")
-
-
-def stated_quantity(text: str) -> Quantity | None:
-    """As ``read_quantity``, also before a remark in parentheses and as the last side of equations.
-
-    Another side has to be a name (``x``, ``total cost``) or arithmetic with that value.
-    """
-    quantity = read_quantity(text)
-    if quantity is not None or len(text) > MAX_CHARS:
-        return quantity
-    from surefoot.answers.symbolic import value_of
-
-    *sides, last = unwrap(normalise(text)).split("=")
-    quantity = read_quantity(last) or read_quantity(_REMARK.sub("", last))
-    values = [None if _NAME.fullmatch(side) else (value_of(side),) for side in sides]
-    stated = quantity and all(value in (None, (quantity.value,)) for value in values)
-    return quantity if stated else None
 
 
 def _compare_texts(answer: str, reference: str) -> bool | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from surefoot.answers.checker import AnswerChecker, stated_quantity
+from surefoot.answers.checker import AnswerChecker
 from surefoot.maths import FACTORS, Quantity, normalise, read_quantity, same_quantity, split_unit
 
 
@@ -30,10 +30,8 @@ def group_equal(answers: Sequence[str | None], checker: AnswerChecker) -> list[s
         for answer in distinct:
             canonical[answer] = canonical.setdefault(answer.strip(), answer)
         return [None if answer is None else canonical[answer] for answer in answers]
-    read = stated_quantity if checker.method == "numeric" else read_quantity
-    entries = [_read(answer, read) for answer in distinct]
-    equal_values = _numbers(entries, checker) if checker.method == "numeric" else _values(entries, checker)
-    classes = [part for members in equal_values for part in _split_by_unit(members)]
+    entries = [_read(answer) for answer in distinct]
+    classes = [part for members in _values(entries, checker) for part in _split_by_unit(members)]
     _join_factors(classes)
     canonical = {}
     for members in classes:
@@ -61,28 +59,9 @@ class _Entry:
         return self.quantity is not None and bool(self.quantity.unit & FACTORS.keys())
 
 
-def _read(text: str, read: Callable[[str], Quantity | None]) -> _Entry:
+def _read(text: str) -> _Entry:
     body, unit = split_unit(text)
-    return _Entry(text=text, body=body, unit=unit, quantity=read(text))
-
-
-def _numbers(entries: Sequence[_Entry], checker: AnswerChecker) -> list[list[_Entry]]:
-    """Classes of the numeric method: neighbours within the tolerance are chained, so that it is
-    transitive."""
-    numbers = [(entry.quantity.value, entry) for entry in entries if entry.quantity is not None]
-    texts: dict[str, list[_Entry]] = {}
-    for entry in entries:
-        if entry.quantity is None:
-            texts.setdefault(entry.text.strip(), []).append(entry)
-    classes: list[list[_Entry]] = []
-    last: Fraction | None = None
-    for value, entry in sorted(numbers, key=lambda pair: pair[0]):
-        if last is not None and checker.close_numbers(last, value):
-            classes[-1].append(entry)
-        else:
-            classes.append([entry])
-        last = value
-    return [*texts.values(), *classes]
+    return _Entry(text=text, body=body, unit=unit, quantity=read_quantity(text))
 
 
 def _values(entries: Sequence[_Entry], checker: AnswerChecker) -> list[list[_Entry]]:

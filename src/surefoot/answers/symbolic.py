@@ -77,16 +77,6 @@ def _as_list(text: str, tree: FormulaNode) -> FormulaNode:
         return tree
 
 
-def value_of(text: str) -> Fraction | None:
-    """The exact value of arithmetic; ``None`` = it has none, or is anything else."""
-    try:
-        with _LOCK:
-            (value,) = _Question().values(_read(text))
-    except (UnreadableError, TooLargeError, RecursionError):
-        return None
-    return value if isinstance(value, Fraction) and not _is_variable(_read(text)) else None
-
-
 def _read(text: str) -> FormulaNode:
     try:
         return read_formula(text)

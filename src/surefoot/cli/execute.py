@@ -63,7 +63,7 @@ class Execute(Command):
             raise LabelError(f"{self.problems}: no problem has a programming task in meta['code']")
         note(", ".join(f"{count} {name}" for name, count in counts.items() if count))
         if self.scores:
-            write_records(self.scores, _scores(read_table(self.out, Trace)), record=StepScores)
+            write_records(self.scores, _scores(read_table(self.out, Trace)))
         outcome.require_complete()
 
     def _executed(self, sandbox: Sandbox, items: Sequence[ProblemTrace]) -> list[Trace]:

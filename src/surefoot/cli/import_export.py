@@ -224,7 +224,7 @@ class SegmentTraces(Command):
             steps, stepless = steps + facts.size, stepless + (not facts.size)
         if not steps:
             raise RecordError(f"{self.traces}: no trace has text to cut; the first is {traces[0].id}")
-        write_lines(self.out, traces.lines(), record=Trace)
+        write_lines(self.out, traces.lines())
         by = traces[0].granularity
         note(f"{len(traces)} traces, {steps} steps, {stepless} traces without any; cut by {by}")
 

@@ -79,7 +79,7 @@ def separator(text: str | None, scorer: StepScorer | None) -> str:
 
 Out = Annotated[
     str,
-    Field(description="File to write (`.jsonl`, `.jsonl.gz`, `.parquet`), or `-` for standard output."),
+    Field(description="File to write (`.jsonl`, `.jsonl.gz`), or `-` for standard output."),
     Flag(short="-o", transient=True, output=True),
 ]
 OutDirectory = Annotated[Path, Flag(short="-o", transient=True, output=True, directory=True)]
@@ -275,7 +275,7 @@ class GradingSettings(SettingsGroup):
             description="Where the final answer is; the first of these styles that finds one counts.",
         )
     )
-    equality: Literal["math", "numeric", "exact"] = "math"
+    equality: Literal["math", "exact"] = "math"
     """How answers are compared."""
 
     @contextmanager

@@ -14,7 +14,7 @@ from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import note
 from surefoot.errors import RunError
 from surefoot.io.files import write_lines
-from surefoot.records import Record, StepScores, Trace, as_json
+from surefoot.records import StepScores, Trace, as_json
 from surefoot.rl.turn_rewards import Engine, TurnRule, reward_row, turn_rewards
 
 
@@ -47,13 +47,11 @@ class Reward(Command):
     def _check(self) -> Self:
         if self.labels is None and self.scores is None:
             raise ValueError("give 'labels', 'scores' or both")
-        if self.out.endswith(".parquet"):
-            raise ValueError("'out' is lines of JSON: end it in .jsonl or .jsonl.gz")
         return self
 
     def run(self) -> None:
         counts: Counter[str] = Counter()
-        write_lines(self.out, self._lines(counts), record=Record)
+        write_lines(self.out, self._lines(counts))
         turns, unknown = counts["turns"], counts["unknown"]
         fate = "null" if self.to in ("jsonl", "prime-rl") else "the lowest of all runs or 0"
         note(

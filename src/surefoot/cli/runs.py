@@ -21,11 +21,10 @@ from surefoot.errors import RecordError, ScoreError, SurefootError
 from surefoot.formats.rows import trace_memory
 from surefoot.io import ReadReport, Run, read_records
 from surefoot.io.files import RecordWriter, blocks, needs, record_writer
-from surefoot.io.joins import Joined, JoinedTraces, LabelledTraces, join_traces
 from surefoot.io.lineage import model_hashes, portable, write_outputs
 from surefoot.io.runs import make_manifest
-from surefoot.io.sources import ENDINGS, files_of, names_files, shown
-from surefoot.io.tables import RecordTable, open_table
+from surefoot.io.sources import ENDINGS, files_of, names_files
+from surefoot.io.tables import Joined, JoinedTraces, LabelledTraces, RecordTable, join_traces, open_table
 from surefoot.labels import label_scores
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace, Usage, content_id
 from surefoot.scores import TraceRule, require_fit
@@ -83,15 +82,14 @@ def read_table(path: str, record: type[R], *, change: Callable[[R], R] | None = 
 
     ``change`` is applied to each record before it is stored. Each is then parsed only once.
 
-    ``path`` may be a pattern, a folder of shards or a URL. Problems and traces may be in any format that
+    ``path`` may be a pattern or a folder of shards. Problems and traces may be in any format that
     ``surefoot import`` reads; the format is then shown. Duplicates are left out and counted. Raises
     ``RecordError`` for a file without valid records, two different records with one id, and different scores
     of one trace by one scorer.
     """
     report = ReadReport()
     table: RecordTable[R] | None = None
-    source, path = path, shown(path)
-    files = [] if source == "-" else files_of(source)
+    files = [] if path == "-" else files_of(path)
 
     def changed(records: Iterator[R]) -> Iterator[R]:
         if change is None:
@@ -102,9 +100,9 @@ def read_table(path: str, record: type[R], *, change: Callable[[R], R] | None = 
     if len(files) == 1 and files[0].name.endswith(".jsonl") and change is None:
         table = open_table(files[0], record, report=report)
     elif all(file.name.endswith(ENDINGS) for file in files) or record not in (Problem, Trace):
-        table = open_table(path, record, records=changed(read_records(source, record, report=report)))
+        table = open_table(path, record, records=changed(read_records(path, record, report=report)))
     if not table:
-        if path != "-" and (imported := _imported(source, record, changed)):
+        if path != "-" and (imported := _imported(path, record, changed)):
             return imported
         report.require_some(needs(record))
         raise RecordError(f"{path}: nothing to read; {needs(record)}")
@@ -180,7 +178,6 @@ def _imported(
         return None
     imported = formats.import_traces(path, name, context)
     items = (item.problem if record is Problem else item.trace for item in imported)
-    path = shown(path)
     table = open_table(path, record, records=changed(item for item in items if isinstance(item, record)))
     if table:
         note(f"{path} is read as {name}" + "".join(f"; {note}" for note in notes))
@@ -283,7 +280,7 @@ class RecordFiles:
             for record in of_name:
                 if name not in self._writers:
                     self._folder.mkdir(parents=True, exist_ok=True)
-                    file = record_writer(self._folder / f"{name}.jsonl", type(record))
+                    file = record_writer(self._folder / f"{name}.jsonl")
                     self._writers[name] = self._files.enter_context(file)
                 self._writers[name].write(record)
 

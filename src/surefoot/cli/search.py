@@ -20,7 +20,7 @@ from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo_table, note, note_count
 from surefoot.errors import PolicyError, RecordError, RunError
 from surefoot.io import Run, read_records, write_records
-from surefoot.io.sources import ENDINGS
+from surefoot.io.sources import OUT_ENDINGS
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Policy, Sampling, StepScorer
@@ -72,7 +72,7 @@ class RunSearch(Command):
     seed: o.Seed = 0
     out: o.Out = "-"
     trees: Annotated[str | None, Flag(output=True)] = None
-    """File for the trees (`.jsonl`, `.jsonl.gz`, `.parquet`)."""
+    """File for the trees (`.jsonl`, `.jsonl.gz`)."""
     token_budget: o.TokenBudget = None
     retry_failed: o.RetryFailed = False
     in_flight: int = Field(default=32, ge=1, description="Problems searched at the same time.")
@@ -234,8 +234,8 @@ class RunSearch(Command):
             yield None
             return
 
-        if not path.endswith(ENDINGS):
-            raise RecordError(f"--trees {path}: unknown ending; choose {', '.join(ENDINGS)}")
+        if not path.endswith(OUT_ENDINGS):
+            raise RecordError(f"--trees {path}: unknown ending; choose {', '.join(OUT_ENDINGS)}")
         if path == self.out:
             raise RecordError(f"--trees and --out are both {path}; give two files")
         folder = Path(f"{path}.work")
@@ -243,7 +243,7 @@ class RunSearch(Command):
         with Run.open(folder, command=self.path(), config=config, inputs=input_files(self)) as run:
             journal = run.journal("trees", s.SavedTree)
             yield journal.write
-            written = write_records(Path(path), journal.read(), record=s.SavedTree)
+            written = write_records(Path(path), journal.read())
         note(f"{written} trees written")
         if not Path(f"{self.out}.work").exists():  # else a budget ended the work, and it can resume
             shutil.rmtree(folder / "pieces")  # first: pieces without a manifest would be refused after a kill

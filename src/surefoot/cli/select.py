@@ -68,7 +68,7 @@ class Select(Command):
     aggregate: TraceRule | None = None
     """How step scores become one number; if not given, `verdicts` for a verifier's (any refuted step loses,
     then more confirmed ones win), and min for others."""
-    equality: Literal["math", "numeric", "exact"] = "math"
+    equality: Literal["math", "exact"] = "math"
     """How answers are compared."""
     out: o.Out = "-"
 
@@ -150,7 +150,7 @@ class Select(Command):
         if scores is not None and blank:
             note(f"{blank} of {len(chosen)} problems lack a scored trace: votes or order decided")
         out = self.out if self.out == "-" else Path(self.out)
-        write_records(out, (trace for name in chosen for trace in traces.find(name)), record=Trace)
+        write_records(out, (trace for name in chosen for trace in traces.find(name)))
         if tasks:
             _choice_table(compare_choices(tasks), name, "tasks", "runs")
         if solutions:

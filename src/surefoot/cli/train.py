@@ -18,7 +18,7 @@ from surefoot.cli.terminal import note, note_count
 from surefoot.errors import RunError, TrainingError
 from surefoot.evaluation.audits.interventions import FaithfulnessRow, reasoning_to_probe
 from surefoot.io.hub import pinned
-from surefoot.io.joins import LabelledTraces
+from surefoot.io.tables import LabelledTraces
 from surefoot.labels import Neutral
 from surefoot.models.card import (
     CARD,

@@ -325,7 +325,7 @@ def _stored(name: str, path: str, layout: StepLayout, reading: LabelRule | None)
 
 def _readings(path: str) -> Iterator[tuple[Iterator[Any], ReadReport, bool]]:
     """What each kind of reader finds, its report, and whether it separates the raters of labels."""
-    from surefoot.formats.agent_processbench import read_agent_judgements, read_agent_predictions
+    from surefoot.formats.agent_processbench import read_agent_judgements
     from surefoot.formats.processbench import read_fover_scores
     from surefoot.io import ReadReport, read_records
 
@@ -339,8 +339,6 @@ def _readings(path: str) -> Iterator[tuple[Iterator[Any], ReadReport, bool]]:
     report = ReadReport()
     runs = read_agent_judgements(path, report=report)
     yield (label for run in runs for labels in run.judges.values() for label in labels), report, True
-    report = ReadReport()
-    yield chain.from_iterable(read_agent_predictions(path, report=report)), report, True
 
 
 def _of_scores(name: str, records: Iterable[StepScores], layout: StepLayout) -> list[System]:

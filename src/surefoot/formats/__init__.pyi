@@ -1,10 +1,6 @@
 from .agent_processbench import JudgedRun as JudgedRun
 from .agent_processbench import read_agent_judgements as read_agent_judgements
-from .agent_processbench import read_agent_predictions as read_agent_predictions
 from .agent_processbench import read_agent_processbench as read_agent_processbench
-from .code_problems import read_humaneval as read_humaneval
-from .code_problems import read_mbpp as read_mbpp
-from .code_problems import read_mbpp_check as read_mbpp_check
 from .imports import ImportContext as ImportContext
 from .imports import ImportedTrace as ImportedTrace
 from .imports import ImportSettings as ImportSettings
@@ -18,7 +14,10 @@ from .prmbench import read_prmbench as read_prmbench
 from .prmbench import read_prmbench_controls as read_prmbench_controls
 from .problems import read_gsm8k as read_gsm8k
 from .problems import read_gsm8k_solutions as read_gsm8k_solutions
+from .problems import read_humaneval as read_humaneval
 from .problems import read_math500 as read_math500
+from .problems import read_mbpp as read_mbpp
+from .problems import read_mbpp_check as read_mbpp_check
 from .processbench import read_fover_scores as read_fover_scores
 from .processbench import read_processbench as read_processbench
 from .processbench import write_processbench as write_processbench
@@ -32,8 +31,9 @@ from .registry import read_source as read_source
 from .registry import with_file as with_file
 from .registry import write_labelled as write_labelled
 from .rows import WriteReport as WriteReport
-from .session_places import newest_sessions as newest_sessions
-from .session_places import session_places as session_places
+from .rows import joined_trace as joined_trace
+from .run_folders import newest_sessions as newest_sessions
+from .run_folders import session_places as session_places
 from .stepwise import read_stepwise as read_stepwise
 from .stepwise import write_stepwise as write_stepwise
 from .who_and_when import agent_name as agent_name

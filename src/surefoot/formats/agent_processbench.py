@@ -6,17 +6,15 @@ step that neither helps nor harms, +1 a step forward, including the correction o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator
 
 from surefoot.errors import RecordError
 from surefoot.formats.imports import record_tools
-from surefoot.formats.rows import FileRow, Finite, TraceBuilder, finite, read_rows
-from surefoot.io.files import ReadReport
+from surefoot.formats.rows import FileRow, Finite, TraceBuilder, finite, reader_of
 from surefoot.messages import read_messages
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Message, Problem, Step, StepLabel, Trace
@@ -43,7 +41,8 @@ class _Row(FileRow):
     final_label: Sign
 
 
-def read_agent_processbench(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
+@reader_of(_Row)
+def read_agent_processbench(row: _Row, builder: TraceBuilder) -> LabelledTrace:
     """Runs with one step per assistant message and its human label.
 
     ``trace.id`` is ``data_source:query_index:sample_index``, as in the benchmark's own predictions;
@@ -51,11 +50,6 @@ def read_agent_processbench(path: Path | str, *, report: ReadReport | None = Non
     ``meta["agent_processbench"]`` holds fields without a place in a record (``ground_truth``,
     ``tool_metrics``, the indices).
     """
-    builder = TraceBuilder("")
-    return read_rows(path, _Row, lambda _, row: _labelled_run(row, builder), report)
-
-
-def _labelled_run(row: _Row, builder: TraceBuilder) -> LabelledTrace:
     messages = _messages(row.messages)
     steps = {n: step for step, n in enumerate(n for n, m in enumerate(messages) if m.role == "assistant")}
     problem = Problem(
@@ -124,7 +118,6 @@ def _step_labels(
     source: str,
     rater: str | None,
     builder: TraceBuilder,
-    reasons: Mapping[str, Any] | None = None,
 ) -> tuple[StepLabel, ...]:
     """The labels of a run; ``steps`` maps the indices of its assistant messages to steps.
 
@@ -132,17 +125,8 @@ def _step_labels(
     """
     if wrong := [index for index in signs if index not in steps]:
         raise RecordError(f"field 'step_labels': message {wrong[0]} is not from the assistant")
-    messages = {index: text for index, text in (reasons or {}).items() if isinstance(text, str) and text}
     return tuple(
-        builder.label(
-            trace_id,
-            steps[index],
-            sign,
-            source,
-            rater=rater,
-            reason="no label given",
-            message=messages.get(index),
-        )
+        builder.label(trace_id, steps[index], sign, source, rater=rater, reason="no label given")
         for index, sign in signs.items()
     )
 
@@ -185,16 +169,12 @@ class _JudgedRow(FileRow):
     judges: dict[str, _Judge]
 
 
-def read_agent_judgements(path: Path | str, *, report: ReadReport | None = None) -> Iterator[JudgedRun]:
+@reader_of(_JudgedRow)
+def read_agent_judgements(row: _JudgedRow, builder: TraceBuilder) -> JudgedRun:
     """Human labels of AgentProcessBench and stored labels of judges, one run per row.
 
     Ids are as in :func:`read_agent_processbench`; steps are the labelled messages in order.
     """
-    builder = TraceBuilder("")
-    return read_rows(path, _JudgedRow, lambda _, row: _judged(row, builder), report)
-
-
-def _judged(row: _JudgedRow, builder: TraceBuilder) -> JudgedRun:
     run = _run_id(row.data_source, row.query_index, row.sample_index)
     steps = {index: step for step, index in enumerate(row.human_step_labels)}
     if not steps:
@@ -214,34 +194,3 @@ def _judged(row: _JudgedRow, builder: TraceBuilder) -> JudgedRun:
         labels=labels(dict(row.human_step_labels), "human", None),
         judges={name: labels(judge.step_labels, "judge", name) for name, judge in row.judges.items()},
     )
-
-
-class _PredictedRow(FileRow):
-    data_source: str
-    query_index: int
-    sample_index: int
-    annotator: str = "judge"
-    step_labels: Signs
-    explanations: Finite = None
-
-
-def read_agent_predictions(
-    path: Path | str, *, report: ReadReport | None = None
-) -> Iterator[tuple[StepLabel, ...]]:
-    """The labels of each run, in the form that the benchmark's own script writes for its judge.
-
-    The script labels every assistant message, so the n-th label belongs to step n. The judge is the rater,
-    and its explanation of a step the evidence.
-    """
-    builder = TraceBuilder("")
-    return read_rows(path, _PredictedRow, lambda _, row: _predicted(row, builder), report)
-
-
-def _predicted(row: _PredictedRow, builder: TraceBuilder) -> tuple[StepLabel, ...]:
-    if not all(index.isdecimal() for index in row.step_labels):
-        raise RecordError("field 'step_labels': message indices must be numbers")
-    run = _run_id(row.data_source, row.query_index, row.sample_index)
-    steps = {index: step for step, index in enumerate(sorted(row.step_labels, key=int))}
-    texts = row.explanations.get("steps") if isinstance(row.explanations, dict) else None
-    texts = texts if isinstance(texts, dict) else None
-    return _step_labels(row.step_labels, steps, run, "judge", row.annotator, builder, texts)

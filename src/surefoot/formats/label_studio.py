@@ -6,17 +6,16 @@ The format is the one of Label Studio's import and ``JSON`` export (labelstud.io
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
 from pydantic import Field
 
 from surefoot.errors import RecordError
-from surefoot.formats.rows import RECORD_BYTES, FileRow, TraceBuilder, WriteReport, read_rows, write_rows
-from surefoot.io.files import ReadReport
+from surefoot.formats.rows import RECORD_BYTES, FileRow, TraceBuilder, WriteReport, reader_of, write_rows
 from surefoot.io.limits import FileLimits, RowSize
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, LabelKind, Problem, StepLabel, Trace, content_id
@@ -81,7 +80,8 @@ class _Task(FileRow):
     predictions: list[_Answers] | None = None
 
 
-def read_label_studio(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
+@reader_of(_Task, "\n")
+def read_label_studio(task: _Task, builder: TraceBuilder) -> LabelledTrace:
     """Traces with the labels of every annotation and prediction.
 
     A task written by :func:`write_label_studio` restores its records and each unchanged label with evidence
@@ -92,23 +92,6 @@ def read_label_studio(path: Path | str, *, report: ReadReport | None = None) -> 
 
     ``trace.meta["ignored"]`` counts skipped annotations and all other results.
     """
-    builder = TraceBuilder("\n")
-    return read_rows(path, _Task, lambda _, task: _labelled(task, builder), report)
-
-
-def write_label_studio(items: Iterable[LabelledTrace], path: Path | str) -> WriteReport:
-    """Write tasks to import: labels of people as annotations, one per rater, all others as predictions.
-
-    Atomic; ``.json`` gives an array, which Label Studio imports. ``completed_by`` is left out, because it
-    must be the id of an account on the importing server. Only labels of steps that the trace does not have
-    are dropped, and counted.
-    """
-    report = WriteReport()
-    write_rows(path, (_task(item, report) for item in items))
-    return report
-
-
-def _labelled(task: _Task, builder: TraceBuilder) -> LabelledTrace:
     texts = _step_texts(task.data)
     records = task.data.get(_RECORDS_KEY)
     problem, trace = (
@@ -128,6 +111,18 @@ def _labelled(task: _Task, builder: TraceBuilder) -> LabelledTrace:
         trace = trace.model_copy(update={"meta": {**trace.meta, "ignored": ignored}})
     labels = tuple(label for region in regions for label in region)
     return LabelledTrace(problem=problem, trace=trace, labels=labels)
+
+
+def write_label_studio(items: Iterable[LabelledTrace], path: Path | str) -> WriteReport:
+    """Write tasks to import: labels of people as annotations, one per rater, all others as predictions.
+
+    Atomic; ``.json`` gives an array, which Label Studio imports. ``completed_by`` is left out, because it
+    must be the id of an account on the importing server. Only labels of steps that the trace does not have
+    are dropped, and counted.
+    """
+    report = WriteReport()
+    write_rows(path, (_task(item, report) for item in items))
+    return report
 
 
 def _step_texts(data: Mapping[str, Any]) -> list[str]:
@@ -244,10 +239,9 @@ def _rater(completed_by: int | dict[str, Any] | None) -> str | None:
 
 def _time(answers: _Answers, default: datetime) -> datetime:
     try:
-        moment = datetime.fromisoformat(answers.created_at or "")
+        return datetime.fromisoformat(answers.created_at or "")
     except ValueError:
         return default
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _task(item: LabelledTrace, report: WriteReport) -> dict[str, Any]:

@@ -6,12 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 from surefoot.errors import RecordError
-from surefoot.formats.rows import FileRow, TraceBuilder, read_rows
-from surefoot.io.files import ReadReport
+from surefoot.formats.rows import FileRow, TraceBuilder, reader_of
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem
 
@@ -27,22 +23,15 @@ class _MathShepherdRow(FileRow):
     task: str | None = None
 
 
-def read_math_shepherd(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
+@reader_of(_MathShepherdRow, "\n")
+def read_math_shepherd(row: _MathShepherdRow, builder: TraceBuilder) -> LabelledTrace:
     """Traces with one label per tagged step, of kind ``value``: 1 for ``+``, 0 for ``-``.
 
     A sign is the hard estimate of a Monte Carlo value: 1 means that some completion from there reached the
     answer, not that the step is valid. ``Step i:`` is part of the text, as the policy wrote it. A line that
     begins with the next step's number, without a tag before it, is a separate step, and the step before it
     stays unlabelled.
-
-    Raises ``RecordError`` for a bad row (the label's text differs from the input's) unless a ``report``
-    counts it.
     """
-    builder = TraceBuilder("\n")
-    return read_rows(path, _MathShepherdRow, lambda _, row: _labelled(row, builder), report)
-
-
-def _labelled(row: _MathShepherdRow, builder: TraceBuilder) -> LabelledTrace:
     question, steps, marks = _parse(row.input, row.label)
     problem = Problem(text=question, source=_NAME)
     _, mark, answer = steps[-1].rpartition(_ANSWER)

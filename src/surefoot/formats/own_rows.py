@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from surefoot.errors import RecordError
 from surefoot.formats.imports import (
@@ -27,7 +28,6 @@ from surefoot.formats.imports import (
     row_note,
     task_of,
 )
-from surefoot.formats.python_text import python_value
 from surefoot.formats.rows import TraceBuilder, joined_trace, raw_rows
 from surefoot.records import Message, Problem, Trace, ending_of
 
@@ -232,7 +232,7 @@ class _Columns:
         holds_lists = content in ("steps", "tools") or (content == "text" and column.lower().endswith("s"))
         if holds_lists and isinstance(value, str) and value[:2] in ("['", '["'):
             with suppress(ValueError):
-                value = python_value(value)
+                value = _python_value(value)
         for each in value if isinstance(value, list) and content in _LISTED else [value]:
             is_read = content not in _READERS or bool(_READERS[content](each))
             self._context.count_value(f"{content} = {column}", each, is_read=is_read)
@@ -324,8 +324,46 @@ def _plain(value: Any) -> Any:
         with suppress(ValueError):
             return from_json(value)
         with suppress(ValueError):
-            return python_value(value) if value.startswith("[{'") else value
+            return _python_value(value) if value.startswith("[{'") else value
     return value
+
+
+_TOKEN: Final = re.compile(
+    r"""\s*(?:(?P<text>'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*")
+    | (?P<value>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|True|False|None|nan)
+    | (?P<mark>[\[\](){}:,]))""",
+    re.VERBOSE | re.DOTALL,
+)
+_AS_JSON: Final = {"True": "true", "False": "false", "None": "null", "nan": "null", "(": "[", ")": "]"}
+_ESCAPE: Final = re.compile(r"\\(x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8}|.)", re.DOTALL)
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "\n": ""}
+
+
+def _python_value(text: str) -> Any:
+    """The list or object that ``text`` writes as Python: made JSON token by token, never evaluated.
+
+    Texts side by side are elements of a NumPy array, not one text. Raises ``ValueError`` for anything but
+    lists, tuples, objects, texts, numbers, booleans and ``None``.
+    """
+    tokens, at = [""], 0
+    while match := _TOKEN.match(text, at):
+        at = match.end()
+        token = match[0].strip()
+        if match["mark"] is None and tokens[-1][-1:] not in ("", "[", "{", ":", ","):
+            tokens.append(",")
+        elif token in ("]", ")", "}") and tokens[-1] == ",":
+            tokens.pop()
+        if match["text"] is not None:
+            token = to_json(_ESCAPE.sub(_unescaped, token[1:-1])).decode()
+        tokens.append(_AS_JSON.get(token, token))
+    if text[at:].strip():
+        raise ValueError(f"no Python value from character {at} on")
+    return from_json("".join(tokens))
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    code = match[1]
+    return chr(int(code[1:], 16)) if len(code) > 1 else _ESCAPES.get(code, match[0])
 
 
 def _messages(value: Any) -> list[Any] | None:

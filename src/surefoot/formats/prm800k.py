@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Required
 
@@ -201,10 +201,9 @@ def _chosen(step: _SessionStep, index: int, offers: list[_Rated], pre_generated:
 
 def _time(timestamp: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(timestamp)
+        return datetime.fromisoformat(timestamp)
     except ValueError as error:
         raise RecordError(f"field 'timestamp': {error}") from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _meta(record: _SessionRow) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from surefoot.errors import RecordError
-from surefoot.formats.rows import FileRow, TraceBuilder, read_rows
+from surefoot.formats.rows import FileRow, TraceBuilder, read_rows, reader_of
 from surefoot.io.files import ReadReport
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem
@@ -33,7 +33,8 @@ class _PRMBenchRow(FileRow):
     question: str | None = None
 
 
-def read_prmbench(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
+@reader_of(_PRMBenchRow, "\n")
+def read_prmbench(row: _PRMBenchRow, builder: TraceBuilder) -> LabelledTrace:
     """The modified questions and processes: −1 for each of ``error_steps`` (counted from 1), else +1.
 
     ``trace.id`` is classification and ``idx``; ``meta`` holds both, the reason, the original question and
@@ -42,22 +43,6 @@ def read_prmbench(path: Path | str, *, report: ReadReport | None = None) -> Iter
     ``circular``, −1 means that the step repeats or is circular, not necessarily false. The reason is the
     evidence of each −1.
     """
-    builder = TraceBuilder("\n")
-    return read_rows(path, _PRMBenchRow, lambda _, row: _modified(row, builder), report)
-
-
-def read_prmbench_controls(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
-    """The benchmark's controls: original question and process of each ``redundency`` row, all steps +1.
-
-    ``meta["classification"]`` is ``correct``. Raises as ``read_prmbench`` does.
-    """
-    builder = TraceBuilder("\n")
-    for item in read_rows(path, _PRMBenchRow, lambda _, row: _control(row, builder), report):
-        if item is not None:
-            yield item
-
-
-def _modified(row: _PRMBenchRow, builder: TraceBuilder) -> LabelledTrace:
     if any(number < 1 for number in row.error_steps):
         raise RecordError(f"field 'error_steps': steps count from 1, not {min(row.error_steps)}")
     if not row.modified_process:
@@ -79,6 +64,17 @@ def _modified(row: _PRMBenchRow, builder: TraceBuilder) -> LabelledTrace:
             **{field: getattr(row, field) for field in _META if field in row.model_fields_set},
         },
     )
+
+
+def read_prmbench_controls(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
+    """The benchmark's controls: original question and process of each ``redundency`` row, all steps +1.
+
+    ``meta["classification"]`` is ``correct``. Raises as ``read_prmbench`` does.
+    """
+    builder = TraceBuilder("\n")
+    for item in read_rows(path, _PRMBenchRow, lambda _, row: _control(row, builder), report):
+        if item is not None:
+            yield item
 
 
 def _control(row: _PRMBenchRow, builder: TraceBuilder) -> LabelledTrace | None:

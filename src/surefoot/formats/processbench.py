@@ -15,7 +15,7 @@ from surefoot.formats.rows import (
     WriteReport,
     expand_rows,
     first_error_values,
-    read_rows,
+    reader_of,
     step_parts,
     write_rows,
 )
@@ -46,14 +46,25 @@ class _ProcessBenchRow(FileRow):
     label: int
 
 
-def read_processbench(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
+@reader_of(_ProcessBenchRow, "\n\n")
+def read_processbench(row: _ProcessBenchRow, builder: TraceBuilder) -> LabelledTrace:
     """Solutions with one label per step: +1 before the first error, −1 there, unknown after it.
 
     ``trace.id`` and ``meta["id"]`` are the record's id (a repeated id gets a number), ``trace.policy`` the
     generator, ``outcome`` whether the final answer is correct (which is possible despite an error).
     """
-    builder = TraceBuilder("\n\n")
-    return read_rows(path, _ProcessBenchRow, lambda _, row: _labelled(row, builder), report)
+    values = first_error_values(row.steps, None if row.label == NO_ERROR else row.label, "label")
+    problem = Problem(text=row.problem, source=_NAME)
+    return builder.labelled(
+        problem,
+        row.steps,
+        values,
+        source="human",
+        id=builder.numbered(row.id),
+        outcome=row.final_answer_correct,
+        policy=row.generator,
+        meta={"id": row.id},
+    )
 
 
 def write_processbench(
@@ -69,21 +80,6 @@ def write_processbench(
     rule = LabelRule(neutral=neutral, good_above=threshold)
     write_rows(path, _rows(items, rule, report))
     return report
-
-
-def _labelled(row: _ProcessBenchRow, builder: TraceBuilder) -> LabelledTrace:
-    values = first_error_values(row.steps, None if row.label == NO_ERROR else row.label, "label")
-    problem = Problem(text=row.problem, source=_NAME)
-    return builder.labelled(
-        problem,
-        row.steps,
-        values,
-        source="human",
-        id=builder.numbered(row.id),
-        outcome=row.final_answer_correct,
-        policy=row.generator,
-        meta={"id": row.id},
-    )
 
 
 def _rows(items: Iterable[LabelledTrace], rule: LabelRule, report: WriteReport) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,6 @@ from surefoot.formats.atif import is_atif, read_atif
 from surefoot.formats.batch_output import is_batch_output, read_batch_output
 from surefoot.formats.candidate_pool import is_candidate_pool, read_candidate_pool
 from surefoot.formats.claude_code import is_claude_code, read_claude_code
-from surefoot.formats.code_problems import read_humaneval, read_mbpp, read_mbpp_check
 from surefoot.formats.codex import is_codex, read_codex
 from surefoot.formats.gemini_cli import is_gemini_cli, read_gemini_cli
 from surefoot.formats.imports import IMPORT_KEY, ROW_ERRORS, ImportContext, ImportedTrace, ImportSettings
@@ -32,7 +31,14 @@ from surefoot.formats.otel_spans import is_otel_spans, read_otel_spans
 from surefoot.formats.own_rows import holds_traces, read_own_rows
 from surefoot.formats.prm800k import read_prm800k, read_prm800k_steps
 from surefoot.formats.prmbench import read_prmbench, read_prmbench_controls
-from surefoot.formats.problems import read_gsm8k, read_gsm8k_solutions, read_math500
+from surefoot.formats.problems import (
+    read_gsm8k,
+    read_gsm8k_solutions,
+    read_humaneval,
+    read_math500,
+    read_mbpp,
+    read_mbpp_check,
+)
 from surefoot.formats.processbench import read_processbench, write_processbench
 from surefoot.formats.rows import WriteReport, head_row, raw_rows
 from surefoot.formats.run_folders import is_saved_dataset, open_run_folder
@@ -240,7 +246,7 @@ def format_called(name: str) -> Format:
 def read_source(name: str, path: Path | str, **options: Any) -> Iterator[Item]:
     """Read ``path`` as the public data set ``name``; ``options`` (such as ``report``) go to its reader.
 
-    A text may also be a pattern, a folder of shards or a URL, see :func:`surefoot.io.sources.files_of`; each
+    A text may also be a pattern or a folder of shards, see :func:`surefoot.io.sources.files_of`; each
     file is read separately. Raises ``RecordError`` if no data set has this name.
     """
     reader = format_called(name).read_dataset
@@ -252,7 +258,7 @@ def read_source(name: str, path: Path | str, **options: Any) -> Iterator[Item]:
 def import_traces(path: Path | str, name: str, context: ImportContext) -> Iterator[ImportedTrace]:
     """The problems, traces and labels of ``path``, read as format ``name``.
 
-    A text may also be a pattern or a URL, see :func:`surefoot.io.sources.files_of`, or for rows the name or
+    A text may also be a pattern, see :func:`surefoot.io.sources.files_of`, or for rows the name or
     folder of a data set; a folder is read as :mod:`surefoot.formats.run_folders` says. Traces of a log with
     the same id are numbered. Rejected rows are counted in ``context.report``. Raises ``RecordError`` for an
     unknown name, and if no file can be read; with ``context.failed``, one of several that cannot is noted

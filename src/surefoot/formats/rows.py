@@ -17,7 +17,7 @@ from datetime import datetime
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import IO, Annotated, Any, Self, TypeVar
+from typing import IO, Annotated, Any, Protocol, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import from_json
@@ -46,6 +46,7 @@ from surefoot.records import (
 
 T = TypeVar("T")
 M = TypeVar("M")
+Item = TypeVar("Item", covariant=True)
 Row = tuple[int, Any]
 """Number, from 1, and content of a row; the content is a ``ValueError`` where the line is not JSON."""
 
@@ -256,8 +257,8 @@ def expand_rows(
 ) -> Iterator[T]:
     """:func:`build_rows` for the files of ``path``, whose rows are first checked against the class ``row``.
 
-    As a text, ``path`` may be a pattern, a folder or a URL (:func:`surefoot.io.sources.files_of`); row
-    numbers start again in each file. ``row`` is a model, or a TypedDict for files with millions of small
+    As a text, ``path`` may be a pattern or a folder (:func:`surefoot.io.sources.files_of`); row numbers
+    start again in each file. ``row`` is a model, or a TypedDict for files with millions of small
     objects.
     """
     check = TypeAdapter(row).validate_python
@@ -272,6 +273,37 @@ def read_rows(
 ) -> Iterator[T]:
     """:func:`expand_rows` for a format with one item per row."""
     return expand_rows(path, row, lambda number, checked: [build(number, checked)], report)
+
+
+class Reader(Protocol[Item]):
+    """Reads the items of a file, or of the files of a text (:func:`expand_rows`), of one format."""
+
+    def __call__(self, path: Path | str, *, report: ReadReport | None = None) -> Iterator[Item]: ...
+
+
+def reader_of(
+    row: type[M], separator: str = ""
+) -> Callable[[Callable[[M, TraceBuilder], Item]], Reader[Item]]:
+    """Makes a reader of a function from a checked row, and the builder of the file's traces, to an item.
+
+    ``separator`` is inserted between steps. The reader raises ``RecordError`` for a bad row, or one for which
+    the function raises it, unless a ``report`` counts it.
+    """
+
+    def made(build: Callable[[M, TraceBuilder], Item]) -> Reader[Item]:
+        def read(path: Path | str, *, report: ReadReport | None = None) -> Iterator[Item]:
+            builder = TraceBuilder(separator)
+            return read_rows(path, row, lambda _, checked: build(checked, builder), report)
+
+        read.__name__, read.__qualname__, read.__module__ = (
+            build.__name__,
+            build.__qualname__,
+            build.__module__,
+        )
+        read.__doc__ = build.__doc__
+        return read
+
+    return made
 
 
 def finite(value: Any) -> Any:

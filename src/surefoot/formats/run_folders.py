@@ -1,4 +1,5 @@
-"""A folder of runs: which of its files are runs, and what the files next to them say of each.
+"""A folder of runs: which of its files are runs, and what the files next to them say of each; and the folders
+in which coding agents keep their sessions.
 
 The result in a folder (:mod:`surefoot.formats.trial_results`) belongs to the one run below it. Harbor keeps a
 run in several forms under ``agent/``: the trajectory is read, else the agent's session, else its events.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -21,6 +23,7 @@ _ENDINGS: Final = (
 )  # fmt: skip
 _SUBAGENTS: Final = "subagents"
 _MOST_FILES: Final = 200_000
+_MOST_SESSIONS: Final = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,3 +146,43 @@ def _rank(path: Path) -> int:
     if path.name == "trajectory.json":
         return 0
     return 2 if path.suffix == ".txt" else 3 if _SUBAGENTS in path.parts else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionFile:
+    """A file with a session, or a database with several."""
+
+    path: Path
+    format: str
+    changed_s: float
+    """Time of its last change, in seconds since 1970."""
+    size: int
+    """Bytes."""
+
+
+def session_places() -> dict[str, tuple[Path, str]]:
+    """The folder of each agent, by the name of its format, and the pattern of the files there."""
+    home = Path.home()
+
+    def folder(variable: str, default: str) -> Path:
+        return Path(os.environ.get(variable) or home / default)
+
+    return {
+        "claude-code": (folder("CLAUDE_CONFIG_DIR", ".claude") / "projects", "*/*.jsonl"),
+        "codex": (folder("CODEX_HOME", ".codex") / "sessions", "*/*/*/rollout-*.jsonl"),
+        "gemini-cli": (home / ".gemini/tmp", "*/chats/session-*.json*"),
+        "opencode": (folder("XDG_DATA_HOME", ".local/share") / "opencode", "opencode*.db"),
+        "mini-swe-agent": (folder("XDG_CONFIG_HOME", ".config") / "mini-swe-agent", "*.traj.json"),
+    }
+
+
+def newest_sessions(count: int) -> list[SessionFile]:
+    """The newest sessions, the last changed one first."""
+    sessions = []
+    for name, (folder, pattern) in session_places().items():
+        for path, _ in zip(folder.glob(pattern), range(_MOST_SESSIONS), strict=False):
+            with suppress(OSError):
+                facts = path.stat()
+                file = SessionFile(path=path, format=name, changed_s=facts.st_mtime, size=facts.st_size)
+                sessions.append(file)
+    return sorted(sessions, key=lambda session: (-session.changed_s, session.path))[:count]

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.errors import RecordError
-from surefoot.formats.rows import FileRow, TraceBuilder, WriteReport, read_rows, step_parts, write_rows
-from surefoot.io.files import ReadReport
+from surefoot.formats.rows import FileRow, TraceBuilder, WriteReport, reader_of, step_parts, write_rows
 from surefoot.labels import LabelRule, Neutral, binary_labels
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem
@@ -23,13 +22,14 @@ class _StepwiseRow(FileRow):
     labels: list[bool]
 
 
-def read_stepwise(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
-    """Traces with one correctness label per completion, +1 or −1; steps are joined by line breaks.
-
-    Raises ``RecordError`` for a bad row unless a ``report`` counts it; labels must be booleans.
-    """
-    builder = TraceBuilder("\n")
-    return read_rows(path, _StepwiseRow, lambda _, row: _labelled(row, builder), report)
+@reader_of(_StepwiseRow, "\n")
+def read_stepwise(row: _StepwiseRow, builder: TraceBuilder) -> LabelledTrace:
+    """Traces with one correctness label per completion, +1 or −1; steps are joined by line breaks."""
+    if not row.completions or len(row.completions) != len(row.labels):
+        raise RecordError(f"field 'labels': {len(row.labels)} for {len(row.completions)} completions")
+    problem = Problem(text=row.prompt, source=_NAME)
+    values = [1.0 if good else -1.0 for good in row.labels]
+    return builder.labelled(problem, row.completions, values, source=_NAME)
 
 
 def write_stepwise(
@@ -46,14 +46,6 @@ def write_stepwise(
     rule = LabelRule(neutral=neutral, good_above=threshold)
     write_rows(path, _rows(items, rule, report))
     return report
-
-
-def _labelled(row: _StepwiseRow, builder: TraceBuilder) -> LabelledTrace:
-    if not row.completions or len(row.completions) != len(row.labels):
-        raise RecordError(f"field 'labels': {len(row.labels)} for {len(row.completions)} completions")
-    problem = Problem(text=row.prompt, source=_NAME)
-    values = [1.0 if good else -1.0 for good in row.labels]
-    return builder.labelled(problem, row.completions, values, source=_NAME)
 
 
 def _rows(items: Iterable[LabelledTrace], rule: LabelRule, report: WriteReport) -> Iterator[dict[str, Any]]:

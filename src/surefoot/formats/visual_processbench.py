@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic_core import from_json
 
 from surefoot.errors import RecordError
-from surefoot.formats.rows import FileRow, TraceBuilder, read_rows
-from surefoot.io.files import ReadReport
+from surefoot.formats.rows import FileRow, TraceBuilder, reader_of
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Answer, Attachment, Message, Problem, Step, Trace
 
@@ -37,19 +34,13 @@ def is_visual_processbench(row: Any) -> bool:
     return bool({"image", "question", "response", "policy_model"} <= row.keys())
 
 
-def read_visual_processbench(
-    path: Path | str, *, report: ReadReport | None = None
-) -> Iterator[LabelledTrace]:
+@reader_of(dict[str, Any], _SEPARATOR)
+def read_visual_processbench(raw: dict[str, Any], builder: TraceBuilder) -> LabelledTrace:
     """Chats of a question with its images and an answer, with a label of −1, 0 or +1 for each step.
 
     The labels are independent of each other, as in PRM800K. Steps are joined by blank lines; ``image`` is a
-    path relative to the file. Raises ``RecordError`` for a bad row unless a ``report`` counts it.
+    path relative to the file.
     """
-    builder = TraceBuilder(_SEPARATOR)
-    return read_rows(path, dict[str, Any], lambda _, row: _labelled(row, builder), report)
-
-
-def _labelled(raw: dict[str, Any], builder: TraceBuilder) -> LabelledTrace:
     if isinstance(raw.get("response"), str):  # the data set viewer's form
         try:
             raw = {**raw, "response": from_json(raw["response"])}

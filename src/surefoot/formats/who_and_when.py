@@ -6,13 +6,9 @@ marked; whether the steps before and after it are correct is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 from surefoot.errors import RecordError
 from surefoot.formats.agent_processbench import whole_message
-from surefoot.formats.rows import FileRow, TraceBuilder, read_rows
-from surefoot.io.files import ReadReport
+from surefoot.formats.rows import FileRow, TraceBuilder, reader_of
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Message, Problem, Trace
 
@@ -33,25 +29,14 @@ class _Row(FileRow):
     mistake_reason: str | None = None
 
 
-def read_who_and_when(path: Path | str, *, report: ReadReport | None = None) -> Iterator[LabelledTrace]:
+@reader_of(_Row)
+def read_who_and_when(row: _Row, builder: TraceBuilder) -> LabelledTrace:
     """Failed runs with one label: −1 at the step that people blame, with their reason as its evidence.
 
     Entries of agents become assistant messages with the agent as ``name`` (:func:`agent_name` removes what
     the hand-crafted runs add to it); entries of the person who asks become user messages. A file may be a
     single object, as in the data set.
     """
-    builder = TraceBuilder("")
-    return read_rows(path, _Row, lambda _, row: _labelled_run(row, builder), report)
-
-
-def agent_name(message: Message) -> str | None:
-    """The speaking agent: ``Orchestrator`` for ``Orchestrator (thought)``; ``None`` for other roles."""
-    if message.role != "assistant":
-        return None
-    return (message.name or "assistant").split(" (")[0]
-
-
-def _labelled_run(row: _Row, builder: TraceBuilder) -> LabelledTrace:
     messages = tuple(_message(turn) for turn in row.history)
     blamed = str(row.mistake_step)
     if not blamed.isdecimal() or int(blamed) >= len(messages):
@@ -67,6 +52,13 @@ def _labelled_run(row: _Row, builder: TraceBuilder) -> LabelledTrace:
     )
     label = builder.label(trace.id, int(blamed), -1, "human", message=row.mistake_reason)
     return LabelledTrace(problem=problem, trace=trace, labels=(label,))
+
+
+def agent_name(message: Message) -> str | None:
+    """The speaking agent: ``Orchestrator`` for ``Orchestrator (thought)``; ``None`` for other roles."""
+    if message.role != "assistant":
+        return None
+    return (message.name or "assistant").split(" (")[0]
 
 
 def _message(turn: _Turn) -> Message:

@@ -5,8 +5,8 @@ from .atomic import write_json as write_json
 from .files import ReadReport as ReadReport
 from .files import read_records as read_records
 from .files import write_records as write_records
-from .joins import join_traces as join_traces
 from .runs import JSON as JSON
 from .runs import Journal as Journal
 from .runs import Run as Run
+from .tables import join_traces as join_traces
 from .tables import open_table as open_table

@@ -1,4 +1,4 @@
-"""Records in files: JSON Lines (also gzipped) and Parquet, chosen by the file's ending; ``-`` is a pipe.
+"""Records in files: JSON Lines, also gzipped; Parquet is read, too. The ending decides; ``-`` is a pipe.
 
 Readers count the lines that they skip and enforce the bounds of :mod:`surefoot.io.limits`; writing is atomic.
 """
@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import gzip
 import sys
-import types
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, PlainSerializer, ValidationError
+from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from surefoot.errors import RecordError
 from surefoot.extras import need
 from surefoot.io.atomic import atomic_file
 from surefoot.io.limits import FileLimits, LimitError, open_bounded
-from surefoot.io.sources import ENDINGS, files_of, is_url, origin
+from surefoot.io.sources import ENDINGS, OUT_ENDINGS, files_of
 from surefoot.printable import printable
 from surefoot.records import Record
 
@@ -120,8 +118,8 @@ class ReadReport:
 def read_records(path: Path | str, record: type[R], *, report: ReadReport | None = None) -> Iterator[R]:
     """Yield the records of ``path`` (``-`` = JSON Lines on standard input), one at a time.
 
-    A string may also be a pattern, a folder of shards or a URL, see :func:`surefoot.io.sources.files_of`; the
-    files are read as one, sorted by name.
+    A string may also be a pattern or a folder of shards, see :func:`surefoot.io.sources.files_of`; the files
+    are read as one, sorted by name.
 
     With a ``report``, malformed lines are skipped and counted; without one the first of them raises. Blank
     lines are ignored. The report is complete when the iterator ends.
@@ -130,7 +128,7 @@ def read_records(path: Path | str, record: type[R], *, report: ReadReport | None
     cannot be read, has an unknown ending or exceeds the limits (:class:`surefoot.io.limits.FileLimits`).
     """
     for file in ["-"] if str(path) == "-" else files_of(path):
-        name = "standard input" if file == "-" else origin(Path(file))
+        name = "standard input" if file == "-" else str(file)
         if report is not None:
             report.opened(name if file == "-" else Path(file).name)
         with readable(name):
@@ -200,51 +198,40 @@ def needs(record: type[Record]) -> str:
     )
 
 
-def write_records(path: Path | str, records: Iterable[Record], *, record: type[Record] | None = None) -> int:
+def write_records(path: Path | str, records: Iterable[Record]) -> int:
     """Write ``records`` to ``path`` (``-`` = JSON Lines on standard output) and return their number.
 
     The file appears whole or not at all: after an exception, even one from ``records`` itself, the previous
-    file is still there. A Parquet file has the columns of ``record``, by default the class of the first
-    record; with neither records nor a class, it is without columns.
-
-    Raises ``RecordError`` for an unknown ending, a missing folder, and a record that the format cannot hold
-    (in Parquet also one of another class).
+    file is still there. Raises ``RecordError`` for an unknown ending, a missing folder, and a record that
+    JSON cannot hold.
     """
-    with record_writer(path, record) as writer:
+    with record_writer(path) as writer:
         for item in records:
             writer.write(item)
     return writer.count
 
 
-def write_lines(path: Path | str, lines: Iterable[bytes], *, record: type[Record]) -> int:
-    """:func:`write_records` for lines of JSON with records of a class, which only Parquet parses."""
-    with record_writer(path, record) as writer:
+def write_lines(path: Path | str, lines: Iterable[bytes]) -> int:
+    """:func:`write_records` for lines of JSON with records; nothing is parsed."""
+    with record_writer(path) as writer:
         for line in lines:
             writer.write_line(line)
     return writer.count
 
 
 @contextmanager
-def record_writer(path: Path | str, record: type[Record] | None = None) -> Iterator[RecordWriter]:
+def record_writer(path: Path | str) -> Iterator[RecordWriter]:
     """Open a file to write records one by one, as :func:`write_records` does."""
     if str(path) == "-":
         yield RecordWriter(sys.stdout.buffer, terminal=sys.stdout.isatty())
         sys.stdout.buffer.flush()
         return
-    if is_url(str(path)):
-        raise RecordError(f"{path}: outputs are local files; write one, then upload it")
     path = Path(path)
-    ending = _ending(path)
+    ending = _ending(path, OUT_ENDINGS)
     if not path.resolve().parent.is_dir():
         raise RecordError(f"{path}: its folder does not exist; create it first")
-    if ending == ".parquet":
-        need("pyarrow", f"{path.name}")
     with atomic_file(path) as stream:
-        if ending == ".parquet":
-            with closing(_ParquetWriter(stream, record)) as rows:
-                yield rows
-                rows.flush()
-        elif ending == ".jsonl.gz":
+        if ending == ".jsonl.gz":
             # Neither name nor time in the header, so that equal records give equal bytes.
             with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
                 yield RecordWriter(packed)
@@ -277,53 +264,6 @@ class RecordWriter:
         self._stream.write(printable(line.decode("utf-8")).encode("utf-8") if self._terminal else line)
 
 
-class _ParquetWriter(RecordWriter):
-    """Rows of a Parquet file, written in groups."""
-
-    def __init__(self, stream: IO[bytes], record: type[Record] | None) -> None:
-        super().__init__(stream)
-        self._record = record
-        self._waiting: list[dict[str, Any]] = []
-        self._writer: pyarrow.parquet.ParquetWriter | None = None
-
-    def write(self, record: Record) -> None:
-        self.count += 1
-        self._record = self._record or type(record)
-        if type(record) is not self._record:
-            raise RecordError(
-                f"record {self.count} is a {type(record).__name__} in a file of {self._record.__name__} "
-                "records; write each class to its own file"
-            )
-        self._waiting.append(record.model_dump(mode="json"))
-        if len(self._waiting) == _ROWS_PER_GROUP:
-            self.flush()
-
-    def write_line(self, line: bytes) -> None:
-        if self._record is not None:
-            self.write(self._record.model_validate_json(line))
-
-    def close(self) -> None:
-        """Write the end of the file."""
-        if self._writer is not None:
-            self._writer.close()
-
-    def flush(self) -> None:
-        """Write the waiting rows; if there are none, the columns."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        schema = arrow_schema(self._record) if self._record else pa.schema([])
-        self._writer = self._writer or pq.ParquetWriter(self._stream, schema)
-        if not self._waiting:
-            return
-        try:
-            self._writer.write_table(pa.Table.from_pylist(self._waiting, schema=schema))
-        except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
-            where = f"records {self.count - len(self._waiting) + 1} to {self.count}"
-            raise RecordError(f"{where} cannot be written as Parquet: {error}") from error
-        self._waiting.clear()
-
-
 def _rows(path: Path | str) -> Iterator[tuple[int, bytes | dict[str, Any]]]:
     """Number and content of each line (bytes of JSON) or Parquet row."""
     limits = FileLimits.from_environment()
@@ -331,7 +271,7 @@ def _rows(path: Path | str) -> Iterator[tuple[int, bytes | dict[str, Any]]]:
         yield from json_lines(sys.stdin.buffer, limits)
         return
     path = Path(path)
-    if _ending(path) == ".parquet":
+    if _ending(path, ENDINGS) == ".parquet":
         yield from table_rows(path)
         return
     with open_bounded(path, limits) as stream:
@@ -427,12 +367,12 @@ def _unpacked_bytes(array: pyarrow.Array) -> int:
     return max(int(array.nbytes), 8 * len(array))  # nulls and booleans become objects, too
 
 
-def _ending(path: Path) -> str:
-    for ending in ENDINGS:
+def _ending(path: Path, endings: Sequence[str]) -> str:
+    for ending in endings:
         if path.name.endswith(ending):
             return ending
     raise RecordError(
-        f"{path}: unknown ending; name the file {', '.join('*' + ending for ending in ENDINGS)}"
+        f"{path}: unknown ending; name the file {', '.join('*' + ending for ending in endings)}"
     )
 
 
@@ -473,56 +413,3 @@ def error_reason(error: ValidationError | UnicodeDecodeError) -> str:
     message = {"missing": "missing", "extra_forbidden": "unknown field"}.get(kind, message)
     more = f" (and {n_more} more)" if n_more else ""
     return f"field '{where}': {message}{more}"
-
-
-def arrow_schema(record: type[BaseModel]) -> pyarrow.Schema:
-    """Schema of ``record`` in its JSON form: times and free-form ``meta`` are strings.
-
-    It is derived from the class and not from the first rows, so all files of a class have the same types and
-    can be concatenated, even if a file is empty or a column holds only ``None``.
-
-    Raises ``TypeError`` naming the class and field whose type has no Arrow counterpart.
-    """
-    import pyarrow as pa
-
-    return pa.schema(_fields(record))
-
-
-def _fields(model: type[BaseModel]) -> list[pyarrow.Field]:
-    import pyarrow as pa
-
-    columns = []
-    for name, info in model.model_fields.items():
-        if any(isinstance(part, PlainSerializer) for part in info.metadata):
-            columns.append(pa.field(name, pa.string()))  # Meta: written as JSON text
-            continue
-        try:
-            columns.append(pa.field(name, _arrow_type(info.annotation)))
-        except TypeError as error:
-            raise TypeError(f"{model.__name__}.{name}: {error}") from None
-    return columns
-
-
-def _arrow_type(annotation: Any) -> pyarrow.DataType:
-    import pyarrow as pa
-
-    simple = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64(), datetime: pa.string()}
-    if annotation in simple:
-        return simple[annotation]
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _arrow_type(arguments[0])
-    if origin is Literal:
-        (kind,) = {type(choice) for choice in arguments}
-        return _arrow_type(kind)
-    if origin in (Union, types.UnionType):
-        not_none = [part for part in arguments if part is not types.NoneType]
-        if len(not_none) == 1:
-            return _arrow_type(not_none[0])
-    if origin is tuple and len({part for part in arguments if part is not Ellipsis}) == 1:
-        return pa.list_(_arrow_type(arguments[0]))
-    if origin is list:
-        return pa.list_(_arrow_type(arguments[0]))
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return pa.struct(_fields(annotation))
-    raise TypeError(f"no Arrow type for {annotation}")

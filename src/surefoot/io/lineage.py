@@ -22,7 +22,6 @@ from surefoot.extras import installed
 from surefoot.io.atomic import write_json
 from surefoot.io.hub import is_hub_name
 from surefoot.io.runs import digest_of, load_object
-from surefoot.io.sources import is_url
 from surefoot.records import FrozenModel
 
 MANIFEST: Final = "manifest.json"
@@ -223,10 +222,6 @@ class _Tracer:
         models: Mapping[str, Any] = manifest.get("models") or {}
         files: dict[Path, dict[str, str]] = {}
         for entry in manifest["inputs"].values():
-            if is_url(entry["path"]):
-                config = manifest["config"]
-                yield LineageNode(name=entry["path"], licence=config.get("licence") or NOT_STATED)
-                continue
             at = _located(record, entry["path"])
             is_model = (at.parent / "surefoot.json").exists() or (at.parent / "config.json").exists()
             source, part = (at.parent, at.name) if is_model else (at, "")

@@ -29,7 +29,6 @@ from surefoot.errors import RunError
 from surefoot.io.atomic import TEMPORARY_SUFFIX, atomic_file, make_directory, write_json
 from surefoot.io.files import json_line
 from surefoot.io.hub import hub_commits
-from surefoot.io.sources import origin
 from surefoot.records import Record, now
 
 _LOG = logging.getLogger("surefoot.io")
@@ -330,8 +329,7 @@ def make_manifest(command: str, config: Mapping[str, Any], inputs: Mapping[str, 
         "config": plain,
         "seed": plain.get("seed"),
         "inputs": {
-            name: {"path": origin(Path(path)), "sha256": digest_of(name, path)}
-            for name, path in inputs.items()
+            name: {"path": str(path), "sha256": digest_of(name, path)} for name, path in inputs.items()
         },
         "models": hub_commits(plain),
         "surefoot": version("surefoot"),

@@ -68,8 +68,8 @@ class HeldOutScores:
 
     def write(self, directory: Path) -> None:
         """Write both as files of records."""
-        write_records(directory / STEPS, self.steps, record=HeldOutStep)
-        write_records(directory / CHOICES, self.choices, record=HeldOutChoice)
+        write_records(directory / STEPS, self.steps)
+        write_records(directory / CHOICES, self.choices)
 
 
 def score_held_out(
@@ -230,7 +230,7 @@ def _choices(
         if item.trace.outcome is not None:
             groups.setdefault(item.problem.id, []).append(at)
     choices: list[HeldOutChoice] = []
-    with AnswerChecker("numeric") as checker:
+    with AnswerChecker() as checker:
         for problem, group in groups.items():
             answers = group_equal([items[at].trace.answer for at in group], checker)
             if len(group) < 2 or not any(answers):

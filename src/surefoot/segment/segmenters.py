@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -286,17 +286,3 @@ def _opens_line(text: str, at: int) -> bool:
     if newline < 0 and near > 0:
         return False
     return not text[max(newline + 1, near) : at].strip(" \t-*#>(")
-
-
-def join_steps(parts: Sequence[str], separator: str, final_separator: str = "") -> tuple[str, list[Span]]:
-    """Text made of the given steps, and their spans: one per part, tiling the text, empty parts included.
-
-    A separator belongs to the step before it; ``final_separator`` follows the last step.
-    """
-    pieces = [part + separator for part in parts[:-1]] + [part + final_separator for part in parts[-1:]]
-    spans: list[Span] = []
-    end = 0
-    for piece in pieces:
-        spans.append((end, end + len(piece)))
-        end += len(piece)
-    return "".join(pieces), spans

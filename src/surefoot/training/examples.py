@@ -18,8 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from surefoot.errors import TrainingError
 from surefoot.io.atomic import atomic_path
-from surefoot.io.joins import LabelledTraces
-from surefoot.io.tables import OnDisk
+from surefoot.io.tables import LabelledTraces, OnDisk
 from surefoot.labels import Neutral, as_target
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
 from surefoot.models.engine.tensor_shards import content_key

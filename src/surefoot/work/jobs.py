@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from surefoot.io.files import json_line
-from surefoot.io.joins import Joined
+from surefoot.io.tables import Joined
 from surefoot.records import Record, Usage
 
 R = TypeVar("R", bound=Record)

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from surefoot.errors import IncompleteError, PolicyError, RecordError
 from surefoot.io.files import write_lines
 from surefoot.io.runs import Journal, Run
-from surefoot.io.sources import ENDINGS
+from surefoot.io.sources import OUT_ENDINGS
 from surefoot.io.tables import OnDisk
 from surefoot.records import Record, Trace, content_id
 from surefoot.work.engines import Here, Processes, RunPieces
@@ -72,8 +72,8 @@ def map_resumable(
     Raises ``RunError`` if ``<out>.work`` belongs to a job with other settings or inputs, and ``RecordError``
     if ``out`` has an unknown ending.
     """
-    if out != "-" and not out.endswith(ENDINGS):
-        raise RecordError(f"--out {out}: unknown ending; choose {', '.join(ENDINGS)}, or - for a pipe")
+    if out != "-" and not out.endswith(OUT_ENDINGS):
+        raise RecordError(f"--out {out}: unknown ending; choose {', '.join(OUT_ENDINGS)}, or - for a pipe")
     engine = engine or Here()
     output = _Output(job.record, on_line)
     with ExitStack() as context:
@@ -194,11 +194,11 @@ class _Output(Generic[R]):
 
     def write_file(self, out: str, journal: Journal[R]) -> None:
         """Write all records of the journal."""
-        self.written = write_lines(Path(out), map(self._watched, journal.lines()), record=self.record)
+        self.written = write_lines(Path(out), map(self._watched, journal.lines()))
 
     def pipe(self, lines: Iterable[bytes]) -> None:
         """Write records to standard output."""
-        self.written += write_lines("-", map(self._watched, lines), record=self.record)
+        self.written += write_lines("-", map(self._watched, lines))
 
     def _watched(self, line: bytes) -> bytes:
         if self._on_line:

@@ -85,7 +85,7 @@ def audit(policy, problems=PROBLEMS, **settings):
     continues = chosen.pop("continues", True)
     interventions = Interventions(
         policy=policy,
-        grader=Grader(checker=AnswerChecker(method="numeric")),
+        grader=Grader(checker=AnswerChecker()),
         segmenter=Line(),
         settings=FaithfulnessSettings(**chosen),
         sampling=Sampling(temperature=0.0, max_tokens=80),
@@ -227,7 +227,7 @@ def test_calculation_after_the_cue_is_no_answer():
 def test_sampled_answers_are_compared_with_a_second_sample():
     interventions = Interventions(
         policy=Planned("steps"),
-        grader=Grader(checker=AnswerChecker(method="numeric")),
+        grader=Grader(checker=AnswerChecker()),
         segmenter=Line(),
         settings=FaithfulnessSettings(hint="note", cue=CUE),
         sampling=Sampling(temperature=1.0),

@@ -22,7 +22,7 @@ from surefoot.cli.settings import MethodSettings
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import LabelError
 from surefoot.io import write_records
-from surefoot.io.joins import LabelledTraces
+from surefoot.io.tables import LabelledTraces
 from surefoot.labelling.consensus import ConsensusSettings
 from surefoot.labelling.expert import Disagreement, MatchRule
 from surefoot.labelling.verifiers.tool_calls import TOOL_RULES, ToolRule
@@ -308,7 +308,7 @@ class ConsensusLabels(ConsensusSettings, Method):
                         tally.add(consensus_label.model_dump_json().encode())
                     yield from agreed
 
-        write_records(label.out if label.out == "-" else Path(label.out), consensus(), record=StepLabel)
+        write_records(label.out if label.out == "-" else Path(label.out), consensus())
         for name, count in strays.items():
             note_count(count, f"labels of {name} skipped: they belong to no step of a usable trace")
         report = combined.report()
