@@ -8,13 +8,12 @@ since 2026 a script (``exec``) makes calls, whose ends are events ``item_complet
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from surefoot.failures import fields_failed
-from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, run_of
+from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, reader_of_runs, run_of
 from surefoot.formats.rows import session_rows
 
 _ADDED: Final = (
@@ -35,16 +34,15 @@ def is_codex(row: Mapping[str, Any]) -> bool:
     return row.keys() - {"git"} == {"id", "timestamp", "instructions"}
 
 
-def read_codex(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
+@reader_of_runs("codex", session_rows)
+def read_codex(
+    rows: Sequence[Mapping[str, Any]], note: dict[str, Any], context: ImportContext
+) -> ImportedTrace:
     """One trace per file. Turns that the user rolled back are left out and counted.
 
     The summary of a compaction is a message of the user, and the history that replaces the earlier one is
     left out. A subagent's file begins with a copy of the session that started it, which is left out, too.
     """
-    return context.runs("codex", session_rows(path), _trace)
-
-
-def _trace(rows: Sequence[Mapping[str, Any]], note: dict[str, Any], context: ImportContext) -> ImportedTrace:
     session = _Session(context)
     for row in rows:
         session.add(row)

@@ -7,12 +7,11 @@ model's message together with their results.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from surefoot.errors import RecordError
-from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, run_of
+from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, reader_of_runs, run_of
 from surefoot.formats.rows import session_rows
 from surefoot.records import as_json
 
@@ -20,16 +19,6 @@ _ADDED: Final = "<session_context>"
 """Beginning of the message that the program adds in the user's name before the first one."""
 _FAILED: Final = {"success": False, "error": True, "cancelled": True}
 """Whether a call failed, by its ``status``; others are not finished."""
-
-
-def is_gemini_cli(row: Mapping[str, Any]) -> bool:
-    """Whether a row begins a session."""
-    return {"sessionId", "projectHash"} <= row.keys()
-
-
-def read_gemini_cli(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
-    """One trace per file; what the program reports to the user, and what a rewind removed, is counted."""
-    return context.runs("gemini-cli", session_rows(path), _trace)
 
 
 def _session(rows: Sequence[Mapping[str, Any]], context: ImportContext) -> dict[str, Any]:
@@ -51,9 +40,11 @@ def _session(rows: Sequence[Mapping[str, Any]], context: ImportContext) -> dict[
     return {**session, "messages": list(messages.values())}
 
 
-def _trace(
+@reader_of_runs("gemini-cli", session_rows)
+def read_gemini_cli(
     rows: Sequence[Mapping[str, Any]], note: Mapping[str, Any], context: ImportContext
 ) -> ImportedTrace:
+    """One trace per file; what the program reports to the user, and what a rewind removed, is counted."""
     session = _session(rows, context)
     chat, usage, prompts = ChatRows(), list[Mapping[str, Any]](), list[str]()
     model, error = None, None

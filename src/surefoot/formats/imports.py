@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import Field
 
 from surefoot.errors import RecordError
 from surefoot.formats.account import fields_summary
-from surefoot.formats.rows import Row, build_rows
+from surefoot.formats.rows import Row, build_rows, raw_rows
 from surefoot.io.files import ReadReport
 from surefoot.messages import StoreAttachment, read_messages, tool_fields
 from surefoot.records import (
@@ -75,6 +76,9 @@ class ImportedTrace:
     scores: StepScores | None = None
 
 
+LogReader = Callable[[Path | str, "ImportContext"], Iterator[ImportedTrace]]
+
+
 @dataclass
 class ColumnCount:
     """Values of a column that were read and that were not, with examples of these."""
@@ -122,15 +126,6 @@ class ImportContext:
         """The items that ``build`` makes of each row; a row that it rejects is counted with its reason."""
         return build_rows(rows, build, self.report, "", ROW_ERRORS)
 
-    def runs(
-        self,
-        name: str,
-        rows: Iterable[Row],
-        run: Callable[[Any, dict[str, Any], ImportContext], ImportedTrace],
-    ) -> Iterator[ImportedTrace]:
-        """:meth:`rows` for a format with one run a row; ``run`` takes the row, its note and this context."""
-        return self.rows(rows, lambda number, row: [run(row, row_note(name, number), self)])
-
     def count_value(self, column: str, value: Any, *, is_read: bool) -> None:
         """Count a value of a column."""
         if value is not None:
@@ -168,6 +163,20 @@ class ImportContext:
         messages = self.messages(rows)
         check_assistant(messages)
         return messages
+
+
+def reader_of_runs(
+    name: str, rows: Callable[[Path | str], Iterable[Row]] = raw_rows
+) -> Callable[[Callable[[Any, dict[str, Any], ImportContext], ImportedTrace]], LogReader]:
+    """Makes a reader of a format with one run a row of a function of the row, its note and the context."""
+
+    def made(build: Callable[[Any, dict[str, Any], ImportContext], ImportedTrace]) -> LogReader:
+        def read(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
+            return context.rows(rows(path), lambda number, row: [build(row, row_note(name, number), context)])
+
+        return read
+
+    return made
 
 
 def _grouped(texts: Sequence[str]) -> Iterator[str]:

@@ -7,13 +7,11 @@ the user's message after it is the result. The last message, of role ``exit``, r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Final
 
 from surefoot.failures import fields_failed
-from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, run_of
-from surefoot.formats.rows import raw_rows
+from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, reader_of_runs, run_of
 from surefoot.records import reported_count
 
 _NAME: Final = "mini-swe-agent"
@@ -32,12 +30,11 @@ def is_mini_swe_agent(row: Mapping[str, Any]) -> bool:
     return str(row.get("trajectory_format")).startswith(_NAME) or "mini_version" in info
 
 
-def read_mini_swe_agent(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
+@reader_of_runs(_NAME)
+def read_mini_swe_agent(
+    row: Mapping[str, Any], note: Mapping[str, Any], context: ImportContext
+) -> ImportedTrace:
     """One trace per run."""
-    return context.runs(_NAME, raw_rows(path), _trace)
-
-
-def _trace(row: Mapping[str, Any], note: Mapping[str, Any], context: ImportContext) -> ImportedTrace:
     info = row.get("info") or {}
     stats, model = info.get("model_stats") or {}, ((info.get("config") or {}).get("model") or {})
     responses = [(message.get("extra") or {}).get("response") or message for message in row["messages"]]

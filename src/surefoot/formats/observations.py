@@ -30,11 +30,6 @@ def is_langfuse(row: Mapping[str, Any]) -> bool:
     return is_observation and bool({"traceId", "trace_id"} & inner.keys())
 
 
-def is_langsmith(row: Mapping[str, Any]) -> bool:
-    """Whether a row is a run."""
-    return {"run_type", "inputs", "trace_id"} <= row.keys()
-
-
 def read_langfuse(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
     """One trace per conversation of Langfuse's observations."""
     return read_spans(path, context, _langfuse_spans, "langfuse")

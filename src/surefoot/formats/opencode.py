@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.errors import RecordError
-from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, run_of
+from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, reader_of_runs, run_of
 from surefoot.formats.rows import Row, raw_rows
 from surefoot.io.limits import FileLimits, RowSize
 
@@ -47,14 +47,9 @@ def is_opencode_database(path: Path) -> bool:
     return True
 
 
-def read_opencode(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
-    """One trace per session; parts without a part in the conversation, such as snapshots, are counted."""
-    return context.runs("opencode", _sessions(Path(path)), _trace)
-
-
-def _sessions(path: Path) -> Iterator[Row]:
-    if is_opencode_database(path):
-        yield from enumerate(_stored(path), start=1)
+def _sessions(path: Path | str) -> Iterator[Row]:
+    if is_opencode_database(Path(path)):
+        yield from enumerate(_stored(Path(path)), start=1)
     else:
         yield from raw_rows(path)
 
@@ -99,7 +94,9 @@ def _stored(path: Path) -> Iterator[dict[str, Any]]:
         raise RecordError(f"{path}: not a readable database of OpenCode: {error}") from error
 
 
-def _trace(row: Mapping[str, Any], note: Mapping[str, Any], context: ImportContext) -> ImportedTrace:
+@reader_of_runs("opencode", _sessions)
+def read_opencode(row: Mapping[str, Any], note: Mapping[str, Any], context: ImportContext) -> ImportedTrace:
+    """One trace per session; parts without a part in the conversation, such as snapshots, are counted."""
     chat, usage, infos = (
         ChatRows(),
         list[Mapping[str, Any]](),

@@ -7,14 +7,14 @@ state, are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from surefoot.errors import RecordError
 from surefoot.failures import fields_failed
-from surefoot.formats.imports import ImportContext, ImportedTrace, run_of
+from surefoot.formats.imports import ImportContext, ImportedTrace, reader_of_runs, run_of
 from surefoot.formats.rows import Row, raw_rows
 from surefoot.io.limits import FileLimits, RowSize
 from surefoot.records import as_json
@@ -53,20 +53,10 @@ def _events_of(row: Any) -> list[Any] | None:
     return None
 
 
-def read_openhands(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
-    """One trace per run: a file of events is one run, and so is each row of an evaluation.
-
-    Calls are the model's own if an event has its response; otherwise they have the name and arguments of the
-    action, and the trace lists no tools, because the schemas belong to other names. A user's commands are
-    user messages.
-    """
-    return context.runs("openhands", _runs(raw_rows(path)), _trace)
-
-
-def _runs(rows: Iterable[Row]) -> Iterator[Row]:
+def _runs(path: Path | str) -> Iterator[Row]:
     """The content of each run of a file, with the number of its first row; rows that are events form one."""
     first, events, size = 0, [], RowSize(FileLimits.from_environment())
-    for number, row in rows:
+    for number, row in raw_rows(path):
         if not _is_event(row):
             yield number, row
             continue
@@ -77,7 +67,14 @@ def _runs(rows: Iterable[Row]) -> Iterator[Row]:
         yield first, {"events": events}
 
 
-def _trace(row: Any, note: dict[str, Any], context: ImportContext) -> ImportedTrace:
+@reader_of_runs("openhands", _runs)
+def read_openhands(row: Any, note: dict[str, Any], context: ImportContext) -> ImportedTrace:
+    """One trace per run: a file of events is one run, and so is each row of an evaluation.
+
+    Calls are the model's own if an event has its response; otherwise they have the name and arguments of the
+    action, and the trace lists no tools, because the schemas belong to other names. A user's commands are
+    user messages.
+    """
     events = _events_of(row)
     if events is None:
         raise RecordError("a run of OpenHands has its events in 'history', 'trajectory' or 'events'")

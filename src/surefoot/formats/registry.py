@@ -18,13 +18,20 @@ from surefoot.formats.batch_output import is_batch_output, read_batch_output
 from surefoot.formats.candidate_pool import is_candidate_pool, read_candidate_pool
 from surefoot.formats.claude_code import is_claude_code, read_claude_code
 from surefoot.formats.codex import is_codex, read_codex
-from surefoot.formats.gemini_cli import is_gemini_cli, read_gemini_cli
-from surefoot.formats.imports import IMPORT_KEY, ROW_ERRORS, ImportContext, ImportedTrace, ImportSettings
+from surefoot.formats.gemini_cli import read_gemini_cli
+from surefoot.formats.imports import (
+    IMPORT_KEY,
+    ROW_ERRORS,
+    ImportContext,
+    ImportedTrace,
+    ImportSettings,
+    LogReader,
+)
 from surefoot.formats.inspect_log import is_inspect_archive, is_inspect_log, read_inspect_log
 from surefoot.formats.label_studio import read_label_studio, write_label_studio
 from surefoot.formats.math_shepherd import TAG, read_math_shepherd
 from surefoot.formats.mini_swe_agent import is_mini_swe_agent, read_mini_swe_agent
-from surefoot.formats.observations import is_langfuse, is_langsmith, read_langfuse, read_langsmith
+from surefoot.formats.observations import is_langfuse, read_langfuse, read_langsmith
 from surefoot.formats.opencode import is_opencode, is_opencode_database, read_opencode
 from surefoot.formats.openhands import is_openhands, read_openhands
 from surefoot.formats.otel_spans import is_otel_spans, read_otel_spans
@@ -44,9 +51,9 @@ from surefoot.formats.rows import WriteReport, head_row, raw_rows
 from surefoot.formats.run_folders import is_saved_dataset, open_run_folder
 from surefoot.formats.stepwise import read_stepwise, write_stepwise
 from surefoot.formats.swe_agent import is_swe_agent, read_swe_agent
-from surefoot.formats.tau_bench import is_tau2, is_tau_bench, read_tau2, read_tau_bench
+from surefoot.formats.tau_bench import is_tau2, read_tau2, read_tau_bench
 from surefoot.formats.trial_results import with_result_beside
-from surefoot.formats.visual_processbench import is_visual_processbench, read_visual_processbench
+from surefoot.formats.visual_processbench import read_visual_processbench
 from surefoot.formats.who_and_when import read_who_and_when
 from surefoot.io.files import ReadReport
 from surefoot.io.sources import files_of
@@ -67,7 +74,6 @@ _FIRST_FILES: Final = 20
 Item = Problem | ProblemTrace | LabelledTrace
 Detector = Callable[[Mapping[str, Any]], bool]
 DatasetReader = Callable[..., Iterator[Item]]
-LogReader = Callable[[Path | str, ImportContext], Iterator[ImportedTrace]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,17 +134,17 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         "inspect": _log(is_inspect_log, read_inspect_log),
         "atif": _log(is_atif, read_atif),
-        "tau-bench": _log(is_tau_bench, read_tau_bench),
+        "tau-bench": _log(_has("traj", "reward"), read_tau_bench),
         "tau2": _log(is_tau2, read_tau2),
         "swe-agent": _log(is_swe_agent, read_swe_agent),
         "claude-code": _log(is_claude_code, read_claude_code),
         "codex": _log(is_codex, read_codex),
-        "gemini-cli": _log(is_gemini_cli, read_gemini_cli),
+        "gemini-cli": _log(_has("sessionId", "projectHash"), read_gemini_cli),
         "opencode": _log(is_opencode, read_opencode),
         "mini-swe-agent": _log(is_mini_swe_agent, read_mini_swe_agent),
         "openhands": _log(is_openhands, read_openhands),
         "langfuse": _log(is_langfuse, read_langfuse),
-        "langsmith": _log(is_langsmith, read_langsmith),
+        "langsmith": _log(_has("run_type", "inputs", "trace_id"), read_langsmith),
         "otel": _log(is_otel_spans, read_otel_spans),
         "batch": _log(is_batch_output, read_batch_output),
         "candidate-pool": _log(is_candidate_pool, read_candidate_pool),
@@ -166,7 +172,9 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             two_signs=True,
         ),
         "stepwise": _dataset(_is_stepwise, read_stepwise, write=write_stepwise, two_signs=True),
-        "visual-processbench": _dataset(is_visual_processbench, read_visual_processbench),
+        "visual-processbench": _dataset(
+            _has("image", "question", "response", "policy_model"), read_visual_processbench
+        ),
         "who-and-when": _dataset(_has("history", "mistake_agent", "mistake_step"), read_who_and_when),
         "rows": _log(lambda _: True, read_own_rows),
     }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from surefoot.errors import RecordError
-from surefoot.formats.imports import ImportContext, ImportedTrace, row_note, run_on, task_of
+from surefoot.formats.imports import ImportContext, ImportedTrace, reader_of_runs, row_note, run_on, task_of
 from surefoot.formats.rows import Row, raw_rows
 from surefoot.records import Message, Problem, content_id
 
@@ -26,45 +26,15 @@ HIDDEN_KEY: Final = "hidden"
 _INSTRUCTIONS = ("reason_for_call", "known_info", "unknown_info", "task_instructions")
 
 
-def is_tau_bench(row: Mapping[str, Any]) -> bool:
-    """Whether a row is a run of tau-bench."""
-    return "traj" in row and "reward" in row
-
-
 def is_tau2(row: Mapping[str, Any]) -> bool:
     """Whether a row is tau2's results, or a single simulation."""
     simulation = {"task_id", "termination_reason", "messages"} <= row.keys()
     return isinstance(row.get("simulations"), list) or simulation
 
 
-def read_tau_bench(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
+@reader_of_runs(_TAU)
+def read_tau_bench(row: Any, note: dict[str, Any], context: ImportContext) -> ImportedTrace:
     """One trace per run, without tool schemas, which the files lack."""
-    return context.runs(_TAU, raw_rows(path), _tau_trace)
-
-
-def read_tau2(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
-    """One trace per simulation, with the agent's policy as its system message, and its tools.
-
-    A single simulation in a file lacks policy, tools and gold actions. The user's own tool calls are user
-    messages. Voice simulations, which lack messages, are rejected.
-    """
-
-    def simulations() -> Iterator[Row]:
-        for number, row in raw_rows(path):
-            if isinstance(row, ValueError):
-                yield number, row
-                continue
-            note = row_note(_TAU2, number)
-            several = row.get("simulations") if isinstance(row, Mapping) else None
-            for index, simulation in enumerate(several if isinstance(several, list) else [row]):
-                shared = {name: value for name, value in row.items() if name != "simulations" and not index}
-                note = {**note, "simulation": index}
-                yield number, (row, simulation, note, shared | {"simulations": simulation})
-
-    return context.rows(simulations(), lambda _, parts: [_tau2_trace(context, *parts[:-1])])
-
-
-def _tau_trace(row: Any, note: dict[str, Any], context: ImportContext) -> ImportedTrace:
     if not isinstance(row, Mapping) or not isinstance(row.get("traj"), list):
         raise RecordError("a run of tau-bench has its messages in 'traj'")
     task = (row.get("info") or {}).get("task") or {}
@@ -90,6 +60,28 @@ def _tau_trace(row: Any, note: dict[str, Any], context: ImportContext) -> Import
             },
         },
     )
+
+
+def read_tau2(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
+    """One trace per simulation, with the agent's policy as its system message, and its tools.
+
+    A single simulation in a file lacks policy, tools and gold actions. The user's own tool calls are user
+    messages. Voice simulations, which lack messages, are rejected.
+    """
+
+    def simulations() -> Iterator[Row]:
+        for number, row in raw_rows(path):
+            if isinstance(row, ValueError):
+                yield number, row
+                continue
+            note = row_note(_TAU2, number)
+            several = row.get("simulations") if isinstance(row, Mapping) else None
+            for index, simulation in enumerate(several if isinstance(several, list) else [row]):
+                shared = {name: value for name, value in row.items() if name != "simulations" and not index}
+                note = {**note, "simulation": index}
+                yield number, (row, simulation, note, shared | {"simulations": simulation})
+
+    return context.rows(simulations(), lambda _, parts: [_tau2_trace(context, *parts[:-1])])
 
 
 def _tau2_trace(context: ImportContext, row: Any, simulation: Any, note: dict[str, Any]) -> ImportedTrace:

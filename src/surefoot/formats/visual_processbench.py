@@ -29,11 +29,6 @@ class _Row(FileRow):
     data_source: str | None = None
 
 
-def is_visual_processbench(row: Any) -> bool:
-    """Whether a row has the data set's columns."""
-    return bool({"image", "question", "response", "policy_model"} <= row.keys())
-
-
 @reader_of(dict[str, Any], _SEPARATOR)
 def read_visual_processbench(raw: dict[str, Any], builder: TraceBuilder) -> LabelledTrace:
     """Chats of a question with its images and an answer, with a label of −1, 0 or +1 for each step.
