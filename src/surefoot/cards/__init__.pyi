@@ -1,9 +1,9 @@
 from .build import build_card as build_card
-from .check import check_card as check_card
-from .check import diff_cards as diff_cards
 from .record import About as About
 from .record import CardClaim as CardClaim
 from .record import ReleaseCard as ReleaseCard
 from .record import read_release as read_release
+from .render import check_card as check_card
+from .render import diff_cards as diff_cards
 from .render import render_all as render_all
 from .render import safety_case as safety_case

@@ -1,7 +1,7 @@
 """The record of a release card. Its JSON schema is ``ReleaseCard.model_json_schema()``.
 
 Everything but ``about`` and the paths in ``runs`` and ``scope`` is computed from the runs, so a card can be
-built again and compared (:func:`surefoot.cards.check.check_card`).
+built again and compared (:func:`surefoot.cards.check_card`).
 """
 
 from __future__ import annotations

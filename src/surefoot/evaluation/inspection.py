@@ -23,7 +23,7 @@ from surefoot.labelling.verifiers.tool_calls import ADVICE, ToolCallVerifier
 from surefoot.labelling.verifiers.tool_policy import CallResult, call_results
 from surefoot.messages import call_arguments
 from surefoot.protocols import ProblemTrace, StepVerifier, Verdict, verify_each
-from surefoot.records import Message, Problem, StepScores, Trace
+from surefoot.records import Problem, StepScores, Trace
 from surefoot.stats.intervals import Cell
 
 CHECKS: Final[Mapping[str, str]] = MappingProxyType(
@@ -374,12 +374,9 @@ class _Checker:
         answers = [message for message in trace.messages if message.role == "assistant"]
         if trace.cut_off:
             yield last, "truncated", f"it ended with {trace.finish_reason}"
-        if not (trace.text or "").strip() and (not answers or _is_empty(answers[-1])):
+        written = [answer.tool_calls or (answer.content or "").strip() for answer in answers[-1:]]
+        if not (trace.text or "").strip() and not any(written):
             yield last, "empty-answer", trace.error or "the last message has neither text nor calls"
-
-
-def _is_empty(message: Message) -> bool:
-    return not message.tool_calls and not (message.content or "").strip()
 
 
 def _step_of(trace: Trace, result: CallResult) -> int:

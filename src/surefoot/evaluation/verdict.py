@@ -121,7 +121,8 @@ def run_verdict(
         clauses.append(_objection(first))
         step = first.error
     if missing_calls:
-        clauses.append(f"{counted(missing_calls, 'call')} that the task needs {_is(missing_calls)} missing")
+        verb = "is" if missing_calls == 1 else "are"
+        clauses.append(f"{counted(missing_calls, 'call')} that the task needs {verb} missing")
     accused = named in ("one", "agreed", "decided") or missing_calls > 0
     failed = outcome is False or (accused and outcome is None)
     unopposed = outcome is True or (outcome is None and coverage.full and not objections)
@@ -481,7 +482,3 @@ def inspection_sentence(traces: int, named: int, with_findings: int) -> str:
 def counted(number: int, unit: str) -> str:
     """A number with its noun: "1 step", "2,000 steps"."""
     return f"{number:,} {unit}{'' if number == 1 else 's'}"
-
-
-def _is(number: int) -> str:
-    return "is" if number == 1 else "are"
