@@ -105,7 +105,7 @@ def _add_item(
     at = {"project_id": project, "created": AT}
     add("problems", id=problem.id, text=problem.text, payload=problem.model_dump_json(), **at)
     payload = trace.model_dump_json()
-    add("traces", id=trace.id, problem_id=problem.id, policy="p", outcome=trace.outcome, steps=STEPS, payload=payload, title=problem.text, kind="solution", **at)  # fmt: skip # noqa: E501
+    add("traces", id=trace.id, problem_id=problem.id, policy="p", outcome=trace.outcome, steps=STEPS, payload=payload, title=problem.text, kind="solution", first_error=None, tokens=0, outcome_word="", **at)  # fmt: skip # noqa: E501
     add("trace_search", project_id=project, trace_id=trace.id, words=f"{problem.text} {trace.text}")
     for scorer in ("prm", "orm"):
         scores = tuple(round(rng.random() ** (1 / STEPS), 4) for _ in range(STEPS))
@@ -116,6 +116,7 @@ def _add_item(
     if rng.random() < 0.1:
         return submission
     truth = rng.randrange(STEPS)
+    rows["traces"][-1]["first_error"] = truth
     for user in rng.sample(users, ANNOTATORS):
         own = {"project_id": project, "item_id": item, "user_id": user, "created": AT}
         add("assignments", id=len(rows.get("assignments", ())) + item * ANNOTATORS, state="done", chosen_by="order", leased_until=AT, reason=None, milliseconds=1000, finished=AT, **own)  # fmt: skip # noqa: E501

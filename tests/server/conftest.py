@@ -109,7 +109,7 @@ class Lab:
     def next(self, person: int = 0) -> int | None:
         """Number of the item that the annotator is given."""
         offer = self.db.assignments.next(self.id, self.people[person].user_id, self.rng)
-        return offer.assignment.item_id if offer.assignment else None
+        return offer.item_id if offer else None
 
 
 def make_lab(db: Database, name: str = "lab", items: int = 3, annotators: int = 2) -> Lab:

@@ -195,7 +195,21 @@ def lease(db: Database, project_id: int, item_id: int, user_id: int) -> None:
     with connections.write() as connection:
         project = locked_project(connection, project_id)
         chosen_by = "known" if known else "order"
-        queue.lease(connection, project, item_id, user_id, chosen_by, connections.clock())
+        queue.lease(connection, project, item_id, chosen_by, user_id, connections.clock())
+
+
+def assignments_of(db: Database, project_id: int, user_id: int) -> list[queue.Assignment]:
+    """A user's assignments, newest first."""
+    of = queue.assignments.c
+    query = queue.assignments.select().where(of.project_id == project_id, of.user_id == user_id)
+    return db.assignments._rows(queue.Assignment, query.order_by(of.id.desc()))
+
+
+def priorities_of(db: Database, project_id: int) -> dict[int, float]:
+    """The priorities of items that have one."""
+    of = queue.items.c
+    query = queue.items.select().where(of.project_id == project_id, of.priority.is_not(None))
+    return {row.id: row.priority for row in db.items._all(query)}
 
 
 def solutions() -> tuple[list[Problem], list[Trace]]:

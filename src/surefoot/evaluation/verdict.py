@@ -97,11 +97,17 @@ WORDS: Mapping[Tone, str] = {"good": "Works", "open": "Open", "wrong": "Weak"}
 
 
 def run_verdict(
-    steps: int, outcome: bool | None, evidence: Iterable[Opinion], *, missing_calls: int = 0
+    steps: int,
+    outcome: bool | None,
+    evidence: Iterable[Opinion],
+    *,
+    missing_calls: int = 0,
+    outcome_word: str = "",
 ) -> Conclusion:
     """The verdict on one run or solution.
 
-    ``missing_calls`` are calls that the task needs and the run does not make. A step counts as wrong if a
+    ``missing_calls`` are calls that the task needs and the run does not make. ``outcome_word`` is what its
+    data set calls the outcome, such as *safe*. A step counts as wrong if a
     decision says so, or more than half of the sources that judge it.
     """
     sources = [item for item in evidence if item.checked or item.error is not None]
@@ -115,7 +121,8 @@ def run_verdict(
     if outcome is None and named != "decided":
         clauses.append("the outcome is unknown")
     elif outcome is not None:
-        clauses = [f"{_OUTCOMES[outcome]}{_JOINTS[outcome, bool(who)]}{clauses[0]}"]
+        ended = f"the outcome is {outcome_word}" if outcome_word else _OUTCOMES[outcome]
+        clauses = [f"{ended}{_JOINTS[outcome, bool(who)]}{clauses[0]}"]
     if objections and not who:
         first = min(objections, key=lambda item: item.error or 0)
         clauses.append(_objection(first))

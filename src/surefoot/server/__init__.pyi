@@ -17,7 +17,7 @@ from .gateway.settings import PageSettings as PageSettings
 from .gateway.settings import ServerLimits as ServerLimits
 from .gateway.settings import ServerSettings as ServerSettings
 from .gateway.settings import ToolGuard as ToolGuard
-from .pages.session import personal_link as personal_link
+from .pages.projects import personal_link as personal_link
 from .records import GatewayCandidate as GatewayCandidate
 from .records import GatewayRecord as GatewayRecord
 from .records import GoldResult as GoldResult
@@ -32,16 +32,8 @@ from .store.accounts import User as User
 from .store.accounts import expiry_of as expiry_of
 from .store.database import Database as Database
 from .store.database import open_database as open_database
-from .store.labels import AnnotatorItem as AnnotatorItem
 from .store.labels import LabelInput as LabelInput
-from .store.queue import Assignment as Assignment
-from .store.queue import Item as Item
 from .store.queue import KnownAnswer as KnownAnswer
 from .store.queue import NewItem as NewItem
-from .store.queue import Progress as Progress
-from .store.queue import StoredLabel as StoredLabel
-from .store.reviews import Disagreement as Disagreement
-from .store.reviews import KnownLabel as KnownLabel
-from .store.reviews import Ratings as Ratings
 from .store.transfer import import_files as import_files
 from .store.transfer import kind_of as kind_of

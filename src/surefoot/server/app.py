@@ -37,7 +37,7 @@ from surefoot.server.gateway.errors import EXPECTED_ERRORS, ApiError, answered, 
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.monitor import Monitor
 from surefoot.server.gateway.settings import PageSettings, ServerSettings
-from surefoot.server.pages import agreement, annotate, files, live, projects, reports, run, session
+from surefoot.server.pages import files, labelling, live, projects, reports, run
 from surefoot.server.pages.page import ERROR_HANDLERS, Pages, StaticFiles, page_endpoint
 from surefoot.server.permissions import Action
 
@@ -108,9 +108,9 @@ GATEWAY: Final[tuple[Route, ...]] = (
 )
 
 PAGES: Final[tuple[Route, ...]] = (
-    Route("GET", "/sign-in", session.sign_in_page, None),
-    Route("POST", "/sign-in", session.sign_in, None),
-    Route("POST", "/sign-out", session.sign_out, None),
+    Route("GET", "/sign-in", projects.sign_in_page, None),
+    Route("POST", "/sign-in", projects.sign_in, None),
+    Route("POST", "/sign-out", projects.sign_out, None),
     Route("GET", "/", projects.start, "enter"),
     page("/projects", projects.project_list, "enter"),
     Route("POST", "/projects", projects.create, "manage"),
@@ -120,17 +120,16 @@ PAGES: Final[tuple[Route, ...]] = (
     page(_PROJECT, projects.home, "enter"),
     page(f"{_PROJECT}/settings", projects.settings_page, "manage"),
     Route("POST", f"{_PROJECT}/settings", projects.change, "manage"),
-    Route("POST", f"{_PROJECT}/sample", projects.load_sample, "manage"),
     Route("POST", f"{_PROJECT}/members", projects.set_member, "manage"),
     Route("POST", f"{_PROJECT}/queue", projects.choose_policy, "manage"),
-    page(f"{_PROJECT}/label", annotate.work_page, "enter"),
-    page(f"{_PROJECT}/annotate", annotate.next_item, "label"),
-    page(_ITEM, annotate.item_page, "label"),
-    Route("POST", f"{_ITEM}/label", annotate.label, "label"),
-    Route("POST", f"{_ITEM}/undo", annotate.undo, "label"),
-    Route("POST", f"{_ITEM}/skip", annotate.skip, "label"),
-    page(f"{_PROJECT}/agreement", agreement.agreement_page, "read"),
-    page(f"{_PROJECT}/adjudicate", agreement.disagreements, "manage"),
+    page(f"{_PROJECT}/label", labelling.work_page, "enter"),
+    page(f"{_PROJECT}/annotate", labelling.next_item, "label"),
+    page(_ITEM, labelling.item_page, "label"),
+    Route("POST", f"{_ITEM}/label", labelling.label, "label"),
+    Route("POST", f"{_ITEM}/undo", labelling.undo, "label"),
+    Route("POST", f"{_ITEM}/skip", labelling.skip, "label"),
+    page(f"{_PROJECT}/agreement", labelling.agreement_page, "read"),
+    page(f"{_PROJECT}/adjudicate", labelling.disagreements, "manage"),
     page(f"{_PROJECT}/files", files.files_page, "read"),
     Route("POST", f"{_PROJECT}/files", files.upload, "manage", files=16),
     Route("GET", f"{_PROJECT}/export/{{name}}", files.export, "read"),

@@ -22,12 +22,11 @@ FORMS = {
     "/sign-in": "link next csrf",
     "/sign-out": "csrf",
     "/projects": "name",
-    f"{PROJECT}/sample": "csrf",
     f"{PROJECT}/runs": "id",
     f"{PROJECT}/run": "step value note after",
     f"{PROJECT}/selection": "id to",
     f"{PROJECT}/settings": "version name instructions show_answer annotators value-1 value0 value1 "
-    "known_first known_pass lease_minutes retention_days archived",
+    "lease_minutes retention_days archived",
     f"{PROJECT}/members": "name role inactive",
     f"{PROJECT}/queue": "version policy scorer random_share known_share",
     f"{PROJECT}/files": "make",

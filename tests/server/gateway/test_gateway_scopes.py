@@ -57,7 +57,6 @@ ROUTES = {
         f"GET {PROJECT}/settings",
         f"POST {PROJECT}/settings",
         f"POST {PROJECT}/members",
-        f"POST {PROJECT}/sample",
         f"POST {PROJECT}/runs",
         f"POST {PROJECT}/run",
         f"POST {PROJECT}/queue",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from annotation_site import Browser, Room, open_room, solutions, text_trace
+from annotation_site import Browser, Room, add_solutions, open_room, priorities_of, solutions, text_trace
 
 from surefoot.records import Problem, StepLabel, StepScores, Trace
 from surefoot.server import Protocol
@@ -77,7 +77,7 @@ def test_agreement_is_that_of_the_package(room: Room) -> None:
 
 
 def test_quality_control_counts_known_labels_apart(tmp_path: Path) -> None:
-    room = open_room(tmp_path, protocol=Protocol(annotators=2, show_answer=True, known_first=1))
+    room = open_room(tmp_path, protocol=Protocol(annotators=2, show_answer=True, known_share=0.5))
     admin = room.browser("admin")
     problem = Problem(text="Is 1 + 1 = 3?")
     trace = text_trace(problem, "Yes.", "So it is.")
@@ -96,19 +96,6 @@ def test_quality_control_counts_known_labels_apart(tmp_path: Path) -> None:
     exported = admin.get("/projects/1/export/labels.jsonl").text
     assert trace.id not in exported
     assert trace.id in admin.get("/projects/1/export/labels.jsonl?known=1").text
-
-
-def test_failing_the_screening_ends_the_work(tmp_path: Path) -> None:
-    room = open_room(tmp_path, protocol=Protocol(known_first=10, known_pass=1.0))
-    problem = Problem(text="Is 1 + 1 = 3?")
-    trace = text_trace(problem, "Yes.")
-    known = StepLabel(trace_id=trace.id, step=0, kind="correctness", value=-1, source="expert")
-    files = {"problems": lines([problem]), "traces": lines([trace]), "labels": lines([known])}
-    upload(room.browser("admin"), 1, "known", **files)
-    work(room, "ben", {4: (1,)})
-    assert "differ too much" in room.browser("ben").get("/projects/1/annotate").text
-    assert room.browser("ben").json("/projects/1/annotate")["why"] == "screening"
-    room.db.close()
 
 
 def test_adjudication_stands_in_the_settled_export(room: Room) -> None:
@@ -139,7 +126,7 @@ def test_queue_puts_convincing_wrong_answers_first(room: Room) -> None:
     admin = room.browser("admin")
     answer = admin.send(SETTINGS, QUEUE, policy="convincing-wrong", scorer="first", random_share="0")
     assert answer.status_code == 303, answer.text
-    ranked = room.db.items.priorities(1)
+    ranked = priorities_of(room.db, 1)
     assert sorted(ranked, key=lambda item: -ranked[item]) == [2, 1, 3]
     assert ranked[2] == pytest.approx(1 + 0.7 * 0.9 * 0.8)
     ann = room.browser("ann")
@@ -149,7 +136,7 @@ def test_queue_puts_convincing_wrong_answers_first(room: Room) -> None:
     assert room.db.export.stored(1)[0].chosen_by == "convincing-wrong"
     assert "convincing" not in ann.get(item).text
     admin.send(SETTINGS, QUEUE, policy="disagreement", random_share="0.25")
-    ranked = room.db.items.priorities(1)
+    ranked = priorities_of(room.db, 1)
     assert max(ranked, key=ranked.__getitem__) == 2
     assert room.db.projects.get(1).protocol.random_share == 0.25
 
@@ -235,16 +222,17 @@ def invitation(page: str) -> str:
     return html.unescape(link)
 
 
-def test_an_empty_project_offers_a_sample(room: Room) -> None:
+def test_an_empty_project_says_how_to_begin(room: Room) -> None:
     admin = room.browser("admin")
     admin.send("/projects", name="second")
     home = f"/projects/{room.db.projects.by_name('second').id}"
     assert "Drop a file" in admin.get(home).text
-    assert admin.send(home, f"{home}/sample").headers["location"] == f"{home}/runs"
+    assert "Take answers from the gateway" in admin.get(home).text
+    add_solutions(room.db, room.db.projects.by_name("second").id)
     data = admin.json(home)
-    assert (data["runs"], data["left"]) == (6, 6)
-    assert "6 annotations left" in admin.get(home).text
-    assert admin.get("/").headers["location"] == home  # opened last
+    assert (data["runs"], data["left"]) == (3, 3)
+    assert "3 annotations left" in admin.get(home).text
+    assert admin.get("/").headers["location"] == "/projects/1"
 
 
 def test_annotators_see_label_only(room: Room) -> None:

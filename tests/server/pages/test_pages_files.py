@@ -241,7 +241,7 @@ def test_records_and_other_formats_come_together(found: Inspection, admin: Brows
     assert "<h1>Imported into " in page
     for name, kind in (("1", "problems"), ("2", "traces"), ("3", "scores"), ("4", "labels"), ("a", "gsm8k")):
         assert f"<b>{name}.jsonl</b> as {kind}: 1 rows read, 0 skipped" in page
-    assert found.db.traces.scores(found.room.project, trace.id) == [scores]
+    assert found.db.traces.scores_of(found.room.project, [trace.id]) == {trace.id: [scores]}
     assert [one.record.step for one in found.db.labels.of_trace(found.room.project, trace.id)] == [1]
 
 

@@ -55,6 +55,18 @@ def test_an_answer_that_was_withheld_is_no_success(found: Inspection, admin: Bro
     assert ">200<" not in page
 
 
+def test_the_list_reads_no_whole_record(
+    found: Inspection, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some records are of megabytes, and one may be pruned while the list is made."""
+    answer(found.db, "long", "first\nsecond\n")
+    monkeypatch.setattr(type(found.db.gateway), "_records", None)
+    rows = admin.json("/requests.json")["requests"]
+    (row,) = [row for row in rows if row["request_id"] == "long"]
+    assert (row["title"], row["steps"], row["outcome_word"]) == ("What is long?", None, "answered")
+    assert "What is long?" in admin.get("/requests").text
+
+
 def test_answers_are_imported_into_a_project_to_be_labelled(found: Inspection, admin: Browser) -> None:
     project = found.db.projects.create("new").id
     trace = answer(found.db, "two lines", "first\nsecond\n", model="m1")
@@ -88,7 +100,7 @@ def test_scores_come_along(found: Inspection, admin: Browser) -> None:
     candidate = GatewayCandidate(trace=trace, chosen=True, score=0.25, scores=scores)
     add_request(found.db, "scored", problem=problem, candidates=(candidate,), model="only")
     admin.send("/requests/import", page="/requests?text=model:only", into=str(project), which="chosen")
-    [kept] = found.db.traces.scores(project, trace.id)
+    [kept] = found.db.traces.scores_of(project, [trace.id])[trace.id]
     assert kept.scores == (0.25,)
 
 
@@ -109,11 +121,11 @@ def test_the_latest_scores_of_a_solution_are_kept(found: Inspection, admin: Brow
         scored(found.db, name, trace, problem, score, ago=ago * HOUR)
     for _ in range(2):
         admin.send("/requests/import", page="/requests?text=model:only", into=str(project), which="chosen")
-        [kept] = found.db.traces.scores(project, trace.id)
+        [kept] = found.db.traces.scores_of(project, [trace.id])[trace.id]
         assert kept.scores == (0.9,)
     scored(found.db, "newest", trace, problem, 0.7)
     admin.send("/requests/import", page="/requests?text=model:only", into=str(project), which="chosen")
-    [kept] = found.db.traces.scores(project, trace.id)
+    [kept] = found.db.traces.scores_of(project, [trace.id])[trace.id]
     assert kept.scores == (0.7,)
 
 
@@ -132,7 +144,7 @@ def test_scores_of_other_steps_are_left_out_and_counted(found: Inspection, admin
     imported = admin.send("/requests/import", headers={"Accept": "application/json"}, **sent).json()
     assert imported["scores_left_out"] == 1
     assert (imported["report"]["traces"]["refused"], imported["report"]["scores"]["new"]) == (2, 1)
-    [kept] = found.db.traces.scores(project, "t")
+    [kept] = found.db.traces.scores_of(project, ["t"])["t"]
     assert kept.scores == (0.1, 0.2)
     page = admin.send("/requests/import", **sent).text
     assert "Left out: the scores of 1 solution that the project has with other steps" in page

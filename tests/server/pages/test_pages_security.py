@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import re
-import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -47,7 +46,6 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
     """Every form of the pages: (who may send it, its page, its action)."""
     ann = room.browser("ann")
     item = str(ann.get("/projects/1/annotate").headers["location"])
-    empty = f"/projects/{room.db.projects.create(f'empty {secrets.token_hex(4)}').id}"
     held = f"/held/{room.db.held_calls.hold(held_call(), most=99)}"
     add_request(room.db)  # the form for imports needs something to import
     return [
@@ -56,7 +54,6 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
         ("ann", item, f"{item}/undo"),
         ("ann", item, f"{item}/skip"),
         ("admin", "/projects", "/projects"),
-        ("admin", empty, f"{empty}/sample"),
         ("admin", "/projects/1/runs", "/projects/1/runs"),
         ("admin", "/projects/1/runs", "/projects/1/selection"),
         ("admin", "/people", "/people"),

@@ -494,6 +494,9 @@ def test_an_outcome_has_the_word_of_its_data_set(tmp_path: Path) -> None:
     made.db.traces.add_traces(made.room.project, [trace, odd])
     words = {row["id"]: row["outcome_word"] for row in made.viewer.json(f"{made.base}/runs.json")["runs"]}
     assert (words["judged"], words["odd"]) == ("safe", "correct")
-    assert '✓ <span class="word">safe</span>' in shown(made, f"{made.base}/run?id=judged")
+    page = shown(made, f"{made.base}/run?id=judged")
+    assert '✓ <span class="word">safe</span>' in page
+    assert "The outcome is safe; no step was checked." in page
+    assert "outcome is right" not in page
     assert '✓ <span class="word">correct</span>' in shown(made, f"{made.base}/run?id=odd")
     made.db.close()

@@ -29,17 +29,17 @@ from surefoot.server import GatewayRecord
 
 url, project, user, endless = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "endless"
 db, rng, number = open_database(url), Random(user), 0
-while endless or (offer := db.assignments.next(project, user, rng)).assignment:
+while endless or (offer := db.assignments.next(project, user, rng)):
     number += 1
     name = f"{user}-{number}"
     if endless:
         offer = db.assignments.next(project, user, rng)
-        item = offer.assignment.item_id
+        item = offer.item_id
         made = GatewayRecord(request_id=name, created=datetime.now(UTC), endpoint="e", model="m",
                              strategy="s", status=200, latency_ms=1)
         db.gateway.write_all([made])
     else:
-        item = offer.assignment.item_id
+        item = offer.item_id
     made = db.labels.submit(project, item, user, [LabelInput(step=number % 3, value=1)], name,
                             finish=not endless)
     print(json.dumps([name, item, made.label_ids[0]]), flush=True)
@@ -97,8 +97,8 @@ def test_threads_never_overfill_an_item(db: Database) -> None:
 
     def work(user: int) -> list[int]:
         done = []
-        while (offer := db.assignments.next(lab.id, user, Random(user))).assignment:
-            item = offer.assignment.item_id
+        while offer := db.assignments.next(lab.id, user, Random(user)):
+            item = offer.item_id
             label = LabelInput(step=0, value=1)
             db.labels.submit(lab.id, item, user, [label], f"k{item}", finish=True)
             done.append(item)
@@ -152,8 +152,8 @@ def test_many_claims_at_once_fill_every_item_once(db: Database, policy: QueuePol
 
     def work(user: int) -> list[int]:
         done = []
-        while (offer := db.assignments.next(lab.id, user, Random(user))).assignment:
-            item = offer.assignment.item_id
+        while offer := db.assignments.next(lab.id, user, Random(user)):
+            item = offer.item_id
             db.labels.submit(lab.id, item, user, [LabelInput(step=0, value=1)], f"k{item}", finish=True)
             done.append(item)
         return done

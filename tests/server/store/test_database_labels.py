@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from annotation_site import assignments_of
 from conftest import Lab, make_lab
 from test_database import HOSTILE
 
@@ -203,8 +204,7 @@ def test_items_with_known_labels_stay_out_of_the_export(lab: Lab) -> None:
     assert lab.next() == control
     lab.items[0] = control
     rate(lab, 0, control, [1], "k")
-    (label,) = lab.db.reviews.known_labels(lab.id)
-    assert (label.known, label.value) == (-1, 1)
+    assert lab.db.reviews.known_labels(lab.id) == [(lab.people[0].pseudonym, False)]
     assert lab.db.reviews.ratings(lab.id).matrix.shape == (0, 0)
     assert list(lab.db.export.labels(lab.id)) == []
     assert len(list(lab.db.export.labels(lab.id, known=True))) == 1
@@ -233,7 +233,7 @@ def test_nothing_crosses_from_project_to_project(db: Database) -> None:
             ask()
     assert item not in [found.id for found in db.items.list(wrong)]
     assert db.export.stored(wrong) == db.reviews.known_labels(wrong) == []
-    assert db.assignments.of_user(wrong, user) == db.traces.scorers(wrong) == []
+    assert assignments_of(db, wrong, user) == db.traces.scorers(wrong) == []
     assert db.labels.of_trace(wrong, trace) == []  # the same trace lies in both
     assert len(db.labels.of_trace(ours.id, trace)) == 2
     assert db.assignments.progress(wrong).done == 0
@@ -268,7 +268,7 @@ def test_every_field_of_a_record_comes_back(lab: Lab) -> None:
     assert lab.db.labels.import_labels(lab.id, [label]).same == 1
     assert add.problem(lab.id, HOSTILE) == problem
     assert add.trace(lab.id, HOSTILE) == trace
-    assert add.scores(lab.id, HOSTILE) == [scores]
+    assert add.scores_of(lab.id, [HOSTILE]) == {HOSTILE: [scores]}
     assert [stored.record for stored in lab.db.labels.of_trace(lab.id, HOSTILE)] == [label]
     (one,) = add.find(lab.id, RunFilter(text=lab.traces[1].id))
     assert one.id == lab.traces[1].id
@@ -385,10 +385,3 @@ def test_lists_are_searched_counted_and_sorted(lab: Lab) -> None:
         lab.db.reviews.undo(lab.id, decided.id, lab.people[0].user_id)
     lab.db.reviews.undo(lab.id, decided.id, judge)
     assert with_error(2, 2) == [lab.traces[0].id]  # what was decided is the verdict
-    scores = [
-        StepScores(trace_id=one.id, scorer="s", scores=(0.9, low, 0.8))
-        for one, low in zip(lab.traces, (0.4, 0.1, 0.7), strict=True)
-    ]
-    traces.add_scores(lab.id, scores)
-    lowest = traces.find(lab.id, RunFilter(scorer="s"), order="lowest", offset=1)
-    assert [row.id for row in lowest] == [lab.traces[0].id, lab.traces[2].id, agent.id]

@@ -37,8 +37,7 @@ from surefoot.server.gateway.upstream import Upstream, UpstreamScorer, policy_fa
 from surefoot.server.records import GatewayRecord
 
 if TYPE_CHECKING:
-    from surefoot.server.store.gold import GoldSamples
-    from surefoot.server.store.requests import HeldCalls, RequestLog
+    from surefoot.server.store.requests import GoldSamples, HeldCalls, RequestLog
 
 T = TypeVar("T")
 SMALL_BYTES = 32_000

@@ -25,8 +25,7 @@ from surefoot.server.gateway.settings import MonitorSettings
 from surefoot.stats.intervals import Interval, wilson_interval
 
 if TYPE_CHECKING:
-    from surefoot.server.store.gold import GoldSamples
-    from surefoot.server.store.requests import RequestLog
+    from surefoot.server.store.requests import GoldSamples, RequestLog
 
 Share = Literal["accepted", "abstained", "unparsed", "unscored"]
 """accepted: accepted steps; abstained: answers withheld or missing; unparsed: searched answers without a

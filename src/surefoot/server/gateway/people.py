@@ -20,8 +20,7 @@ from surefoot.server.gateway.settings import MonitorSettings, ToolGuard
 from surefoot.server.records import GatewayRecord, HeldCall
 
 if TYPE_CHECKING:
-    from surefoot.server.store.gold import GoldSamples
-    from surefoot.server.store.requests import HeldCalls
+    from surefoot.server.store.requests import GoldSamples, HeldCalls
 
 T = TypeVar("T")
 _POLL_S = 0.25

@@ -23,8 +23,7 @@ from surefoot.errors import NotFoundError, RecordError, StoreError
 from surefoot.io import ReadReport, read_records
 from surefoot.io.limits import lower_limits
 from surefoot.records import Record, StepLabel
-from surefoot.server.pages.forms import LABEL_VALUES, Form
-from surefoot.server.pages.page import Page
+from surefoot.server.pages.page import LABEL_VALUES, Form, Page
 from surefoot.server.pages.render import HEADERS
 from surefoot.server.store.queue import KnownAnswer, NewItem
 from surefoot.server.store.transfer import RECORDS, import_files, kind_of

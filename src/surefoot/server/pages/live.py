@@ -15,11 +15,10 @@ from surefoot.records import StepScores, Trace
 from surefoot.search.saved_tree import SavedTree
 from surefoot.segment import segment_trace
 from surefoot.server.gateway.monitor import Monitor, Share
-from surefoot.server.pages.listing import Filter, show_list
-from surefoot.server.pages.page import Page
+from surefoot.server.pages.page import Filter, Page, show_list
 from surefoot.server.pages.run import show_run, strip
-from surefoot.server.records import GatewayCandidate, GatewayRecord, HeldCall
-from surefoot.server.store.requests import HeldRow, HeldState
+from surefoot.server.records import GatewayCandidate, HeldCall
+from surefoot.server.store.requests import GatewayRow, HeldRow, HeldState
 from surefoot.server.store.traces import first_line, title_of
 
 _MOST: Final = 500
@@ -46,8 +45,7 @@ def request_list(page: Page) -> Response:
     db, limit, cursor = page.db, page.settings.rows, page.query.id("before")
     box = Filter.of(page, TERMS)
     hits = db.gateway.find(**_conditions(box), before=cursor, limit=limit + 1)
-    records = {record.request_id: record for record in db.gateway.records([row.request_id for row in hits])}
-    rows = [{**vars(row), **_row(records[row.request_id])} for row in hits[:limit]]
+    rows = [{**vars(row), **_cells(row)} for row in hits[:limit]]
     following = page.link(before=hits[limit - 1].request_id) if len(hits) > limit else None
     projects = db.projects.list() if page.actor.may("manage") else []
     return show_list(page, "requests", rows, {"next": following, "live": cursor is None}, projects=projects)
@@ -60,28 +58,19 @@ def _conditions(box: Filter) -> dict[str, Any]:
     return {name: value == "yes" if name in _FLAGS else value for name, value in box.terms.items()}
 
 
-def _row(record: GatewayRecord) -> dict[str, Any]:
-    candidates = record.candidates
-    chosen = next((candidate for candidate in candidates if candidate.chosen), None)
-    chosen = chosen or next(iter(candidates), None)
-    scores = chosen.scores.scores if chosen and chosen.scores else ()
-    failed = record.error is not None or record.status >= 400
+def _cells(row: GatewayRow) -> dict[str, Any]:
+    """What the list shows of a request in its own way."""
+    ending = "withheld" if row.failed else "answered"
     return {
-        "title": _title(record, chosen.trace if chosen else None),
-        "link": f"/request?{urlencode({'id': record.request_id})}",
-        "outcome": not failed,
-        "outcome_word": str(record.status) if record.status >= 400 else "withheld" if failed else "answered",
-        "held": any(decision.held for decisions in record.guard.values() for decision in decisions),
-        "steps": (len(chosen.trace.steps) if chosen else 0) or None,
-        "tokens": record.usage.tokens or None,
-        "strip": strip(scores),
-        "lowest": min((score for score in scores if score is not None), default=None),
+        "title": first_line(row.title) or row.title,
+        "link": f"/request?{urlencode({'id': row.request_id})}",
+        "outcome": not row.failed,
+        "outcome_word": str(row.status) if row.status >= 400 else ending,
+        "steps": row.steps or None,
+        "tokens": row.tokens or None,
+        "strip": strip(row.scores),
+        "lowest": min((score for score in row.scores if score is not None), default=None),
     }
-
-
-def _title(record: GatewayRecord, trace: Trace | None) -> str:
-    """The first line of the problem; without one the endpoint and id."""
-    return (record.problem and title_of(record.problem, trace)) or f"{record.endpoint}: {record.request_id}"
 
 
 def request_page(page: Page) -> Response:
@@ -100,6 +89,7 @@ def request_page(page: Page) -> Response:
         trace = _held_trace(held[0][0])
     elif session and session.messages:
         trace = Trace(problem_id="", messages=session.messages)
+    title = (record.problem and title_of(record.problem, trace)) or f"{record.endpoint}: {record.request_id}"
     trees = {choice: outline(SavedTree.model_validate(tree)) for choice, tree in sorted(record.trees.items())}
     return show_run(
         page,
@@ -107,7 +97,7 @@ def request_page(page: Page) -> Response:
         trace,
         {"request": record, "held": [_held_row(row, call) for call, row in held]},
         mode="request",
-        title=_title(record, trace),
+        title=title,
         scores=[scores] if scores else (),
         candidates=[_candidate(candidate) for candidate in candidates],
         candidate=number,

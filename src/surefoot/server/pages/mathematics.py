@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from html import unescape
 from typing import Final
@@ -30,36 +29,35 @@ MAX_FORMULA: Final = 2_000
 _MAX_DEPTH: Final = 40
 
 
-@dataclass
-class _Budget:
-    """The work left for one page; once it is used up, formulas are shown as their source."""
-
-    text: int = 2_000_000
-    """Characters that are searched for formulas."""
-    markdown: int = 100_000
-    """Characters of messages that are read as Markdown; 4,000 of the worst take 30 ms."""
-    formulas: int = 60_000
-    """Characters of formulas that are read; 2,000 of the worst take 65 ms."""
-
-
-_BUDGET: ContextVar[_Budget | None] = ContextVar("_BUDGET", default=None)
+_WORK: Final = 4_000_000
+"""The work for one page, in characters that are searched for formulas; half of it is for the search. Once it
+is used up, formulas are shown as their source."""
+_FORMULA: Final = 33
+"""The work of a formula's character: 2,000 of the worst take 65 ms."""
+_MARKDOWN: Final = 20
+"""The work of a character that is read as Markdown: 4,000 of the worst take 30 ms."""
+_left: ContextVar[list[int] | None] = ContextVar("_left", default=None)
 
 
 @contextmanager
 def page_budget() -> Iterator[None]:
-    """Calls of :func:`mathematics` in the block share the budget of one page; outside, each has its own."""
-    token = _BUDGET.set(_Budget())
+    """Calls of :func:`mathematics` in the block share the work of one page; outside, each has its own."""
+    token = _left.set([_WORK])
     try:
         yield
     finally:
-        _BUDGET.reset(token)
+        _left.reset(token)
 
 
 def claim_markdown(characters: int) -> bool:
     """Whether the page may still read so many characters as Markdown; they are then counted."""
-    budget = _BUDGET.get() or _Budget()
-    budget.markdown -= characters
-    return budget.markdown >= 0
+    return _claim(_left.get() or [_WORK], characters * _MARKDOWN)
+
+
+def _claim(left: list[int], cost: int) -> bool:
+    enough = left[0] - cost >= _WORK // 2
+    left[0] -= cost * enough
+    return enough
 
 
 # fmt: off
@@ -87,14 +85,13 @@ _VALUE = re.compile(r"[\w .,%+-]{1,60}", re.ASCII)
 
 def mathematics(text: str) -> Markup:
     """``text`` escaped, with its formulas as MathML; their source is the title that a pointer shows."""
-    budget = _BUDGET.get() or _Budget()
-    searched = text[: budget.text]
-    budget.text -= len(searched)
+    left = _left.get() or [_WORK]
+    searched = text[: left[0]]
+    left[0] -= len(searched)
     parts: list[Markup] = []
     end = 0
     for start, stop, latex, display in _formulas(searched):
-        rendered = formula(latex, display=display) if len(latex) <= budget.formulas else None
-        budget.formulas -= min(len(latex), MAX_FORMULA, budget.formulas)
+        rendered = formula(latex, display=display) if _claim(left, len(latex) * _FORMULA) else None
         parts.append(escape(text[end:start]))
         source = escape(text[start:stop])
         if rendered is None:

@@ -1,21 +1,31 @@
-"""A request for a page: who sends it, in which project, with which form, and how it is answered."""
+"""A request for a page: who sends it, in which project, with which form, and how it is answered.
+
+The table of runs, requests and reports has one filter box, and only columns with data. A filter is words and
+terms, such as ``outcome:wrong error:3.. prm<0.2 tool:refund "in quotes"``.
+"""
 
 from __future__ import annotations
 
 import hmac
 import logging
+import math
 import random
-from collections.abc import Awaitable, Callable, Mapping
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import urlencode
 
 from markupsafe import Markup
+from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData, QueryParams, UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles as FolderApp
@@ -26,34 +36,186 @@ from surefoot.errors import (
     ExpiredKeyError,
     ForbiddenError,
     NotFoundError,
+    StoreError,
     SurefootError,
     UnavailableError,
+    unknown,
 )
 from surefoot.server.gateway.access import PEER, Buckets, Route, address_in, client_address
 from surefoot.server.gateway.monitor import Monitor
 from surefoot.server.gateway.settings import PageSettings
-from surefoot.server.pages.forms import Form, read_form
 from surefoot.server.pages.mathematics import page_budget
 from surefoot.server.pages.render import FOLDER, HEADERS, templates
 from surefoot.server.permissions import Action, Principal, Role, allowed, role_in
-from surefoot.server.store.accounts import Project, folded_name
+from surefoot.server.store.accounts import Project, Protocol, folded_name
 from surefoot.server.store.database import Database
+from surefoot.server.store.schema import checked_text
 
+S = TypeVar("S", bound=str)
 SameSite = Literal["lax", "strict"]
 SESSION: Final = "surefoot_session"
 """The token of a session, which is random, and stored as a hash."""
 SIGN_IN: Final = "surefoot_sign_in"
 """Identifies the browser to which a sign-in form was sent, before it has a session."""
-PROJECT: Final = "surefoot_project"
-"""Number of the project that this browser opened last."""
 _TOKEN: Final = Markup('<input type="hidden" name="csrf" value="{}">')
 """The field of every form that carries the session's secret."""
-_YEAR_SECONDS: Final = 365 * 24 * 3600.0
 _OPEN_FORM_BYTES: Final = 20_000
 """Largest body of a form without sign-in: it is read before the user is known."""
 _LONGEST_QUERY: Final = 1000
 """Characters of a query that survive signing in."""
 _LOG = logging.getLogger("surefoot.server")
+
+
+MAX_FIELDS = 400
+"""Fields of one form."""
+_MILLISECONDS = 24 * 3600 * 1000
+LABEL_VALUES: tuple[Literal[-1, 0, 1], ...] = (-1, 0, 1)
+_WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A form or a query. Its methods raise ``StoreError`` naming the field."""
+
+    data: FormData | QueryParams
+
+    async def aclose(self) -> None:
+        """Close uploaded files."""
+        if isinstance(self.data, FormData):
+            await self.data.close()
+
+    def text(self, name: str, *, default: str | None = None, most: int = 20_000) -> str:
+        """A text field, without the spaces around it."""
+        value = self.data.get(name, default)
+        if not isinstance(value, str):
+            raise StoreError(f"the field '{name}' is missing")
+        value = value.replace("\r\n", "\n").strip()
+        if len(value) > most:
+            raise StoreError(f"'{name}' has {len(value)} characters; the limit is {most}")
+        return checked_text(name, value)
+
+    def sent(self, name: str) -> bytes:
+        """A field as bytes, to be compared with a secret; empty if it is absent or a file."""
+        value = self.data.get(name)
+        return value.encode("utf-8", "replace") if isinstance(value, str) else b""
+
+    def optional(self, name: str, *, most: int = 20_000) -> str | None:
+        """A text field; ``None`` if it is empty or absent."""
+        return self.text(name, default="", most=most) or None
+
+    def id(self, name: str) -> str | None:
+        """An id, unchanged, with any surrounding spaces; ``None`` if it is empty or absent."""
+        value = self.data.get(name, "")
+        if not isinstance(value, str) or len(value) > 500 or "\0" in value:
+            raise StoreError(f"'{name}' is longer than 500 characters or contains NUL")
+        return value or None
+
+    def ids(self, name: str, *, exactly: int | None = None) -> list[str]:
+        """Ids that are sent one by one. Raises ``StoreError`` if there are none, or not ``exactly`` many."""
+        values = [value for value in self.data.getlist(name) if isinstance(value, str) and "\0" not in value]
+        if not values:
+            raise StoreError("nothing is selected; tick at least one row")
+        if exactly not in (None, len(values)):
+            raise StoreError(f"choose {exactly} rows, not {len(values)}")
+        return values
+
+    def required_id(self, name: str) -> str:
+        """A required id. Raises ``NotFoundError`` if it is empty or absent."""
+        value = self.id(name)
+        if value is None:
+            raise NotFoundError(f"the address lacks '{name}'")
+        return value
+
+    def whole(self, name: str) -> int:
+        """A whole number of at most 15 digits, which a column and a script can hold."""
+        text = self.text(name, most=20)
+        if not _WHOLE.fullmatch(text):
+            raise StoreError(f"'{name}' must be a whole number of at most 15 digits, not {text!r}")
+        return int(text)
+
+    def natural(self, name: str, *, default: int = 0) -> int:
+        """A whole number of at most 9 digits, not negative; ``default`` if the field is empty."""
+        number = default if self.optional(name, most=9) is None else self.whole(name)
+        if number < 0:
+            raise StoreError(f"'{name}' must be a whole number, not {number}")
+        return number
+
+    def number(self, name: str) -> float | None:
+        """A finite number as people type it; ``None`` if the field is empty. The caller checks its range."""
+        text = self.optional(name, most=40)
+        if text is None:
+            return None
+        try:
+            value = float(text)
+        except ValueError as error:
+            raise StoreError(f"'{name}' must be a number, not {text!r}") from error
+        if not math.isfinite(value):
+            raise StoreError(f"'{name}' must be a finite number")
+        return value
+
+    def value(self, name: str) -> Literal[-1, 0, 1]:
+        """A label: -1, 0 or 1."""
+        number = self.whole(name)
+        for value in LABEL_VALUES:
+            if value == number:
+                return value
+        raise StoreError(f"'{name}' must be -1, 0 or 1, not {number}")
+
+    def choice(self, name: str, options: Iterable[S], *, default: str | None = None) -> S:
+        """One of ``options``; ``default`` if the field is empty."""
+        options, text = list(options), self.text(name, default=default) or default
+        for option in options:
+            if option == text:
+                return option
+        raise StoreError(f"'{name}' must be one of {', '.join(options)}")
+
+    def milliseconds(self, name: str = "milliseconds") -> int | None:
+        """A time measured by the page; ``None`` without scripts, and for anything that is not a time."""
+        text = self.optional(name, most=20)
+        if text is None or not text.isascii() or not text.isdigit():
+            return None
+        return int(text) if int(text) < _MILLISECONDS else None
+
+    def ticked(self, name: str) -> bool:
+        """A checkbox."""
+        return name in self.data
+
+    def files(self) -> list[UploadFile]:
+        """The uploads of all fields."""
+        values = (value for _, value in self.data.multi_items())
+        return [value for value in values if isinstance(value, UploadFile) and value.filename]
+
+
+async def read_form(request: Request, most: int, *, part: int, files: int) -> Form:
+    """Parse a body of at most ``most`` bytes, with fields of at most ``part``, and so many ``files``.
+
+    Raises ``HTTPException`` 413, 411 or 400. Call it with more than a little only for those who may send it.
+    """
+    length = request.headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit()):
+        raise HTTPException(411, "send the form's Content-Length")
+    if int(length) > most:
+        raise HTTPException(413, f"the form has {length} bytes; the limit is {most}")
+    try:
+        data = await request.form(max_files=files, max_fields=MAX_FIELDS, max_part_size=part)
+    except (MultiPartException, HTTPException, UnicodeDecodeError, ValueError) as error:
+        raise HTTPException(400, "the form cannot be read: too many fields, or not a form") from error
+    return Form(data=data)
+
+
+def new_key() -> str:
+    """Key of one submission: the same form sent twice adds one label."""
+    return secrets.token_urlsafe(18)
+
+
+def protocol_with(before: Protocol, **changes: Any) -> Protocol:
+    """``before`` with checked changes. Raises ``StoreError`` naming the field."""
+    try:
+        return Protocol.model_validate({**before.model_dump(), **changes})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise StoreError(f"'{where}': {first['msg']}") from error
 
 
 class Pages:
@@ -175,12 +337,8 @@ class Page:
         roles = ((project, role_in(self.actor, project.id)) for project in projects)
         return [(project, role) for project, role in roles if role is not None]
 
-    def last_place(self) -> Page | None:
-        """The project that this browser opened last, else the visitor's first; ``None`` without any."""
-        number = self.cookie(PROJECT)
-        with suppress(NotFoundError, ForbiddenError):
-            if number.isascii() and number.isdigit() and len(number) < 16:
-                return self.enter(int(number))
+    def first_place(self) -> Page | None:
+        """The visitor's first project; ``None`` without any."""
         projects = self.projects()
         return self.enter(projects[0][0].id) if projects else None
 
@@ -210,17 +368,14 @@ class Page:
         reads_all = visitor is not None and visitor.may("read")
         context = {
             "token": _TOKEN.format((visitor and visitor.csrf) or ""),
-            "rail": project_page or (visitor and self.last_place()),
+            "rail": project_page or (visitor and self.first_place()),
             "waiting_calls": self.db.held_calls.count()["waiting"] if reads_all else 0,
             **{"visitor": visitor, "place": project_page, "reads_all": reads_all, "status": status},
             **{"root": self.root, "here": self.request.url.path, "query": self.request.url.query},
         }
         with page_budget():
             text = templates().get_template(template).render(data=content, **context, **extra)
-        response = HTMLResponse(text, status_code=status, headers=HEADERS)
-        if project_page is not None:
-            self.pages.set_cookie(response, PROJECT, str(self.id), seconds=_YEAR_SECONDS)
-        return response
+        return HTMLResponse(text, status_code=status, headers=HEADERS)
 
     def done(self, to: str, data: Mapping[str, Any] | None = None) -> Response:
         """Response to a form: a redirect (303), so that a reload sends nothing twice. A program gets
@@ -407,3 +562,115 @@ ERROR_HANDLERS: Final[Mapping[Any, Any]] = {
     SignInNeeded: _sign_in_needed,
     **dict.fromkeys((SurefootError, HTTPException, Exception), _refused),
 }
+
+
+Terms = Mapping[str, Collection[str]]
+"""Names of terms, and the values that each accepts; empty = any text."""
+_TERM: Final = re.compile(r'(?:("[^"]*"|[^\s:<>="]+)(:|[<>]=?))?("[^"]*"|[^\s"]+)')
+_RANGE: Final = re.compile(r"(\d{1,6})?(\.\.)?(\d{1,6})?")
+_ADDRESS: Final = {
+    "text", "problem", "page", "before", "at", "id", "step", "edit", "decision_id", "report", "disagreement",
+}  # fmt: skip
+"""Parameters of the addresses of lists, and of runs that are opened from them."""
+COLUMNS: Final[Mapping[str, str]] = {
+    "outcome": "Outcome", "title": "Task", "steps": "Steps", "first_error": "First error",
+    "lowest": "Lowest score", "verdicts": "Verdicts", "tokens": "Tokens", "latency_ms": "Time",
+    "policy": "Model", "created": "When",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """The parsed text of a filter box."""
+
+    text: str = ""
+    terms: Mapping[str, str] = field(default_factory=dict)
+    words: str = ""
+    scorer: str | None = None
+    """The scorer whose lowest score is bounded."""
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, page: Page, terms: Terms, scorers: Collection[str] = ()) -> Filter:
+        """The filter of an address or form, its ``text``. Raises ``StoreError`` with the valid choices."""
+        text = page.form.optional("text", most=1000) or ""
+        for name in page.request.query_params.keys() - _ADDRESS:
+            raise StoreError(f"unknown parameter {name!r}; write the filter as text={name}:…")
+        if text.count('"') % 2:
+            raise StoreError(f"the closing quotation mark is missing in {text}")
+        read, words, bounds = dict[str, str](), list[str](), dict[str, Any]()
+        for raw, sign, quoted in _TERM.findall(text):
+            name, value = raw.strip('"'), quoted.strip('"')
+            if not sign and quoted[0] in "<>:":
+                raise StoreError(f"remove the spaces around {quoted!r}, as in prm<0.2")
+            if not sign:
+                words.append(value)
+            elif sign != ":":
+                if name not in scorers or bounds.get("scorer", name) != name:
+                    raise StoreError(unknown("scorer", name, scorers or ("none: no scores are stored",)))
+                bounds |= {"scorer": name, "high" if sign[0] == "<" else "low": _number(value)}
+            elif name not in terms:
+                raise StoreError(f"{unknown('filter', name, terms)}; put words into quotes")
+            elif terms[name] and value not in terms[name]:
+                raise StoreError(unknown(name, value, terms[name]))
+            else:
+                read[name] = value
+        return cls(text=text, terms=read, words=" ".join(words), **bounds)
+
+    def steps(self, name: str) -> tuple[int, int | None] | None:
+        """A term as steps counted from 0: ``3``, ``3..``, ``3..5`` or ``any``; ``None`` without it."""
+        text = self.terms.get(name, "none")
+        if text in ("none", "any"):
+            return None if text == "none" else (0, None)
+        match = _RANGE.fullmatch(text)
+        if match is None or not text.strip("."):
+            raise StoreError(f"'{name}' must be a step, such as 3, 3.., 3..5, any or none, not {text!r}")
+        low, dots, high = match.groups()
+        return max(0, int(low or 1) - 1), (int(high) - 1 if high else None) if dots else int(low) - 1
+
+    def with_term(self, name: str, value: str | None) -> str:
+        """The text with another value of a term, or without it."""
+        parts = [part[0] for part in _TERM.finditer(self.text) if (part[1] or "").strip('"') != name]
+        quoted = f'"{value}"' if value and re.search(r"[\s<>:]", value) else value
+        return " ".join([*parts, *([] if value is None else [f"{name}:{quoted}"])])
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise StoreError(f"compare a score with a number, not {text!r}")
+    return value
+
+
+def show_list(
+    page: Page, name: str, rows: Sequence[Mapping[str, Any]], data: Mapping[str, Any], **extra: Any
+) -> Response:
+    """The page of a list, or its JSON twin with the rows under ``name``.
+
+    ``data`` may have the ``total`` of a list with numbered pages, or the address of the ``next`` one. A page
+    past the end is answered with 404.
+    """
+    number = max(1, page.query.natural("page", default=1))
+    around: dict[str, str | None] = {"previous": None, "next": None}
+    past = not rows and bool(page.query.id("before"))
+    if "total" in data:
+        pages = max(1, -(-data["total"] // page.settings.rows))
+        past = number > pages
+        around = {
+            "previous": page.link(page=number - 1) if number > 1 else None,
+            "next": page.link(page=number + 1) if number < pages else None,
+        }
+        data = {"page": number, "pages": pages, **data}
+    content = {"filter": page.form.optional("text") or "", "past": past, "live": False, **around, **data}
+    columns = {
+        key: words
+        for key, words in COLUMNS.items()
+        if any(row.get("outcome_word" if key == "outcome" else key) not in (None, "") for row in rows)
+    }
+    return page.show(
+        "list.html", {**content, name: rows}, status=404 if past else 200, name=name, columns=columns, **extra
+    )

@@ -1,23 +1,29 @@
-"""Projects (their home, settings, members and queue), and the accounts and keys of the server."""
+"""Projects (their home, settings, members and queue), the accounts and keys of the server, and signing in.
+
+A person signs in with a personal link, or through the sign-in proxy where there is one. The link's token is
+behind its ``#``: a script puts it into the form, or its owner pastes it. The cookie of a session, which
+scripts cannot read, is new at each sign-in.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import hmac
+import secrets
 from collections.abc import Iterator
-from itertools import chain, islice
-from typing import Any
+from dataclasses import replace
+from datetime import timedelta
+from itertools import islice
+from typing import Any, Final
 
+from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
-from surefoot.errors import StoreError
+from surefoot.errors import ForbiddenError, NotFoundError, StoreError
 from surefoot.labelling.queueing import QueueCandidate, priorities
-from surefoot.protocols import ProblemTrace
-from surefoot.server.pages.forms import protocol_with
-from surefoot.server.pages.page import Page
+from surefoot.server.pages.page import SESSION, SIGN_IN, Page, protocol_with, proxied_user, visitor_of
 from surefoot.server.pages.render import HEADERS
-from surefoot.server.pages.session import personal_link
 from surefoot.server.permissions import Role
-from surefoot.server.store.accounts import QueuePolicy
+from surefoot.server.store.accounts import QueuePolicy, User
 from surefoot.server.store.database import Database
 from surefoot.server.store.traces import RunFilter
 
@@ -35,14 +41,13 @@ _ENDINGS = {
     "every-step": "when every step has a label (agents recover)",
     "whole-solution": "with the first wrong step of the whole solution, shown at once",
 }
-_SAMPLES = 6
-"""Runs of the sample."""
 _BATCH = 500
+_FORM_SECONDS: Final = 3600.0
 
 
 def start(page: Page) -> Response:
-    """The front page is the home of the project opened last."""
-    project = page.last_place()
+    """The front page is the home of the visitor's first project."""
+    project = page.first_place()
     address = "/projects" if project is None else f"/projects/{project.id}"
     return RedirectResponse(page.root + address, status_code=303, headers=HEADERS)
 
@@ -79,34 +84,6 @@ def home(page: Page) -> Response:
     return page.show("home.html", data)
 
 
-def load_sample(page: Page) -> Response:
-    """Solutions of the lab's scripted solver, which makes mistakes, with the labels of the lab's checker."""
-    from surefoot.answers import AnswerChecker, Grader
-    from surefoot.lab import ExactLabeller, NoisySolver, generate_problems
-    from surefoot.policies import sample_traces
-    from surefoot.segment import Line
-
-    db, problems = page.db, generate_problems(_SAMPLES, seed=0)
-    with AnswerChecker("exact") as checker:
-        sampled = sample_traces(
-            NoisySolver(error_rate=0.1),
-            problems,
-            n=1,
-            seed=0,
-            segmenter=Line(),
-            grader=Grader(checker=checker),
-        )
-        traces = [trace for (trace,) in asyncio.run(sampled)]
-    items = [ProblemTrace(problem=row, trace=trace) for row, trace in zip(problems, traces, strict=True)]
-    labels = asyncio.run(ExactLabeller(after_error="step").label(items))
-    db.traces.add_problems(page.id, problems)
-    db.traces.add_traces(page.id, traces)
-    db.labels.import_labels(page.id, chain.from_iterable(labels))
-    db.items.add_solutions(page.id)
-    page.audit("sample", runs=len(traces))
-    return page.done(f"/projects/{page.id}/runs", {"runs": len(traces)})
-
-
 def settings_page(page: Page) -> Response:
     """Protocol, order of the queue, instructions, members, and the log of changes."""
     db = page.db
@@ -137,8 +114,6 @@ def change(page: Page) -> Response:
             show_answer=page.form.ticked("show_answer"),
             annotators=page.form.whole("annotators"),
             values=[value for value in (-1, 0, 1) if page.form.ticked(f"value{value}")],
-            known_first=page.form.natural("known_first"),
-            known_pass=page.form.number("known_pass") or 0.0,
             lease_seconds=page.form.whole("lease_minutes") * 60,
             retention_days=int(page.form.number("retention_days") or 0) or None,
         ),
@@ -239,3 +214,104 @@ def _candidates(db: Database, project_id: int) -> Iterator[QueueCandidate]:
                 outcomes=(outcomes[item.trace_id],),
                 scores=({row.scorer: row.scores for row in scores[item.trace_id]},),
             )
+
+
+def sign_in_page(page: Page) -> Response:
+    """The form, or a session for the user whom the sign-in proxy names."""
+    to = _local_path(page.request.query_params.get("next", ""))
+    name = proxied_user(page.request, page.settings)
+    if name is None:
+        return _sign_in_form(page, to)
+    if visitor_of(page.request) is not None:
+        return page.done(to)
+    return _open_session(page, _proxied_account(page, name), to)
+
+
+def sign_in(page: Page) -> Response:
+    """Check the personal link, and open a new session whatever the cookie was before."""
+    if page.settings.trusted_user_header is not None:
+        raise HTTPException(403, "personal links are turned off here; sign in through the proxy")
+    _require_own_form(page)
+    to = _local_path(page.form.text("next", default="", most=2000))
+    if wait := page.pages.sign_in_wait(page.request):
+        headers = {"Retry-After": str(int(wait) + 1)}
+        raise HTTPException(429, "too many attempts to sign in; try again later", headers=headers)
+    user = page.db.users.by_link(page.form.text("link", most=1000).rpartition("#")[2])
+    if user is None:
+        page.db.projects.audit("sign-in failed", None)
+        return _sign_in_form(page, to, failed=True)
+    return _open_session(page, user, to)
+
+
+def sign_out(page: Page) -> Response:
+    """End the session on the server as well."""
+    replace(page, visitor=visitor_of(page.request)).check_secret()
+    page.db.users.end_session(page.cookie(SESSION))
+    response = page.done("/sign-in")
+    page.pages.delete_cookie(response, SESSION)
+    return response
+
+
+def personal_link(db: Database, user_id: int) -> str:
+    """The path of a new personal link, at which its owner signs in; the link before ends.
+
+    Browsers send what stands behind ``#`` to no server, so neither a log nor a referrer has the token.
+    """
+    return f"/sign-in#{db.users.new_link(user_id)}"
+
+
+def _proxied_account(page: Page, name: str) -> User:
+    role = page.settings.trusted_user_role
+    try:
+        user = page.db.users.by_name(name)
+    except NotFoundError:
+        if role is None:
+            raise ForbiddenError(
+                f"you do not have an account here; an administrator can create one named '{name}'"
+            ) from None
+        user = page.db.users.create(name, role)
+        page.db.projects.audit("account created", user.id, name=user.name)
+    if not user.active:
+        raise ForbiddenError("your account is closed")
+    return user
+
+
+def _open_session(page: Page, user: User, to: str) -> Response:
+    """A redirect to the path ``to`` with a new session; one that the browser had before ends."""
+    lifetime = timedelta(hours=page.settings.session_hours)
+    page.db.users.end_session(page.cookie(SESSION))
+    token, _ = page.db.users.open_session(user.id, lifetime=lifetime)
+    page.db.projects.audit("sign-in", user.id)
+    response = page.done(to)
+    page.pages.set_cookie(response, SESSION, token, seconds=lifetime.total_seconds())
+    page.pages.delete_cookie(response, SIGN_IN)
+    return response
+
+
+def _local_path(to: str) -> str:
+    """A path on this server to go to after signing in; anything else becomes the front page."""
+    fine = to.startswith("/") and not to.startswith("//") and "\\" not in to and to.isprintable()
+    return to if fine else "/"
+
+
+def _sign_in_form(page: Page, to: str, *, failed: bool = False) -> Response:
+    """The form with a secret of the browser's, which a cookie has, too."""
+    secret = secrets.token_urlsafe(24)
+    data = {"failed": failed, "links": page.settings.trusted_user_header is None}
+    response = page.show("sign_in.html", data, status=401 if failed else 200, secret=secret, next=to)
+    page.pages.set_cookie(response, SIGN_IN, secret, seconds=_FORM_SECONDS, samesite="strict")
+    return response
+
+
+def _require_own_form(page: Page) -> None:
+    """Raise 403 unless this server sent the form to this browser, and one of its pages sent it back.
+
+    Otherwise another site could sign a visitor in to an attacker's account and watch their actions there.
+    """
+    secret = page.cookie(SIGN_IN)
+    if not secret:
+        raise HTTPException(403, "the form has expired, or cookies are off; load the page again")
+    ours = hmac.compare_digest(page.form.sent("csrf"), secret.encode())
+    # browsers state the origin themselves, on HTTPS and on localhost
+    if not ours or page.request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        raise HTTPException(403, "the form has expired or came from another page; load the page again")

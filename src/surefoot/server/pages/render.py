@@ -120,11 +120,6 @@ def answer(text: str) -> Markup:
     return mathematics(f"${text}$" if "\\" in text and "$" not in text else text)
 
 
-def outcome_word(word: object) -> str:
-    """A data set's own word for an outcome, which a trace's ``meta`` has, such as *safe*; else empty."""
-    return word if isinstance(word, str) and word.isalpha() and len(word) <= 20 else ""
-
-
 def pretty(text: str) -> str:
     """JSON with indents; any other text unchanged. Both are bounded."""
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from html import unescape
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -13,14 +12,11 @@ from starlette.responses import HTMLResponse, Response
 
 from surefoot.errors import NotFoundError
 from surefoot.records import FrozenModel
-from surefoot.server.pages.listing import Filter, show_list
-from surefoot.server.pages.page import Page
+from surefoot.server.pages.page import Filter, Page, show_list
 from surefoot.server.pages.render import HEADERS
 
 _MOST: Final = 500
 """Newest reports that a search reads."""
-_HEAD: Final = 200_000
-"""First characters of a page without JSON in which its heading is searched."""
 _LARGEST: Final = 50_000_000
 """Largest JSON file that is read, in bytes."""
 # a report may use only its own styles and drawings
@@ -144,11 +140,7 @@ def _content(path: Path) -> _Content:
 
 def _row(name: str, path: Path) -> dict[str, Any]:
     screen = _content(path).first_screen
-    sentence = screen.sentence
-    if not sentence:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            heading, end, _ = file.read(_HEAD).partition("<h1>")[2].partition("</h1>")
-        sentence = unescape(heading) if end and "<" not in heading else name
+    sentence = screen.sentence or name
     link, created = f"/report?{urlencode({'id': name})}", datetime.fromtimestamp(path.stat().st_mtime, UTC)
     about = {"id": name, "link": link, "title": sentence, "sentence": sentence, "created": created}
     return {**about, "verdicts": screen.verdicts}

@@ -28,12 +28,10 @@ from surefoot.printable import printable
 from surefoot.protocols import ProblemTrace
 from surefoot.records import CodeTask, Execution, Problem, StepScores, Trace
 from surefoot.segment import trace_blocks
-from surefoot.server.pages.listing import Filter, Terms, show_list
-from surefoot.server.pages.page import Page
-from surefoot.server.pages.render import outcome_word
+from surefoot.server.pages.page import Filter, Page, Terms, show_list
 from surefoot.server.store.labels import decisions_in, evidence_of
 from surefoot.server.store.queue import StoredLabel
-from surefoot.server.store.traces import Facet, RunFilter, RunOrder, TraceRow, title_of
+from surefoot.server.store.traces import Facet, RunFilter, RunOrder, TraceRow, outcome_word, title_of
 
 BUCKETS: Final = 10
 """Colours of scores: they also differ in brightness, and the number is always shown."""
@@ -67,9 +65,13 @@ def run_page(page: Page) -> Response:
     decided = {
         step: {**_label_row(label), "user_id": label.user_id} for step, label in decisions_in(stored).items()
     }
-    scores, gold = [] if blind else db.traces.scores(page.id, trace.id), gold_view(problem, trace)
+    scores, gold = (
+        [] if blind else db.traces.scores_of(page.id, [trace.id])[trace.id],
+        gold_view(problem, trace),
+    )
     evidence, missing = evidence_of(stored, scores), sum(not call["made"] for call in gold)
-    verdict = run_verdict(len(trace.steps), trace.outcome, evidence, missing_calls=missing)
+    word = outcome_word(trace)
+    verdict = run_verdict(len(trace.steps), trace.outcome, evidence, missing_calls=missing, outcome_word=word)
     data = {
         "first_error": verdict.error,
         "verdict": verdict,
@@ -78,7 +80,7 @@ def run_page(page: Page) -> Response:
         "attempts": db.traces.facets(page.id, RunFilter(problem_id=problem.id))[1]["outcome"],
         "gold_calls": gold,
         "program": program_view(problem, labels),
-        "outcome_word": outcome_word(trace.meta.get("outcome")),
+        "outcome_word": word,
     }
     mode = "decide" if blind else "edit" if page.role == "admin" and fields.ticked("edit") else "read"
     extra: dict[str, Any] = {"mode": mode, "neighbours": _neighbours(page)}
@@ -238,7 +240,9 @@ def result_summary(text: str) -> str:
 
 
 def verdicts_of(
-    page: Page, runs: Sequence[Trace] | Sequence[TraceRow], scores: Mapping[str, Sequence[StepScores]]
+    page: Page,
+    runs: Sequence[Trace] | Sequence[TraceRow],
+    scores: Mapping[str, Sequence[StepScores]],
 ) -> dict[str, Conclusion]:
     """The verdicts on some runs, without the calls that their tasks need."""
     labels = page.db.labels.of_traces(page.id, [run.id for run in runs])
@@ -247,6 +251,7 @@ def verdicts_of(
             run.steps if isinstance(run.steps, int) else len(run.steps),
             run.outcome,
             evidence_of(labels[run.id], scores.get(run.id, ())),
+            outcome_word=outcome_word(run) if isinstance(run, Trace) else run.outcome_word,
         )
         for run in runs
     }
@@ -323,7 +328,7 @@ def run_list(page: Page) -> Response:
     matches = list(enumerate(db.traces.find(page.id, where, order=order, offset=start, limit=size), start))
     ids = [row.id for _, row in matches]
     scores = db.traces.scores_of(page.id, ids, scorer=where.scorer) if where.scorer else {}
-    verdicts, notes = verdicts_of(page, [row for _, row in matches], scores), db.traces.notes_of(page.id, ids)
+    verdicts = verdicts_of(page, [row for _, row in matches], scores)
     first = {row.problem_id: at for at, row in reversed(matches)}
     matches.sort(key=lambda pair: (first[pair[1].problem_id], pair[0]))
     rows: list[dict[str, Any]] = []
@@ -332,10 +337,9 @@ def run_list(page: Page) -> Response:
             verdict, scored = verdicts[row.id], scores.get(row.id)
             cells = strip(scored[0].scores, verdict.error) if scored else []
             address = urlencode({"id": row.id, **page.fields("text", "problem"), "at": at})
-            tokens, word = notes[row.id]
             words = {True: "correct", False: "wrong", None: "not graded"}[row.outcome]
-            about: dict[str, Any] = {"title": row.title or row.id, "tokens": tokens or None}
-            about["outcome_word"] = outcome_word(word) or words
+            about: dict[str, Any] = {"title": row.title or row.id, "tokens": row.tokens or None}
+            about["outcome_word"] = row.outcome_word or words
             link = f"/projects/{page.id}/run?{address}"
             lowest = min((cell["score"] for cell in cells if cell["score"] is not None), default=None)
             about |= {"attempt": attempt, "link": link, "strip": cells, "lowest": lowest}

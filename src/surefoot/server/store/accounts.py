@@ -16,21 +16,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Any, Final, Literal, get_args
 
+import sqlalchemy as sa
 from pydantic import Field
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    ForeignKey,
-    String,
-    Text,
-    UniqueConstraint,
-    delete,
-    insert,
-    or_,
-    select,
-    update,
-)
 
 from surefoot.errors import ConflictError, ExpiredKeyError, ForbiddenError, NotFoundError, StoreError
 from surefoot.records import FrozenModel
@@ -72,8 +59,8 @@ class User:
 users = table(
     "users",
     User,
-    Column("folded", Text, nullable=False, unique=True),
-    Column("link_hash", String(64), unique=True),
+    sa.Column("folded", sa.Text, nullable=False, unique=True),
+    sa.Column("link_hash", sa.String(64), unique=True),
 )
 
 
@@ -82,13 +69,13 @@ class Session:
     """A signed-in browser. ``csrf`` is the secret that its forms must send back."""
 
     id: RowId
-    user_id: Annotated[int, ForeignKey("users.id", ondelete="CASCADE"), Mark.INDEXED]
-    csrf: Annotated[str, String(64)]
+    user_id: Annotated[int, sa.ForeignKey("users.id", ondelete="CASCADE"), Mark.INDEXED]
+    csrf: Annotated[str, sa.String(64)]
     created: datetime
     expires: Annotated[datetime, Mark.INDEXED]
 
 
-sessions = table("sessions", Session, Column("token_hash", String(64), nullable=False, unique=True))
+sessions = table("sessions", Session, sa.Column("token_hash", sa.String(64), nullable=False, unique=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +101,7 @@ class ApiKey:
     created: datetime
 
 
-api_keys = table("api_keys", ApiKey, Column("key_hash", String(64), nullable=False, unique=True))
+api_keys = table("api_keys", ApiKey, sa.Column("key_hash", sa.String(64), nullable=False, unique=True))
 
 
 class Protocol(FrozenModel):
@@ -137,10 +124,6 @@ class Protocol(FrozenModel):
     """Chance that an item is chosen at random instead: the control group of the queue."""
     known_share: float = Field(default=0.0, ge=0, le=1)
     """Chance that an item with known labels comes instead."""
-    known_first: int = Field(default=0, ge=0, le=1000)
-    """How many items with known labels come before all others, as a screening."""
-    known_pass: float = Field(default=0.0, ge=0, le=1)
-    """Share of the known labels of these that an annotator must label correctly to get other items."""
     retention_days: int | None = Field(default=None, ge=1, le=36500)
     """Days for which the gateway's requests of this project are stored; ``None`` = until they are pruned."""
     lease_seconds: int = Field(default=1800, ge=1)
@@ -169,16 +152,16 @@ projects = table("projects", Project)
 class Member:
     """A user's place in a project."""
 
-    project_id: Annotated[int, Mark.KEY, ForeignKey("projects.id")]
-    user_id: Annotated[int, Mark.KEY, ForeignKey("users.id"), Mark.INDEXED]
+    project_id: Annotated[int, Mark.KEY, sa.ForeignKey("projects.id")]
+    user_id: Annotated[int, Mark.KEY, sa.ForeignKey("users.id"), Mark.INDEXED]
     name: Annotated[str, Mark.COMPUTED]
     role: Role
-    pseudonym: Annotated[str, String(40)]
+    pseudonym: Annotated[str, sa.String(40)]
     """What the annotator is called in exports, e.g. ``rater-3f9a12c4``; random, one per project."""
     active: bool
 
 
-members = table("members", Member, UniqueConstraint("project_id", "pseudonym"))
+members = table("members", Member, sa.UniqueConstraint("project_id", "pseudonym"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +200,7 @@ class Users(Repository):
         name = checked_user_name(name)
         folded = folded_name(name)
         with self._connections.write() as connection:
-            owner = connection.scalar(select(users.c.name).where(users.c.folded == folded))
+            owner = connection.scalar(sa.select(users.c.name).where(users.c.folded == folded))
             if owner is not None:
                 raise ConflictError(f"the name '{owner}' is taken; choose another")
             row = {"name": name, "folded": folded, "role": checked_role(role), "active": True}
@@ -235,7 +218,7 @@ class Users(Repository):
 
     def list(self) -> list[User]:
         """All users by name, inactive ones too."""
-        return self._rows(User, select(users).order_by(users.c.name))
+        return self._rows(User, sa.select(users).order_by(users.c.name))
 
     def new_link(self, user_id: int) -> str:
         """The token of a new personal link, which is stored nowhere; the link before and sessions end."""
@@ -245,7 +228,7 @@ class Users(Repository):
 
     def by_link(self, token: str) -> User | None:
         """The owner of a personal link; ``None`` if it is unknown or ended, or its user inactive."""
-        query = select(users).where(users.c.link_hash == token_hash(token), users.c.active)
+        query = sa.select(users).where(users.c.link_hash == token_hash(token), users.c.active)
         return next(iter(self._rows(User, query)), None)
 
     def set_active(self, user_id: int, active: bool) -> None:
@@ -263,7 +246,7 @@ class Users(Repository):
         with self._connections.write() as connection:
             if not _user(connection, users.c.id == user_id).active:
                 raise StoreError("the user is not active; activate them first")
-            connection.execute(delete(sessions).where(sessions.c.expires <= moment))
+            connection.execute(sa.delete(sessions).where(sessions.c.expires <= moment))
             session = inserted(
                 connection,
                 Session,
@@ -280,7 +263,7 @@ class Users(Repository):
         """The owner of a token; ``None`` if it is unknown, ended or expired, or its user inactive."""
         hashed = token_hash(token)
         with self._connections.read() as connection:
-            query = select(sessions).where(sessions.c.token_hash == hashed)
+            query = sa.select(sessions).where(sessions.c.token_hash == hashed)
             row = connection.execute(query).mappings().one_or_none()
             moment = self._now
             # one from the future was opened before the clock was set back, and would last too long
@@ -291,13 +274,13 @@ class Users(Repository):
 
     def end_session(self, token: str) -> None:
         """Sign out. An unknown token is ignored."""
-        self._change(delete(sessions).where(sessions.c.token_hash == token_hash(token)))
+        self._change(sa.delete(sessions).where(sessions.c.token_hash == token_hash(token)))
 
     def _set(self, user_id: int, **values: Any) -> None:
         with self._connections.write() as connection:
-            if not changed_by(connection, update(users).where(users.c.id == user_id).values(values)):
+            if not changed_by(connection, sa.update(users).where(users.c.id == user_id).values(values)):
                 raise NotFoundError(f"user {user_id} does not exist")
-            connection.execute(delete(sessions).where(sessions.c.user_id == user_id))
+            connection.execute(sa.delete(sessions).where(sessions.c.user_id == user_id))
         self._connections.keys.clear()
 
 
@@ -331,8 +314,8 @@ def checked_role(role: Role) -> Role:
     return role
 
 
-def _user(connection: Connection, where: ColumnElement[bool]) -> User:
-    return one_of(connection, User, select(users).where(where), "the user does not exist")
+def _user(connection: sa.Connection, where: sa.ColumnElement[bool]) -> User:
+    return one_of(connection, User, sa.select(users).where(where), "the user does not exist")
 
 
 def new_token() -> str:
@@ -375,7 +358,7 @@ class Keys(Repository):
         key = f"sf-{new_token()}"
         with self._connections.write() as connection:
             for number, table in ((user_id, users), (project_id, projects)):
-                exists = select(table.c.id).where(table.c.id == number)
+                exists = sa.select(table.c.id).where(table.c.id == number)
                 if number is not None and connection.scalar(exists) is None:
                     raise NotFoundError(f"row {number} of {table.name} does not exist")
             return key, inserted(connection, ApiKey, api_keys, key_hash=token_hash(key), **row)
@@ -388,7 +371,7 @@ class Keys(Repository):
         """
         digest = token_hash(key)
         query = (
-            select(api_keys, users.c.active)
+            sa.select(api_keys, users.c.active)
             .join(users, users.c.id == api_keys.c.user_id, isouter=True)
             .where(api_keys.c.key_hash == digest)
         )
@@ -425,22 +408,22 @@ class Keys(Repository):
         if key.last_used is not None and moment - key.last_used < _LAST_USED_EVERY:
             return
         last_used = api_keys.c.last_used
-        stale = or_(last_used.is_(None), last_used <= moment - _LAST_USED_EVERY)
-        self._change(update(api_keys).where(api_keys.c.id == key.id, stale).values(last_used=moment))
+        stale = sa.or_(last_used.is_(None), last_used <= moment - _LAST_USED_EVERY)
+        self._change(sa.update(api_keys).where(api_keys.c.id == key.id, stale).values(last_used=moment))
 
     def list(self) -> list[ApiKey]:
         """All keys, oldest first, revoked ones too."""
-        return self._rows(ApiKey, select(api_keys).order_by(api_keys.c.id))
+        return self._rows(ApiKey, sa.select(api_keys).order_by(api_keys.c.id))
 
     def get(self, key_id: int) -> ApiKey:
         """Raises ``NotFoundError``."""
-        query = select(api_keys).where(api_keys.c.id == key_id)
+        query = sa.select(api_keys).where(api_keys.c.id == key_id)
         return self._one(ApiKey, query, f"key {key_id} does not exist")
 
     def revoke(self, key_id: int) -> ApiKey:
         """End a key for good; a second time changes nothing. Raises ``NotFoundError``."""
         valid = (api_keys.c.id == key_id) & api_keys.c.revoked.is_(None)
-        self._change(update(api_keys).where(valid).values(revoked=self._now))
+        self._change(sa.update(api_keys).where(valid).values(revoked=self._now))
         self._connections.keys.clear()
         return self.get(key_id)
 
@@ -493,7 +476,7 @@ class Projects(Repository):
 
     def by_name(self, name: str) -> Project:
         """Raises ``NotFoundError``."""
-        query = select(projects).where(projects.c.name == name)
+        query = sa.select(projects).where(projects.c.name == name)
         return self._one(Project, query, f"project '{name}' does not exist")
 
     def update(
@@ -526,7 +509,7 @@ class Projects(Repository):
             if name is not None:
                 _refuse_taken(connection, name, project_id)
             changed = (
-                update(projects).where(projects.c.id == project_id).values(**values, version=version + 1)
+                sa.update(projects).where(projects.c.id == project_id).values(**values, version=version + 1)
             )
             connection.execute(changed)
             return project_in(connection, project_id)
@@ -541,18 +524,18 @@ class Projects(Repository):
         where = (members.c.project_id == project_id) & (members.c.user_id == user_id)
         with self._connections.write() as connection:
             locked_project(connection, project_id)
-            if connection.scalar(select(users.c.id).where(users.c.id == user_id)) is None:
+            if connection.scalar(sa.select(users.c.id).where(users.c.id == user_id)) is None:
                 raise NotFoundError(f"user {user_id} does not exist")
             values: dict[str, Any] = {"role": checked_role(role), "active": active}
-            if not changed_by(connection, update(members).where(where).values(values)):
+            if not changed_by(connection, sa.update(members).where(where).values(values)):
                 values |= {"project_id": project_id, "user_id": user_id}
                 values["pseudonym"] = f"rater-{secrets.token_hex(4)}"
-                connection.execute(insert(members).values(values))
+                connection.execute(sa.insert(members).values(values))
             if not active:
                 assignments = METADATA.tables["assignments"]
                 a = assignments.c
                 leased = (a.project_id == project_id) & (a.user_id == user_id) & (a.state == "leased")
-                connection.execute(update(assignments).where(leased).values(leased_until=self._now))
+                connection.execute(sa.update(assignments).where(leased).values(leased_until=self._now))
             return _members(connection, where)[0]
 
     def members(self, project_id: int) -> list[Member]:
@@ -570,33 +553,33 @@ class Projects(Repository):
     def audit(self, action: str, user_id: int | None, project_id: int | None = None, **detail: Any) -> None:
         """Log an action; ``detail`` is JSON and must hold no secret."""
         row = {"action": checked_name("action", action), "user_id": user_id, "project_id": project_id}
-        self._change(insert(audit_log).values(**row, detail=detail, created=self._now))
+        self._change(sa.insert(audit_log).values(**row, detail=detail, created=self._now))
 
     def audit_log(self, project_id: int | None = None, limit: int = 100) -> list[AuditEntry]:
         """The latest entries first, of one project or all."""
-        query = select(audit_log).where(*matching(audit_log, project_id=project_id))
+        query = sa.select(audit_log).where(*matching(audit_log, project_id=project_id))
         return self._rows(AuditEntry, query.order_by(audit_log.c.id.desc()).limit(limit))
 
     def list(self, user_id: int | None = None, *, archived: bool = False) -> list[Project]:
         """Projects by name: all, or those in which the user is an active member."""
-        query = select(projects).order_by(projects.c.name)
+        query = sa.select(projects).order_by(projects.c.name)
         if user_id is not None:
             membership = (members.c.user_id == user_id) & members.c.active.is_(True)
-            query = query.where(projects.c.id.in_(select(members.c.project_id).where(membership)))
+            query = query.where(projects.c.id.in_(sa.select(members.c.project_id).where(membership)))
         if not archived:
             query = query.where(projects.c.archived.is_(False))
         return self._rows(Project, query)
 
 
-def project_in(connection: Connection, project_id: int, *, lock: bool = False) -> Project:
+def project_in(connection: sa.Connection, project_id: int, *, lock: bool = False) -> Project:
     """The project, in the caller's transaction. Raises ``NotFoundError``."""
-    query = select(projects).where(projects.c.id == project_id)
+    query = sa.select(projects).where(projects.c.id == project_id)
     if lock:
         query = query.with_for_update(key_share=True)
     return one_of(connection, Project, query, f"project {project_id} does not exist")
 
 
-def locked_project(connection: Connection, project_id: int) -> Project:
+def locked_project(connection: sa.Connection, project_id: int) -> Project:
     """The project, whose row is locked until the transaction ends: writers of one project queue here.
 
     Labelling is done at the pace of people, so one queue per project costs nothing and leaves no race to
@@ -605,25 +588,25 @@ def locked_project(connection: Connection, project_id: int) -> Project:
     return project_in(connection, project_id, lock=True)
 
 
-def pseudonym_in(connection: Connection, project_id: int, user_id: int) -> str:
+def pseudonym_in(connection: sa.Connection, project_id: int, user_id: int) -> str:
     """Pseudonym of an active member. Raises ``ForbiddenError`` for others."""
     where = (members.c.project_id == project_id) & (members.c.user_id == user_id)
-    query = select(members.c.pseudonym).where(where & members.c.active.is_(True))
+    query = sa.select(members.c.pseudonym).where(where & members.c.active.is_(True))
     pseudonym: str | None = connection.scalar(query)
     if pseudonym is None:
         raise ForbiddenError(f"user {user_id} is not a member of project {project_id}; add them first")
     return pseudonym
 
 
-def _refuse_taken(connection: Connection, name: str, own: int | None) -> None:
-    owner = connection.scalar(select(projects.c.id).where(projects.c.name == name))
+def _refuse_taken(connection: sa.Connection, name: str, own: int | None) -> None:
+    owner = connection.scalar(sa.select(projects.c.id).where(projects.c.name == name))
     if owner is not None and owner != own:
         raise ConflictError(f"the name '{name}' is taken; choose another")
 
 
-def _members(connection: Connection, where: Any) -> list[Member]:
+def _members(connection: sa.Connection, where: Any) -> list[Member]:
     query = (
-        select(members, users.c.name)
+        sa.select(members, users.c.name)
         .join(users, users.c.id == members.c.user_id)
         .where(where)
         .order_by(users.c.name)

@@ -10,11 +10,9 @@ from sqlalchemy import Column, Connection, Integer, Table, insert, inspect, sele
 from surefoot.errors import StoreError
 from surefoot.server.store.accounts import Keys, Projects, Users
 from surefoot.server.store.engine import Clock, Connections, connect, utc_now
-from surefoot.server.store.gold import GoldSamples
-from surefoot.server.store.labels import Labels
+from surefoot.server.store.labels import Labels, Reviews
 from surefoot.server.store.queue import Assignments, Items
-from surefoot.server.store.requests import HeldCalls, RequestLog
-from surefoot.server.store.reviews import Reviews
+from surefoot.server.store.requests import GoldSamples, HeldCalls, RequestLog
 from surefoot.server.store.schema import METADATA
 from surefoot.server.store.traces import Traces, create_search
 from surefoot.server.store.transfer import ExportRepository

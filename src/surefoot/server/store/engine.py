@@ -12,18 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import (
-    URL,
-    Connection,
-    CursorResult,
-    Dialect,
-    Engine,
-    Executable,
-    Table,
-    create_engine,
-    event,
-    make_url,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import (
     ArgumentError,
@@ -61,7 +50,7 @@ class Connections:
     queue on a lock instead, and polling is left for other processes.
     """
 
-    def __init__(self, engine: Engine, clock: Clock = utc_now) -> None:
+    def __init__(self, engine: sa.Engine, clock: Clock = utc_now) -> None:
         self.engine = engine
         self.clock = clock
         self.sqlite = engine.dialect.name == "sqlite"
@@ -70,7 +59,7 @@ class Connections:
         """By hash: when a key was found valid, and its row; emptied by each change of keys and users."""
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
+    def read(self) -> Iterator[sa.Connection]:
         """A transaction that sees one state of the database throughout (a snapshot)."""
         with _translated(reading=True), self.engine.connect() as connection:
             if not self.sqlite:
@@ -81,14 +70,14 @@ class Connections:
                 yield connection
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self) -> Iterator[sa.Connection]:
         """A transaction that is on disk when the block is left, or undone if the block raises."""
         with _translated(reading=False), self._one_writer, self.engine.connect() as connection:
             connection = connection.execution_options(**{_WRITES: True})
             with connection.begin():
                 yield connection
 
-    def append(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    def append(self, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows with the same columns, unless a unique constraint forbids them, in one transaction.
 
         For the record of each request: in SQLite by the driver alone, which takes a third of the time.
@@ -125,30 +114,30 @@ class Repository:
     def _now(self) -> datetime:
         return self._connections.clock()
 
-    def _rows(self, kind: type[T], query: Executable) -> list[T]:
+    def _rows(self, kind: type[T], query: sa.Executable) -> list[T]:
         with self._connections.read() as connection:
             return rows_of(connection, kind, query)
 
-    def _one(self, kind: type[T], query: Executable, missing: str) -> T:
+    def _one(self, kind: type[T], query: sa.Executable, missing: str) -> T:
         with self._connections.read() as connection:
             return one_of(connection, kind, query, missing)
 
-    def _all(self, query: Executable) -> Sequence[Any]:
+    def _all(self, query: sa.Executable) -> Sequence[Any]:
         with self._connections.read() as connection:
             return connection.execute(query).all()
 
-    def _change(self, query: Executable) -> int:
+    def _change(self, query: sa.Executable) -> int:
         """Run one statement in its transaction; the number of rows that it changed."""
         with self._connections.write() as connection:
             return changed_by(connection, query)
 
 
-def changed_by(connection: Connection, query: Executable) -> int:
+def changed_by(connection: sa.Connection, query: sa.Executable) -> int:
     """Run a statement that changes rows; their number."""
-    return cast("CursorResult[Any]", connection.execute(query)).rowcount
+    return cast("sa.CursorResult[Any]", connection.execute(query)).rowcount
 
 
-def insert_missing(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
+def insert_missing(connection: sa.Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
     """Statement that adds rows unless a unique constraint forbids them."""
     insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     return insert(table).on_conflict_do_nothing()
@@ -156,7 +145,7 @@ def insert_missing(connection: Connection, table: Table) -> sqlite.Insert | post
 
 @lru_cache(64)
 def _driver_insert(
-    dialect: Dialect, table: Table, names: tuple[str, ...], rows: int
+    dialect: sa.Dialect, table: sa.Table, names: tuple[str, ...], rows: int
 ) -> tuple[str, list[Any]]:
     """The driver's statement for so many rows, and what turns each value of a row into the database's, or
     ``None``."""
@@ -165,7 +154,7 @@ def _driver_insert(
     return f"INSERT INTO {table.name} ({', '.join(names)}) VALUES {marks} ON CONFLICT DO NOTHING", processors  # noqa: S608
 
 
-def connect(url: str | Path) -> Engine:
+def connect(url: str | Path) -> sa.Engine:
     """Engine of ``url``: ``sqlite:///file``, a plain path, or ``postgresql://…``.
 
     Raises ``StoreError`` for another kind of URL, an SQLite database in memory (each thread would see its
@@ -180,18 +169,18 @@ def connect(url: str | Path) -> Engine:
     raise StoreError(f"'{backend}' databases are not supported; use sqlite:///FILE or postgresql://…")
 
 
-def _parse(url: str | Path) -> URL:
+def _parse(url: str | Path) -> sa.URL:
     text = str(url)
     if isinstance(url, Path) or "://" not in text:
-        return URL.create("sqlite", database=text)
+        return sa.URL.create("sqlite", database=text)
     try:
-        return make_url(text)
+        return sa.make_url(text)
     except (ArgumentError, ValueError) as error:
         # the text may hold a password, so it is not repeated
         raise StoreError("the database URL cannot be read; use sqlite:///FILE or postgresql://…") from error
 
 
-def _sqlite(url: URL) -> Engine:
+def _sqlite(url: sa.URL) -> sa.Engine:
     if url.database in (None, "", ":memory:") or url.query:
         raise StoreError("an SQLite database needs a plain file: sqlite:///FILE (none in memory, no options)")
     path = Path(str(url.database))
@@ -200,15 +189,15 @@ def _sqlite(url: URL) -> Engine:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as error:
         raise StoreError(f"{path}: cannot be opened ({error.strerror}); create its folder first") from error
-    engine = create_engine(
+    engine = sa.create_engine(
         url.set(drivername="sqlite+pysqlite"),
         connect_args={"timeout": _BUSY_SECONDS},
         pool_size=8,
         max_overflow=32,
         hide_parameters=True,
     )
-    event.listen(engine, "connect", _prepare_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
+    sa.event.listen(engine, "connect", _prepare_sqlite)
+    sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
@@ -221,15 +210,15 @@ def _prepare_sqlite(raw: sqlite3.Connection, _record: object) -> None:
     raw.execute("PRAGMA trusted_schema = OFF")
 
 
-def _begin_sqlite(connection: Connection) -> None:
+def _begin_sqlite(connection: sa.Connection) -> None:
     # A transaction that starts as a reader cannot always become a writer: writers say so at once.
     writes = connection.get_execution_options().get(_WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _postgresql(url: URL) -> Engine:
+def _postgresql(url: sa.URL) -> sa.Engine:
     try:
-        return create_engine(
+        return sa.create_engine(
             url.set(drivername="postgresql+psycopg"),
             # whatever the server's default: an acknowledged write is on disk
             connect_args={"options": "-c synchronous_commit=on -c lock_timeout=30s", "connect_timeout": 10},

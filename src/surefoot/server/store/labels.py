@@ -2,33 +2,39 @@
 nothing.
 
 A step that has a label of the annotator gets another one only after an undo, which ends what a submission
-counts for.
+counts for. Labels are compared as ratings for agreement, and as disagreements, which decisions settle.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from itertools import groupby
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, insert, select, update
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.evaluation.verdict import Opinion, run_verdict
 from surefoot.labels import LabelRule
 from surefoot.records import Evidence, Problem, StepLabel, StepScores, Trace
-from surefoot.server.store.accounts import Project, locked_project, project_in, pseudonym_in
+from surefoot.server.store.accounts import Project, locked_project, members, project_in, pseudonym_in
 from surefoot.server.store.engine import Repository, insert_missing
 from surefoot.server.store.queue import (
     AssignmentState,
     Item,
     StoredLabel,
     assignment_of,
+    assignments,
     change,
     check_step,
     item_in,
+    items,
     labels,
     lease,
     renewed,
@@ -46,10 +52,14 @@ from surefoot.server.store.traces import Added, add_chunks, problems, record_in,
 
 HUMAN: Final = "human"
 """``StepLabel.source`` of an annotator's label."""
+ADJUDICATED: Final = f"{HUMAN}:adjudicated"
+"""``StepLabel.source`` of a decision."""
+_NO_VALUE: Final = 9
+"""Stands for a label without a value, which SQL would not count."""
 THRESHOLD: Final = 0.5
 """A probability below it counts as a scorer's objection."""
 _L = labels.c
-IS_DECISION: Final = and_(_L.item_id.is_(None), _L.user_id.is_not(None), _L.is_current)
+IS_DECISION: Final = sa.and_(_L.item_id.is_(None), _L.user_id.is_not(None), _L.is_current)
 """Whether a label is a decision that is not undone."""
 
 
@@ -130,7 +140,7 @@ class Labels(Repository):
             project, at = locked_project(connection, project_id), self._now
             pseudonym = pseudonym_in(connection, project_id, user_id)
             of_key = (_L.project_id == project_id) & (_L.user_id == user_id) & (_L.key == key)
-            earlier = connection.execute(select(_L.id, _L.digest).where(of_key).order_by(_L.id)).all()
+            earlier = connection.execute(sa.select(_L.id, _L.digest).where(of_key).order_by(_L.id)).all()
             if earlier and [row.digest for row in earlier] != digests:
                 raise ConflictError(
                     f"the key '{key}' was used for another submission; generate a new one for each"
@@ -143,24 +153,24 @@ class Labels(Repository):
             if after is not None and last != after:
                 raise ConflictError(_changed(item_id, last, after))
             _check_labels(connection, project, item, entries)
-            labelled = select(_L.step).where(_of_user(item_id, user_id), _L.is_current)
+            labelled = sa.select(_L.step).where(_of_user(item_id, user_id), _L.is_current)
             steps = [entry.step for entry in entries]
             if (step := connection.scalar(labelled.where(_L.step.in_(steps)).limit(1))) is not None:
                 raise ConflictError(f"step {step} of item {item_id} has a label of yours; undo it first")
             fixed = {"project_id": project_id, "item_id": item_id, "user_id": user_id, "created": at}
             fixed |= {"key": key, "chosen_by": assignment.chosen_by}
             rows = [
-                {**fixed, **columns_of_label(_record(entry, item.trace_id, pseudonym, at))}
+                {**fixed, **_columns(_record(entry, item.trace_id, pseudonym, at))}
                 | {"milliseconds": entry.milliseconds, "digest": digest}
                 for entry, digest in zip(entries, digests, strict=True)
             ]
             ids = connection.scalars(
-                insert(labels).returning(_L.id, sort_by_parameter_order=True), rows
+                sa.insert(labels).returning(_L.id, sort_by_parameter_order=True), rows
             ).all()
             if finish:
                 done = {"state": "done", "finished": at, "milliseconds": milliseconds}
                 change(connection, assignment.id, **done)
-            note_errors(connection, project_id, {item.trace_id})
+            _note_errors(connection, project_id, {item.trace_id})
             return Submission(label_ids=tuple(ids), repeated=False)
 
     def undo(self, project_id: int, item_id: int, user_id: int, after: int | None = None) -> Submission:
@@ -176,11 +186,11 @@ class Labels(Repository):
             item, last = item_in(connection, project_id, item_id), _last_label(connection, item_id, user_id)
             after = last if after is None else after
             of_user = _of_user(item_id, user_id)
-            chosen = select(_L.key, _L.is_current).where(of_user, _L.id == after)
+            chosen = sa.select(_L.key, _L.is_current).where(of_user, _L.id == after)
             undone = connection.execute(chosen).one_or_none()
             if undone is None:
                 raise ConflictError(f"there is nothing to undo on item {item_id}")
-            ids = select(_L.id).where(of_user, _L.key == undone.key).order_by(_L.id)
+            ids = sa.select(_L.id).where(of_user, _L.key == undone.key).order_by(_L.id)
             submission = Submission(label_ids=tuple(connection.scalars(ids)), repeated=not undone.is_current)
             if submission.repeated:
                 return submission
@@ -190,12 +200,12 @@ class Labels(Repository):
             if assignment.state == "done":
                 change(connection, assignment.id, state="leased", finished=None, milliseconds=None)
                 # it occupies one of the item's places, so no other annotator can have leased it meanwhile
-                lease(connection, project, item_id, user_id, assignment.chosen_by, at)
+                lease(connection, project, item_id, assignment.chosen_by, user_id, at)
             else:
                 renewed(connection, project, item, user_id, at)
-            retracted = update(labels).where(_L.id.in_(submission.label_ids))
+            retracted = sa.update(labels).where(_L.id.in_(submission.label_ids))
             connection.execute(retracted.values(is_current=False))
-            note_errors(connection, project_id, {item.trace_id})
+            _note_errors(connection, project_id, {item.trace_id})
             return submission
 
     def item(self, project_id: int, item_id: int, user_id: int) -> AnnotatorItem:
@@ -245,16 +255,16 @@ class Labels(Repository):
         with self._connections.read() as connection:
             return _by_trace(connection, project_id, ids)
 
-    def _import(self, connection: Connection, project_id: int, records: Sequence[StepLabel]) -> Added:
+    def _import(self, connection: sa.Connection, project_id: int, records: Sequence[StepLabel]) -> Added:
         """A few statements, however many ``records`` there are."""
         names = {record.trace_id for record in records if storable(record.trace_id)}
         known = (traces.c.project_id == project_id) & traces.c.id.in_(names)
-        query = select(traces.c.id, traces.c.steps).where(known)
+        query = sa.select(traces.c.id, traces.c.steps).where(known)
         steps = {row.id: row.steps for row in connection.execute(query)}
         refusals, rows = Added(), list[dict[str, Any]]()
         for record in records:
             try:
-                columns = columns_of_label(record)
+                columns = _columns(record)
                 if record.trace_id not in steps:
                     raise NotFoundError(f"project {project_id} does not have the trace '{record.trace_id}'")
                 if record.step >= steps[record.trace_id]:
@@ -269,17 +279,18 @@ class Labels(Repository):
         added = insert_missing(connection, labels).returning(_L.id)
         new = len(connection.execute(added, rows).all()) if rows else 0
         if new:
-            note_errors(connection, project_id, {row["trace_id"] for row in rows})
+            _note_errors(connection, project_id, {row["trace_id"] for row in rows})
         return refusals + Added(new=new, same=len(rows) - new)
 
 
-def _of_user(item_id: int, user_id: int) -> ColumnElement[bool]:
-    return and_(_L.item_id == item_id, _L.user_id == user_id)
+def _of_user(item_id: int, user_id: int) -> sa.ColumnElement[bool]:
+    return sa.and_(_L.item_id == item_id, _L.user_id == user_id)
 
 
-def _last_label(connection: Connection, item_id: int, user_id: int) -> int:
+def _last_label(connection: sa.Connection, item_id: int, user_id: int) -> int:
     """Id of the latest label that counts of the user for the item; 0 if there is none."""
-    return connection.scalar(select(func.max(_L.id)).where(_of_user(item_id, user_id), _L.is_current)) or 0
+    latest = sa.select(sa.func.max(_L.id)).where(_of_user(item_id, user_id), _L.is_current)
+    return connection.scalar(latest) or 0
 
 
 def _changed(item_id: int, last: int, after: int) -> str:
@@ -299,7 +310,7 @@ def _record(entry: LabelInput, trace_id: str, pseudonym: str, at: datetime) -> S
     )
 
 
-def columns_of_label(label: StepLabel) -> dict[str, Any]:
+def _columns(label: StepLabel) -> dict[str, Any]:
     """The columns of a record that counts."""
     return {
         "trace_id": checked_name("trace_id", label.trace_id),
@@ -313,7 +324,7 @@ def columns_of_label(label: StepLabel) -> dict[str, Any]:
 
 
 def _check_labels(
-    connection: Connection, project: Project, item: Item, entries: Sequence[LabelInput]
+    connection: sa.Connection, project: Project, item: Item, entries: Sequence[LabelInput]
 ) -> None:
     """Raise ``StoreError`` unless every label is of a step of the item and has an allowed value."""
     if len({entry.step for entry in entries}) < len(entries):
@@ -331,10 +342,10 @@ def _check_labels(
 
 
 def labels_in(
-    connection: Connection, project_id: int, *conditions: ColumnElement[bool], retracted: bool = False
+    connection: sa.Connection, project_id: int, *conditions: sa.ColumnElement[bool], retracted: bool = False
 ) -> list[StoredLabel]:
     """Labels of the project that count, in the order they were submitted; on request all ever submitted."""
-    query = select(*columns_of(StoredLabel, labels), _L.payload).where(_L.project_id == project_id)
+    query = sa.select(*columns_of(StoredLabel, labels), _L.payload).where(_L.project_id == project_id)
     query = query.where(*conditions, *([] if retracted else [_L.is_current])).order_by(_L.id)
     return [
         as_data(StoredLabel, row, record=StepLabel.model_validate_json(row["payload"]))
@@ -342,22 +353,22 @@ def labels_in(
     ]
 
 
-def _by_trace(connection: Connection, project_id: int, ids: Iterable[str]) -> dict[str, list[StoredLabel]]:
+def _by_trace(connection: sa.Connection, project_id: int, ids: Iterable[str]) -> dict[str, list[StoredLabel]]:
     found: dict[str, list[StoredLabel]] = {trace_id: [] for trace_id in ids}
     for label in labels_in(connection, project_id, _L.trace_id.in_(found)):
         found[label.record.trace_id].append(label)
     return found
 
 
-def note_errors(connection: Connection, project_id: int, ids: Iterable[str]) -> None:
+def _note_errors(connection: sa.Connection, project_id: int, ids: Iterable[str]) -> None:
     """Store the first wrong step of traces whose labels have changed, so that lists find it."""
     rows = [
         {"trace": name, "error": run_verdict(0, None, evidence_of(found)).error}
         for name, found in _by_trace(connection, project_id, ids).items()
     ]
-    where = (traces.c.project_id == project_id) & (traces.c.id == bindparam("trace"))
-    error = bindparam("error", type_=traces.c.first_error.type)
-    changed = update(traces).where(where, traces.c.first_error.is_distinct_from(error))
+    where = (traces.c.project_id == project_id) & (traces.c.id == sa.bindparam("trace"))
+    error = sa.bindparam("error", type_=traces.c.first_error.type)
+    changed = sa.update(traces).where(where, traces.c.first_error.is_distinct_from(error))
     connection.execute(changed.values(first_error=error), rows)
 
 
@@ -394,3 +405,171 @@ def evidence_of(found: Sequence[StoredLabel], scores: Iterable[StepScores] = ())
         if low and all(score is None or 0 <= score <= 1 for score in scored.scores):
             score = scored.scores[low[0]]
             yield Opinion(source=scored.scorer, kind="objection", error=low[0], score=score)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratings:
+    """Ratings as an array [raters, units]; a unit is a step of an item without known labels."""
+
+    matrix: NDArray[np.float64]
+    """NaN where a rater gave a unit no value."""
+    raters: tuple[str, ...]
+    """Pseudonyms, sorted."""
+    items: NDArray[np.int64]
+    """[units]"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disagreement:
+    """A step to which annotators who finished gave different labels."""
+
+    item_id: int
+    trace_id: str
+    title: str
+    step: int
+    values: tuple[tuple[str, int | None], ...]
+    """(pseudonym, value), by pseudonym."""
+    decision: StoredLabel | None
+
+
+class Reviews(Repository):
+    """Repository of disagreements and adjudications. Not for annotators."""
+
+    def ratings(self, project_id: int) -> Ratings:
+        """The ratings that count, by annotators who finished the item."""
+        query = _finished(project_id, False, _L.item_id, _L.step, members.c.pseudonym, _L.value)
+        rows = self._all(query.order_by(_L.item_id, _L.step))
+        units = {unit: column for column, unit in enumerate(dict.fromkeys((row[0], row[1]) for row in rows))}
+        raters = {name: row for row, name in enumerate(sorted({row[2] for row in rows}))}
+        matrix = np.full((len(raters), len(units)), math.nan)
+        for item_id, step, name, value in rows:
+            matrix[raters[name], units[item_id, step]] = math.nan if value is None else value
+        rated = np.array([item_id for item_id, _ in units], dtype=np.int64)
+        return Ratings(matrix=matrix, raters=tuple(raters), items=rated)
+
+    def known_labels(self, project_id: int) -> list[tuple[str, bool]]:
+        """Annotator, and whether the label is the known one: of known steps of items that they finished."""
+        query = _finished(project_id, True, _L.step, _L.value, members.c.pseudonym, items.c.known)
+        return [
+            (row.pseudonym, row.value == answer.value)
+            for row in self._all(query.order_by(_L.id))
+            for answer in row.known
+            if answer.step == row.step
+        ]
+
+    def disagreements(
+        self, project_id: int, *, item_ids: Collection[int] | None = None, decided: bool | None = False
+    ) -> list[Disagreement]:
+        """Steps that annotators who finished labelled differently: open ones by default, decided ones, or
+        both (``None``).
+
+        A step that only one of them labelled (the others stopped at an earlier error) does not count.
+        """
+        step_key = (_L.item_id, _L.step)
+        values = sa.func.count(sa.func.coalesce(_L.value, _NO_VALUE).distinct())
+        disputed = _finished(project_id, False, *step_key).group_by(*step_key).having(values > 1)
+        if item_ids is not None:
+            disputed = disputed.where(_L.item_id.in_(item_ids))
+        columns = (*step_key, _L.trace_id, traces.c.title, members.c.pseudonym, _L.value)
+        of_trace = sa.and_(traces.c.project_id == _L.project_id, traces.c.id == _L.trace_id)
+        query = _finished(project_id, False, *columns).join(traces, of_trace)
+        query = query.where(sa.tuple_(*step_key).in_(disputed)).order_by(*step_key, members.c.pseudonym)
+        with self._connections.read() as connection:
+            rows = connection.execute(query).all()
+            project_in(connection, project_id)
+            found = labels_in(connection, project_id, IS_DECISION)
+        settled = {(label.record.trace_id, label.record.step): label for label in found}
+        disputes = [
+            Disagreement(
+                item_id=item_id,
+                trace_id=trace_id,
+                title=title,
+                step=step,
+                values=tuple((row.pseudonym, None if row.value is None else int(row.value)) for row in group),
+                decision=settled.get((trace_id, step)),
+            )
+            for (item_id, step, trace_id, title), group in groupby(rows, key=lambda row: tuple(row[:4]))
+        ]
+        return [step for step in disputes if decided in (None, step.decision is not None)]
+
+    def adjudicate(
+        self,
+        project_id: int,
+        trace_id: str,
+        user_id: int,
+        step: int,
+        value: Literal[-1, 0, 1] | None,
+        *,
+        note: str = "",
+        after: int | None = None,
+    ) -> StoredLabel:
+        """Decide a step of a trace; the latest decision counts, and all are kept.
+
+        ``after`` is the id of the decision that the sender saw (0 for none). The caller checks whether the
+        user may decide.
+
+        Raises ``ConflictError`` if the step was decided since, ``StoreError`` for a step that the trace
+        lacks, or if there is neither a value nor a note.
+        """
+        checked_text("note", note)
+        if value is None and not note.strip():
+            raise StoreError("a decision without a value needs a 'note'")
+        if value not in (None, -1, 0, 1):
+            raise StoreError(f"'value' must be -1, 0, 1 or None, not {value}")
+        with self._connections.write() as connection:
+            locked_project(connection, project_id)
+            check_step(connection, project_id, trace_id, step)
+            of_step = sa.and_(_L.project_id == project_id, _L.trace_id == trace_id, _L.step == step)
+            last = connection.scalar(sa.select(sa.func.max(_L.id)).where(of_step, IS_DECISION)) or 0
+            if after is not None and after != last:
+                raise ConflictError(f"step {step} was decided since (number {last}); reload it")
+            of_member = (members.c.project_id == project_id) & (members.c.user_id == user_id)
+            record = StepLabel(
+                trace_id=trace_id,
+                step=step,
+                kind="correctness",
+                value=value,
+                reason=None if value is not None else note,
+                source=ADJUDICATED,
+                evidence=Evidence(
+                    rater=connection.scalar(sa.select(members.c.pseudonym).where(of_member)),
+                    message=note or None,
+                ),
+                created=self._now,
+            )
+            row = {"project_id": project_id, "user_id": user_id, "created": record.created}
+            row |= _columns(record)
+            number = connection.scalar(sa.insert(labels).values(row).returning(_L.id))
+            _note_errors(connection, project_id, [trace_id])
+            return labels_in(connection, project_id, _L.id == number)[0]
+
+    def undo(self, project_id: int, decision_id: int, user_id: int) -> None:
+        """Take back one's own decision, so that the one before counts again, or the labels.
+
+        Raises ``ConflictError`` unless it is the user's, and the latest of its step.
+        """
+        latest = sa.select(sa.func.max(_L.id)).where(_L.project_id == project_id, IS_DECISION)
+        latest = latest.group_by(_L.trace_id, _L.step)
+        own = sa.and_(_L.id == decision_id, _L.user_id == user_id, _L.id.in_(latest))
+        with self._connections.write() as connection:
+            locked_project(connection, project_id)
+            undone = sa.update(labels).where(own).values(is_current=False).returning(_L.trace_id)
+            trace_id = connection.scalar(undone)
+            if trace_id is None:
+                raise ConflictError(f"decision {decision_id} is not your latest of its step; reload the page")
+            _note_errors(connection, project_id, [trace_id])
+
+
+def _finished(project_id: int, has_known: bool, *columns: Any) -> sa.Select[Any]:
+    """Columns of the labels that count, with their members and items, by annotators who finished these."""
+    item, assignment = items.c, assignments.c
+    finished = sa.and_(assignment.item_id == _L.item_id, assignment.user_id == _L.user_id)
+    return (
+        sa.select(*columns)
+        .select_from(labels)
+        .join(items, item.id == _L.item_id)
+        .join(assignments, finished)
+        .join(members, sa.and_(members.c.user_id == _L.user_id, members.c.project_id == _L.project_id))
+        .where(_L.project_id == project_id, _L.is_current)
+        .where(item.has_known.is_(has_known), assignment.state == "done")
+    )

@@ -6,7 +6,6 @@ project.
 
 from __future__ import annotations
 
-import math
 import random
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,28 +14,7 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Annotated, Any, Literal
 
-from sqlalchemy import (
-    Boolean,
-    Column,
-    ColumnElement,
-    Connection,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    Select,
-    String,
-    Text,
-    UniqueConstraint,
-    and_,
-    bindparam,
-    exists,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, StoreError
 from surefoot.records import StepLabel, Trace
@@ -61,7 +39,7 @@ from surefoot.server.store.schema import (
 )
 from surefoot.server.store.traces import CHUNK, record_in, traces
 
-ChosenBy = Annotated[str, String(32)]
+ChosenBy = Annotated[str, sa.String(32)]
 """A ``QueuePolicy``, or ``known`` for an item with known labels. Never shown to an annotator."""
 
 AssignmentState = Literal["leased", "done", "skipped"]
@@ -99,15 +77,15 @@ class Item:
 items = table(
     "items",
     Item,
-    Column("digest", String(32), nullable=False),
-    Column("has_known", Boolean, nullable=False),
-    Column("priority", Float),
+    sa.Column("digest", sa.String(32), nullable=False),
+    sa.Column("has_known", sa.Boolean, nullable=False),
+    sa.Column("priority", sa.Float),
     of_project("problem_id", "problems"),
     of_project("trace_id", "traces"),
-    UniqueConstraint("project_id", "id"),
-    UniqueConstraint("project_id", "digest"),
-    Index(None, "project_id", "has_known", "id"),
-    Index(None, "project_id", "trace_id"),
+    sa.UniqueConstraint("project_id", "id"),
+    sa.UniqueConstraint("project_id", "digest"),
+    sa.Index(None, "project_id", "has_known", "id"),
+    sa.Index(None, "project_id", "trace_id"),
 )
 
 
@@ -134,17 +112,9 @@ assignments = table(
     "assignments",
     Assignment,
     of_project("item_id", "items"),
-    UniqueConstraint("item_id", "user_id"),
-    Index(None, "project_id", "user_id"),
+    sa.UniqueConstraint("item_id", "user_id"),
+    sa.Index(None, "project_id", "user_id"),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Offer:
-    """Response to "what next?". ``screening``: not passed, so no items; ``empty``: no items left."""
-
-    assignment: Assignment | None
-    why: Literal["leased", "resumed", "empty", "screening"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,23 +142,23 @@ class StoredLabel:
 labels = table(
     "labels",
     StoredLabel,
-    Column("project_id", BIG, ForeignKey("projects.id"), nullable=False),
-    Column("trace_id", Text, nullable=False),
-    Column("step", Integer, nullable=False),
-    Column("key", String(200)),
-    Column("source", Text, nullable=False),
-    Column("kind", String(16), nullable=False),
-    Column("value", Float),
-    Column("payload", Text, nullable=False),
-    Column("digest", String(32)),
-    Column("created", Moment, nullable=False),
+    sa.Column("project_id", BIG, sa.ForeignKey("projects.id"), nullable=False),
+    sa.Column("trace_id", sa.Text, nullable=False),
+    sa.Column("step", sa.Integer, nullable=False),
+    sa.Column("key", sa.String(200)),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("value", sa.Float),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Column("digest", sa.String(32)),
+    sa.Column("created", Moment, nullable=False),
     of_project("item_id", "items"),
     of_project("trace_id", "traces"),
-    UniqueConstraint("project_id", "digest"),
-    Index(None, "project_id", "trace_id", "step"),
-    Index(None, "user_id", "key"),
-    Index(None, "item_id", "user_id"),
-    Index(None, "project_id", "user_id", "is_current", "item_id"),
+    sa.UniqueConstraint("project_id", "digest"),
+    sa.Index(None, "project_id", "trace_id", "step"),
+    sa.Index(None, "user_id", "key"),
+    sa.Index(None, "item_id", "user_id"),
+    sa.Index(None, "project_id", "user_id", "is_current", "item_id"),
     sqlite_autoincrement=True,
 )
 
@@ -247,8 +217,8 @@ class Items(Repository):
         """
         if trace_ids is None:
             trace = traces.c
-            in_item = exists().where(_I.project_id == trace.project_id, _I.trace_id == trace.id)
-            query = select(trace.id).where(trace.project_id == project_id, ~in_item, trace.steps > 0)
+            in_item = sa.exists().where(_I.project_id == trace.project_id, _I.trace_id == trace.id)
+            query = sa.select(trace.id).where(trace.project_id == project_id, ~in_item, trace.steps > 0)
             trace_ids = [row.id for row in self._all(query.order_by(trace.created, trace.id))]
         new = [NewItem(trace_id=trace_id) for trace_id in trace_ids]
         return [
@@ -262,41 +232,28 @@ class Items(Repository):
         with self._connections.read() as connection:
             return item_in(connection, project_id, item_id)
 
-    def of_ids(self, project_id: int, ids: Collection[int]) -> dict[int, Item]:
-        """Items by number, without those that the project lacks. Not for annotators."""
-        query = select(items).where(_I.project_id == project_id, _I.id.in_(ids))
-        return {item.id: item for item in self._rows(Item, query)}
-
     def list(self, project_id: int, *, has_known: bool | None = None) -> list[Item]:
         """Items in the order they were added, with or without known labels. Not for annotators."""
         where = matching(items, project_id=project_id, has_known=has_known)
-        return self._rows(Item, select(items).where(*where).order_by(_I.id))
+        return self._rows(Item, sa.select(items).where(*where).order_by(_I.id))
 
     def set_priorities(self, project_id: int, values: Mapping[int, float]) -> None:
         """Replace the priorities: the highest comes first, items without one last.
 
-        Raises ``NotFoundError`` for an item of another project, ``StoreError`` for an infinite value or NaN.
+        Raises ``NotFoundError`` for an item of another project.
         """
-        bad = next((item for item, value in values.items() if not math.isfinite(value)), None)
-        if bad is not None:
-            raise StoreError(f"the priority of item {bad} is {values[bad]}; leave it out instead")
         of_project = _I.project_id == project_id
         with self._connections.write() as connection:
             locked_project(connection, project_id)
-            foreign = sorted(set(values) - set(connection.scalars(select(_I.id).where(of_project))))
+            foreign = sorted(set(values) - set(connection.scalars(sa.select(_I.id).where(of_project))))
             if foreign:
                 raise NotFoundError(f"project {project_id} does not have item {foreign[0]}")
-            connection.execute(update(items).where(of_project).values(priority=None))
+            connection.execute(sa.update(items).where(of_project).values(priority=None))
             if rows := [{"number": item_id, "value": value} for item_id, value in values.items()]:
-                ranked = update(items).where(_I.id == bindparam("number"))
-                connection.execute(ranked.values(priority=bindparam("value")), rows)
+                ranked = sa.update(items).where(_I.id == sa.bindparam("number"))
+                connection.execute(ranked.values(priority=sa.bindparam("value")), rows)
 
-    def priorities(self, project_id: int) -> dict[int, float]:
-        """The priorities that ``set_priorities`` stored last."""
-        where = (_I.project_id == project_id) & _I.priority.is_not(None)
-        return {row.id: row.priority for row in self._all(select(_I.id, _I.priority).where(where))}
-
-    def _put(self, connection: Connection, project_id: int, item: NewItem) -> int:
+    def _put(self, connection: sa.Connection, project_id: int, item: NewItem) -> int:
         trace = record_in(connection, traces, Trace, project_id, checked_name("trace_id", item.trace_id))
         if not trace.steps:
             raise StoreError(f"trace {trace.id} lacks steps to label; cut it first")
@@ -307,7 +264,7 @@ class Items(Repository):
                 raise StoreError(f"a known label is -1, 0 or 1, not {answer.value}")
         digest = digest_of(item.trace_id, [asdict(answer) for answer in item.known])
         where = (_I.project_id == project_id) & (_I.digest == digest)
-        existing: int | None = connection.scalar(select(_I.id).where(where))
+        existing: int | None = connection.scalar(sa.select(_I.id).where(where))
         if existing is not None:
             return existing
         row = {
@@ -319,19 +276,19 @@ class Items(Repository):
             "digest": digest,
             "created": self._now,
         }
-        return int(connection.execute(insert(items).values(row).returning(_I.id)).scalar_one())
+        return int(connection.execute(sa.insert(items).values(row).returning(_I.id)).scalar_one())
 
 
-def item_in(connection: Connection, project_id: int, item_id: int) -> Item:
+def item_in(connection: sa.Connection, project_id: int, item_id: int) -> Item:
     """The item, in the caller's transaction. Raises ``NotFoundError``."""
-    query = select(items).where(_I.project_id == project_id, _I.id == item_id)
+    query = sa.select(items).where(_I.project_id == project_id, _I.id == item_id)
     return one_of(connection, Item, query, f"project {project_id} does not have item {item_id}")
 
 
-def check_step(connection: Connection, project_id: int, trace_id: str, step: int) -> None:
+def check_step(connection: sa.Connection, project_id: int, trace_id: str, step: int) -> None:
     """Raise ``StoreError`` unless the project's trace has the step."""
     where = (traces.c.project_id == project_id) & (traces.c.id == trace_id)
-    steps = connection.scalar(select(traces.c.steps).where(where)) or 0
+    steps = connection.scalar(sa.select(traces.c.steps).where(where)) or 0
     if not 0 <= step < steps:
         raise StoreError(f"'step' {step}: the trace has steps 0 to {steps - 1}")
 
@@ -339,8 +296,8 @@ def check_step(connection: Connection, project_id: int, trace_id: str, step: int
 class Assignments(Repository):
     """Repository of assignments. An item is never with more annotators than the protocol asks for."""
 
-    def next(self, project_id: int, user_id: int, rng: random.Random) -> Offer:
-        """The next item for the user: the one leased to them, then the first of known labels, then the queue.
+    def next(self, project_id: int, user_id: int, rng: random.Random) -> Assignment | None:
+        """The next item for the user: the one leased to them, then the queue; ``None`` if there is none.
 
         Raises ``ForbiddenError`` if the user is not a member of the project.
         """
@@ -348,25 +305,13 @@ class Assignments(Repository):
             project, at = locked_project(connection, project_id), self._now
             pseudonym_in(connection, project_id, user_id)
             if project.archived:
-                return Offer(assignment=None, why="empty")
+                return None
             live = (_A.user_id == user_id) & (_A.state == "leased") & (_A.leased_until > at)
-            query = select(assignments).where(_A.project_id == project_id, live).order_by(_A.id).limit(1)
+            query = sa.select(assignments).where(_A.project_id == project_id, live).order_by(_A.id).limit(1)
             for held in rows_of(connection, Assignment, query):
-                renewal = lease(connection, project, held.item_id, user_id, held.chosen_by, at)
-                return Offer(assignment=renewal, why="resumed")
-            screening = _screening(connection, project)
-            first = _open_to(project, user_id, at, has_known=True).where(_I.id.in_(screening))
-            chosen: tuple[int, ChosenBy] | None = None
-            if (item_id := connection.scalar(first.order_by(_I.id).limit(1))) is not None:
-                chosen = item_id, "known"
-            elif not _passed(connection, project, user_id, screening):
-                return Offer(assignment=None, why="screening")
-            chosen = chosen or _choose(connection, project, user_id, rng, at)
-            if chosen is None:
-                return Offer(assignment=None, why="empty")
-            return Offer(
-                assignment=lease(connection, project, chosen[0], user_id, chosen[1], at), why="leased"
-            )
+                return lease(connection, project, held.item_id, held.chosen_by, user_id, at)
+            chosen = _choose(connection, project, user_id, rng, at)
+            return chosen and lease(connection, project, *chosen, user_id, at)
 
     def skip(self, project_id: int, item_id: int, user_id: int, reason: str) -> Assignment:
         """Leave the item to another annotator; the user never gets it again.
@@ -380,18 +325,12 @@ class Assignments(Repository):
             assignment = renewed(connection, project, item_in(connection, project_id, item_id), user_id, at)
             return change(connection, assignment.id, state="skipped", reason=reason, finished=at)
 
-    def of_user(self, project_id: int, user_id: int, limit: int = 100) -> list[Assignment]:
-        """The user's assignments, newest first."""
-        where = (_A.project_id == project_id) & (_A.user_id == user_id)
-        query = select(assignments).where(where).order_by(_A.id.desc()).limit(limit)
-        return self._rows(Assignment, query)
-
     def skipped(self, project_id: int, limit: int = 100) -> list[dict[str, Any]]:
         """The latest skipped items: trace, annotator, reason and time."""
         query = (
-            select(_I.trace_id, members.c.pseudonym.label("by"), _A.reason, _A.finished)
+            sa.select(_I.trace_id, members.c.pseudonym.label("by"), _A.reason, _A.finished)
             .join_from(assignments, items, _I.id == _A.item_id)
-            .join(members, and_(members.c.user_id == _A.user_id, members.c.project_id == _A.project_id))
+            .join(members, sa.and_(members.c.user_id == _A.user_id, members.c.project_id == _A.project_id))
             .where(_A.project_id == project_id, _A.state == "skipped")
         )
         return [row._asdict() for row in self._all(query.order_by(_A.finished.desc()).limit(limit))]
@@ -402,31 +341,31 @@ class Assignments(Repository):
             project = project_in(connection, project_id)
             normal = (_I.project_id == project_id) & ~_I.has_known
             finished = (
-                select(func.count().label("done"))
+                sa.select(sa.func.count().label("done"))
                 .join_from(assignments, items, _I.id == _A.item_id)
                 .where(_A.project_id == project_id, _A.state == "done", normal)
                 .group_by(_A.item_id)
                 .subquery()
             )
-            full = func.count().filter(finished.c.done >= project.protocol.annotators)
-            counts = select(func.coalesce(func.sum(finished.c.done), 0), full)
+            full = sa.func.count().filter(finished.c.done >= project.protocol.annotators)
+            counts = sa.select(sa.func.coalesce(sa.func.sum(finished.c.done), 0), full)
             done, complete = connection.execute(counts.select_from(finished)).one()
-            number = connection.scalar(select(func.count()).where(normal)) or 0
+            number = connection.scalar(sa.select(sa.func.count()).where(normal)) or 0
             live = (_A.project_id == project_id) & (_A.state == "leased") & (_A.leased_until > self._now)
             return Progress(
                 items=number,
                 done=int(done),
                 complete=complete,
                 needed=number * project.protocol.annotators,
-                leased=connection.scalar(select(func.count()).where(live)) or 0,
+                leased=connection.scalar(sa.select(sa.func.count()).where(live)) or 0,
                 annotators=tuple(_annotators(connection, project_id, users)),
             )
 
 
 def _choose(
-    connection: Connection, project: Project, user_id: int, rng: random.Random, at: datetime
+    connection: sa.Connection, project: Project, user_id: int, rng: random.Random, at: datetime
 ) -> tuple[int, ChosenBy] | None:
-    """The item for the user after screening, and what selected it; ``None`` if none is left.
+    """The item for the user, and what selected it; ``None`` if none is left.
 
     The number of draws from ``rng`` does not depend on the items left, so that a seed gives one order.
     """
@@ -449,34 +388,34 @@ def _choose(
     return None if item_id is None else (item_id, policy)
 
 
-def _open_to(project: Project, user_id: int, at: datetime, *, has_known: bool) -> Select[int]:
+def _open_to(project: Project, user_id: int, at: datetime, *, has_known: bool) -> sa.Select[int]:
     """Query for the items that the user may get: not finished or skipped, and not full."""
-    over = exists().where(_A.item_id == _I.id, _A.user_id == user_id, _A.state.in_(["done", "skipped"]))
-    query = select(_I.id).where(_I.project_id == project.id, _I.has_known.is_(has_known), ~over)
+    over = sa.exists().where(_A.item_id == _I.id, _A.user_id == user_id, _A.state.in_(["done", "skipped"]))
+    query = sa.select(_I.id).where(_I.project_id == project.id, _I.has_known.is_(has_known), ~over)
     if has_known:
         return query  # they go to everybody
-    occupied = select(func.count()).where(_A.item_id == _I.id, _occupies(at)).scalar_subquery()
+    occupied = sa.select(sa.func.count()).where(_A.item_id == _I.id, _occupies(at)).scalar_subquery()
     return query.where(occupied < project.protocol.annotators)
 
 
-def _at(connection: Connection, query: Select[int], fraction: float) -> int | None:
-    count = connection.scalar(select(func.count()).select_from(query.subquery())) or 0
+def _at(connection: sa.Connection, query: sa.Select[int], fraction: float) -> int | None:
+    count = connection.scalar(sa.select(sa.func.count()).select_from(query.subquery())) or 0
     return connection.scalar(query.order_by(_I.id).offset(int(fraction * count)).limit(1))
 
 
-def _occupies(at: datetime) -> ColumnElement[bool]:
+def _occupies(at: datetime) -> sa.ColumnElement[bool]:
     """Whether an assignment occupies one of the item's places: done, or leased right now."""
-    return or_(_A.state == "done", and_(_A.state == "leased", _A.leased_until > at))
+    return sa.or_(_A.state == "done", sa.and_(_A.state == "leased", _A.leased_until > at))
 
 
 def lease(
-    connection: Connection, project: Project, item_id: int, user_id: int, by: ChosenBy, at: datetime
+    connection: sa.Connection, project: Project, item_id: int, by: ChosenBy, user_id: int, at: datetime
 ) -> Assignment:
     """Lease the item to the user, who had it before at most on a lease that expired."""
     until = at + timedelta(seconds=project.protocol.lease_seconds)
     users_lease = (_A.item_id == item_id) & (_A.user_id == user_id)
     # chosen_by stays as it was: labels of the earlier lease carry it
-    renewal = update(assignments).where(users_lease).values(leased_until=until, state="leased")
+    renewal = sa.update(assignments).where(users_lease).values(leased_until=until, state="leased")
     for assignment in rows_of(connection, Assignment, renewal.returning(assignments)):
         return assignment
     row = {"project_id": project.id, "item_id": item_id, "user_id": user_id, "chosen_by": by}
@@ -485,7 +424,9 @@ def lease(
     )
 
 
-def renewed(connection: Connection, project: Project, item: Item, user_id: int, at: datetime) -> Assignment:
+def renewed(
+    connection: sa.Connection, project: Project, item: Item, user_id: int, at: datetime
+) -> Assignment:
     """The user's lease of the item, renewed; an expired one is renewed while there is room.
 
     Raises ``ForbiddenError`` if the item was never assigned to them, ``ConflictError`` if it is finished or
@@ -498,56 +439,33 @@ def renewed(connection: Connection, project: Project, item: Item, user_id: int, 
         raise ConflictError(f"item {item.id} is {assignment.state} for this user; undo to reopen it")
     if assignment.leased_until <= at and not item.known:
         other_holders = (_A.item_id == item.id) & (_A.user_id != user_id) & _occupies(at)
-        count = connection.scalar(select(func.count()).where(other_holders)) or 0
+        count = connection.scalar(sa.select(sa.func.count()).where(other_holders)) or 0
         if count >= project.protocol.annotators:
             raise ConflictError(f"item {item.id} is with {count} others, as many as the protocol asks for")
-    return lease(connection, project, item.id, user_id, assignment.chosen_by, at)
+    return lease(connection, project, item.id, assignment.chosen_by, user_id, at)
 
 
-def assignment_of(connection: Connection, item_id: int, user_id: int) -> Assignment:
+def assignment_of(connection: sa.Connection, item_id: int, user_id: int) -> Assignment:
     """The user's assignment of the item. Raises ``ForbiddenError`` if there is none."""
-    query = select(assignments).where(_A.item_id == item_id, _A.user_id == user_id)
+    query = sa.select(assignments).where(_A.item_id == item_id, _A.user_id == user_id)
     for assignment in rows_of(connection, Assignment, query):
         return assignment
     raise ForbiddenError(f"item {item_id} was not assigned to user {user_id}; ask for the next one")
 
 
-def change(connection: Connection, assignment_id: int, **values: Any) -> Assignment:
+def change(connection: sa.Connection, assignment_id: int, **values: Any) -> Assignment:
     """Update an assignment and return it."""
-    query = update(assignments).where(_A.id == assignment_id).values(values).returning(assignments)
+    query = sa.update(assignments).where(_A.id == assignment_id).values(values).returning(assignments)
     return rows_of(connection, Assignment, query)[0]
 
 
-def _screening(connection: Connection, project: Project) -> dict[int, Any]:
-    """Known labels of the items that come before all others, by item."""
-    query = select(_I.id, _I.known).where(_I.project_id == project.id, _I.has_known).order_by(_I.id)
-    if not project.protocol.known_first:
-        return {}
-    return {row.id: row.known for row in connection.execute(query.limit(project.protocol.known_first))}
-
-
-def _passed(
-    connection: Connection, project: Project, user_id: int, screening: Mapping[int, Collection[KnownAnswer]]
-) -> bool:
-    """Whether the user labelled enough known steps correctly; a step without a label is not correct."""
-    label = labels.c
-    answers = ((item_id, answer) for item_id, known in screening.items() for answer in known)
-    expected = {(item_id, answer.step): answer.value for item_id, answer in answers}
-    query = select(label.item_id, label.step, label.value).where(
-        label.item_id.in_(screening), label.user_id == user_id, label.is_current
-    )
-    values = {(row.item_id, row.step): row.value for row in connection.execute(query)}
-    correct = sum(values.get(step) == value for step, value in expected.items())
-    return bool(correct >= project.protocol.known_pass * len(expected))
-
-
 def _annotators(
-    connection: Connection, project_id: int, users: Collection[int] | None
+    connection: sa.Connection, project_id: int, users: Collection[int] | None
 ) -> Iterator[AnnotatorProgress]:
     """By pseudonym, without those to whom nothing was assigned."""
     label = labels.c
-    work = select(_A.user_id, _A.state, _A.milliseconds, _A.finished).where(_A.project_id == project_id)
-    counts = select(label.user_id, func.count()).where(
+    work = sa.select(_A.user_id, _A.state, _A.milliseconds, _A.finished).where(_A.project_id == project_id)
+    counts = sa.select(label.user_id, sa.func.count()).where(
         label.project_id == project_id, label.is_current, label.item_id.is_not(None)
     )
     if users is not None:
@@ -556,7 +474,7 @@ def _annotators(
     for row in connection.execute(work):
         assigned[row.user_id].append(row)
     labelled = {row[0]: row[1] for row in connection.execute(counts.group_by(label.user_id))}
-    names = select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
+    names = sa.select(members.c.user_id, members.c.pseudonym).where(members.c.project_id == project_id)
     for user_id, annotator in connection.execute(names.order_by(members.c.pseudonym)):
         if assignments := assigned.get(user_id):
             done = [row for row in assignments if row.state == "done"]

@@ -1,10 +1,12 @@
-"""The gateway's rows: requests with all their candidates, and tool calls held until a person decides.
+"""The gateway's rows: requests with all their candidates, tool calls held until a person decides, and answers
+chosen at random for people to label, with the chance of being chosen.
 
 Ids of keys and projects lack foreign keys: a row outlives the key that it names.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
@@ -15,11 +17,14 @@ from sqlalchemy import Column, Float, Index, Select, Text, Update, delete, func,
 from surefoot.concurrency import in_share
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.guard import Review
-from surefoot.server.records import GatewayRecord, HeldCall
+from surefoot.server.records import GatewayRecord, GoldResult, HeldCall
 from surefoot.server.store.engine import Repository
+from surefoot.server.store.labels import Labels
+from surefoot.server.store.queue import Items
 from surefoot.server.store.schema import (
     Count,
     Mark,
+    ProjectId,
     UserId,
     as_data,
     checked_name,
@@ -30,6 +35,8 @@ from surefoot.server.store.schema import (
     payload_of,
     table,
 )
+from surefoot.server.store.traces import Traces, prompt_of, storable_text
+from surefoot.stats.prediction_powered import CorrectedMean, prediction_powered_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +61,13 @@ class GatewayRow:
     project_id: int | None
     session: str | None
     turn: int | None
+    title: str
+    """Start of the prompt; without one, the endpoint and the id."""
+    held: bool
+    """Whether the guard held a call of it."""
+    scores: tuple[float | None, ...]
+    """Scores of the steps of its answer."""
+    steps: Count
 
 
 gateway_requests = table(
@@ -68,6 +82,8 @@ gateway_requests = table(
 )
 
 _AT_ONCE: Final = 50
+_TITLE: Final = 300
+_MOST_PREDICTED = 20_000
 _G = gateway_requests.c
 
 
@@ -100,10 +116,6 @@ class RequestLog(Repository):
         for record in self._records(select(_G.payload).where(_G.request_id == request_id)):
             return record
         raise NotFoundError(f"request '{request_id}' does not exist")
-
-    def records(self, ids: Sequence[str]) -> list[GatewayRecord]:
-        """Several whole records."""
-        return self._records(select(_G.payload).where(_G.request_id.in_(ids)))
 
     def session(self, name: str, *, key_id: int | None, limit: int = 1000) -> list[GatewayRecord]:
         """The latest turns of a session that this key (``None``: no key) had recorded, oldest first; other
@@ -154,7 +166,9 @@ class RequestLog(Repository):
         return [GatewayRecord.model_validate_json(row.payload) for row in self._all(query)]
 
 
-_COMPUTED = ("failed", "candidates", "tokens", "trees", "session", "turn")
+_COMPUTED = (
+    "failed", "candidates", "tokens", "trees", "session", "turn", "title", "held", "scores", "steps",
+)  # fmt: skip
 _COPIED = tuple(field.name for field in fields(GatewayRow) if field.name not in _COMPUTED)
 
 
@@ -166,8 +180,15 @@ def _row(record: GatewayRecord) -> dict[str, Any]:
     if record.created.tzinfo is None:
         raise StoreError("'created' lacks a time zone; use datetime.now(UTC)")
     scores = [answer.score for answer in record.candidates if answer.chosen and answer.score is not None]
+    shown = next((answer for answer in record.candidates if answer.chosen), None)
+    shown = shown or next(iter(record.candidates), None)
+    prompt = record.problem and prompt_of(record.problem, shown.trace if shown else None)
     return {
         **{name: getattr(record, name) for name in _COPIED},
+        "title": storable_text((prompt or "").lstrip()[:_TITLE]) or f"{record.endpoint}: {record.request_id}",
+        "held": any(decision.held for decisions in record.guard.values() for decision in decisions),
+        "scores": shown.scores.scores if shown and shown.scores else (),
+        "steps": len(shown.trace.steps) if shown else 0,
         "failed": record.error is not None or record.status >= 400,
         "candidates": len(record.candidates),
         "tokens": record.usage.tokens,
@@ -309,3 +330,88 @@ class HeldCalls(Repository):
 def _from_waiting(state: HeldState, at: datetime) -> Update:
     """Statement that ends the wait of calls."""
     return update(held_calls).where(_H.state == "waiting").values(state=state, decided=at)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldSample:
+    """An answer in the annotation queue of a project."""
+
+    id: Annotated[int, Mark.KEY]
+    project_id: ProjectId
+    request_id: str
+    trace_id: str
+    steps: int
+    proxy: float
+    """The answer's score."""
+    chance: float
+    """The chance with which it was chosen; its weight is the inverse."""
+    created: datetime
+
+
+gold_samples = table("gold_samples", GoldSample, Index(None, "project_id", "id"))
+
+
+class GoldSamples(Repository):
+    """Repository of random samples of answers."""
+
+    def add(self, project_id: int, record: GatewayRecord, chance: float) -> bool:
+        """Put a request's answer into the project's queue; ``False`` for one without text or score.
+
+        Raises ``StoreError``.
+        """
+        chosen = next((candidate for candidate in record.candidates if candidate.chosen), None)
+        solution, proxy = (chosen.solution(), chosen.score) if chosen else (None, None)
+        if record.problem is None or solution is None or proxy is None or not 0 <= proxy <= 1:
+            return False
+        trace, scores = solution
+        traces = Traces(self._connections)
+        traces.add_problems(project_id, [record.problem])
+        traces.add_traces(project_id, [trace])
+        if scores is not None:
+            traces.add_scores(project_id, [scores])
+        Items(self._connections).add_solutions(project_id, [trace.id])
+        row = {"project_id": project_id, "request_id": record.request_id, "trace_id": trace.id}
+        row |= {"steps": len(trace.steps), "proxy": proxy, "chance": chance, "created": record.created}
+        return bool(self._change(insert(gold_samples).values(row)))
+
+    def results(self, project_id: int, limit: int = 10_000) -> list[GoldResult]:
+        """The latest samples whose first error people found, or all of whose steps they labelled."""
+        s = gold_samples.c
+        query = select(gold_samples).where(s.project_id == project_id).order_by(s.id.desc()).limit(limit)
+        samples = self._rows(GoldSample, query)[::-1]
+        labels = Labels(self._connections).of_traces(project_id, {sample.trace_id for sample in samples})
+        results = []
+        for sample in samples:
+            rows = [row.record for row in labels.get(sample.trace_id, ()) if row.item_id is not None]
+            values = {row.step: row.value for row in rows if row.value is not None}
+            wrong = any(value < 0 for value in values.values())
+            if wrong or len(values) >= sample.steps:
+                result = GoldResult(
+                    sample=sample.id,
+                    request_id=sample.request_id,
+                    proxy=sample.proxy,
+                    right=not wrong,
+                    weight=1 / sample.chance,
+                    labelled=max(row.created for row in rows),
+                )
+                results.append(result)
+        return results
+
+    def estimate(self, project_id: int) -> CorrectedMean:
+        """Share of right answers since the first sample, from the scores of all and people's labels of some.
+
+        Raises ``LabelError`` for fewer than two labelled answers.
+        """
+        results = {result.request_id: result for result in self.results(project_id)}
+        start = select(func.min(gold_samples.c.created)).where(gold_samples.c.project_id == project_id)
+        query = (
+            select(_G.request_id, _G.score)
+            .where(_G.score.is_not(None), _G.created >= start.scalar_subquery())
+            .order_by(_G.created.desc())
+            .limit(_MOST_PREDICTED)
+        )
+        scores: dict[str, float] = {row.request_id: row.score for row in self._all(query)}
+        scores |= {name: result.proxy for name, result in results.items()}
+        gold = [float(results[name].right) if name in results else math.nan for name in scores]
+        weights = [results[name].weight if name in results else 1.0 for name in scores]
+        return prediction_powered_mean(list(scores.values()), gold, list(scores), weights=weights, rate=True)

@@ -16,26 +16,9 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+import sqlalchemy as sa
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    ColumnElement,
-    Connection,
-    Executable,
-    Float,
-    ForeignKey,
-    ForeignKeyConstraint,
-    Integer,
-    MetaData,
-    RowMapping,
-    String,
-    Table,
-    Text,
-    insert,
-)
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeDecorator, TypeEngine
@@ -50,7 +33,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 # Systematic names of constraints, so that errors name them in both databases.
-METADATA: Final = MetaData(
+METADATA: Final = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -60,7 +43,7 @@ METADATA: Final = MetaData(
     }
 )
 
-BIG: Final = BigInteger().with_variant(Integer, "sqlite")
+BIG: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 """A row number. SQLite generates values for ``INTEGER`` keys only, which have 64 bits there."""
 
 
@@ -70,7 +53,7 @@ class Moment(TypeDecorator[datetime]):
     SQLite does not have a type for times and would drop the zone; a number sorts alike in both databases.
     """
 
-    impl = BigInteger
+    impl = sa.BigInteger
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002
@@ -89,7 +72,7 @@ class Moment(TypeDecorator[datetime]):
 class Json(TypeDecorator[Any]):
     """A value of a type that pydantic can read, as JSON text."""
 
-    impl = Text
+    impl = sa.Text
     cache_ok = True
 
     def __init__(self, kind: Any) -> None:
@@ -119,34 +102,34 @@ class Mark(Enum):
 
 RowId = Annotated[int, Mark.KEY]
 """The number of a row."""
-UserId = Annotated[int, ForeignKey("users.id")]
-ProjectId = Annotated[int, ForeignKey("projects.id")]
-Count = Annotated[int, Integer()]
+UserId = Annotated[int, sa.ForeignKey("users.id")]
+ProjectId = Annotated[int, sa.ForeignKey("projects.id")]
+Count = Annotated[int, sa.Integer()]
 
 
-def table(name: str, data: type, *parts: SchemaItem, **options: Any) -> Table:
+def table(name: str, data: type, *parts: SchemaItem, **options: Any) -> sa.Table:
     """The table of a data class; ``parts`` are its constraints, indices and further columns."""
     hints = get_type_hints(data, include_extras=True)
     columns = [_column(field.name, hints[field.name]) for field in fields(data)]
-    return Table(name, METADATA, *(column for column in columns if column is not None), *parts, **options)
+    return sa.Table(name, METADATA, *(column for column in columns if column is not None), *parts, **options)
 
 
-def of_project(column: str, target: str) -> ForeignKeyConstraint:
+def of_project(column: str, target: str) -> sa.ForeignKeyConstraint:
     """The row of ``target`` with this id, in the same project."""
-    return ForeignKeyConstraint(["project_id", column], [f"{target}.project_id", f"{target}.id"])
+    return sa.ForeignKeyConstraint(["project_id", column], [f"{target}.project_id", f"{target}.id"])
 
 
-def as_data(kind: type[T], row: RowMapping, **computed: Any) -> T:
+def as_data(kind: type[T], row: sa.RowMapping, **computed: Any) -> T:
     """A data class from a row that has its columns; ``computed`` gives fields that the row lacks."""
     return kind(**{name: row[name] for name in _names(cast("Any", kind)) if name not in computed}, **computed)
 
 
-def rows_of(connection: Connection, kind: type[T], query: Executable) -> list[T]:
+def rows_of(connection: sa.Connection, kind: type[T], query: sa.Executable) -> list[T]:
     """Data classes from the rows of a query."""
     return [as_data(kind, row) for row in connection.execute(query).mappings()]
 
 
-def one_of(connection: Connection, kind: type[T], query: Executable, missing: str) -> T:
+def one_of(connection: sa.Connection, kind: type[T], query: sa.Executable, missing: str) -> T:
     """A data class from the one row of a query. Raises ``NotFoundError`` that says ``missing``."""
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
@@ -154,17 +137,17 @@ def one_of(connection: Connection, kind: type[T], query: Executable, missing: st
     return as_data(kind, row)
 
 
-def inserted(connection: Connection, data: type[T], into: Table, /, **values: Any) -> T:
+def inserted(connection: sa.Connection, data: type[T], into: sa.Table, /, **values: Any) -> T:
     """Add a row, and return it with what the database fills in."""
-    return as_data(data, connection.execute(insert(into).values(values).returning(into)).mappings().one())
+    return as_data(data, connection.execute(sa.insert(into).values(values).returning(into)).mappings().one())
 
 
-def matching(source: Table, /, **values: Any) -> list[ColumnElement[bool]]:
+def matching(source: sa.Table, /, **values: Any) -> list[sa.ColumnElement[bool]]:
     """Conditions that columns of ``source`` have these values; ``None`` sets no condition."""
     return [source.c[name] == value for name, value in values.items() if value is not None]
 
 
-def columns_of(kind: type, source: Table) -> list[Column[Any]]:
+def columns_of(kind: type, source: sa.Table) -> list[sa.Column[Any]]:
     """The columns of ``source`` that are fields of ``kind``."""
     return [source.c[name] for name in _names(kind) if name in source.c]
 
@@ -226,7 +209,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _column(name: str, hint: Any) -> Column[Any] | None:
+def _column(name: str, hint: Any) -> sa.Column[Any] | None:
     marks: list[Any] = []
     optional = False
     while get_origin(hint) in (Annotated, Union, UnionType):
@@ -241,11 +224,11 @@ def _column(name: str, hint: Any) -> Column[Any] | None:
     explicit = [mark for mark in marks if isinstance(mark, TypeEngine)]
     # a reference is used for one column only, and an alias such as UserId for many
     keys = [
-        ForeignKey(mark.target_fullname, ondelete=mark.ondelete)
+        sa.ForeignKey(mark.target_fullname, ondelete=mark.ondelete)
         for mark in marks
-        if isinstance(mark, ForeignKey)
+        if isinstance(mark, sa.ForeignKey)
     ]
-    return Column(
+    return sa.Column(
         name,
         explicit[0] if explicit else _type(hint),
         *keys,
@@ -258,14 +241,14 @@ def _column(name: str, hint: Any) -> Column[Any] | None:
 
 def _type(hint: Any) -> TypeEngine[Any]:
     simple: dict[Any, TypeEngine[Any]] = {
-        bool: Boolean(),
+        bool: sa.Boolean(),
         int: BIG,
-        float: Float(),
-        str: Text(),
+        float: sa.Float(),
+        str: sa.Text(),
         datetime: Moment(),
     }
     if hint in simple:
         return simple[hint]
     if get_origin(hint) is Literal:
-        return String(16) if isinstance(get_args(hint)[0], str) else Integer()
+        return sa.String(16) if isinstance(get_args(hint)[0], str) else sa.Integer()
     return Json(hint)

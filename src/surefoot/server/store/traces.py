@@ -13,29 +13,10 @@ from itertools import islice
 from textwrap import shorten
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
-from pydantic_core import from_json
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Float,
-    ForeignKey,
-    Index,
-    Select,
-    Table,
-    Text,
-    and_,
-    column,
-    delete,
-    func,
-    insert,
-    literal_column,
-    select,
-)
-from sqlalchemy import table as light_table
+import sqlalchemy as sa
 
 from surefoot.errors import NotFoundError, StoreError
-from surefoot.records import Problem, Record, StepScores, Trace, Usage
+from surefoot.records import Problem, Record, StepScores, Trace
 from surefoot.segment import trace_blocks
 from surefoot.server.store.accounts import locked_project, project_in
 from surefoot.server.store.engine import Connections, Repository
@@ -57,13 +38,13 @@ from surefoot.server.store.schema import (
 
 R = TypeVar("R", bound=Record)
 
-problems = Table(
+problems = sa.Table(
     "problems",
     METADATA,
-    Column("project_id", BIG, ForeignKey("projects.id"), primary_key=True),
-    Column("id", Text, primary_key=True),
-    Column("payload", Text, nullable=False),
-    Column("created", Moment, nullable=False),
+    sa.Column("project_id", BIG, sa.ForeignKey("projects.id"), primary_key=True),
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Column("created", Moment, nullable=False),
 )
 
 RunKind = Literal["solution", "agent", "program"]
@@ -74,7 +55,7 @@ RunKind = Literal["solution", "agent", "program"]
 class TraceRow:
     """A trace in a list; ``Traces.trace`` returns all of it."""
 
-    project_id: Annotated[int, Mark.KEY, ForeignKey("projects.id")]
+    project_id: Annotated[int, Mark.KEY, sa.ForeignKey("projects.id")]
     id: Annotated[str, Mark.KEY]
     problem_id: str
     title: str
@@ -85,33 +66,37 @@ class TraceRow:
     steps: Count
     first_error: Count | None
     """The first wrong step, from 0, of its verdict."""
+    tokens: Count
+    """Tokens that the policy read and wrote; 0 = unknown."""
+    outcome_word: str
+    """What its data set calls the outcome, such as *safe*; else empty."""
     created: datetime
 
 
 traces = table(
     "traces",
     TraceRow,
-    Column("payload", Text, nullable=False),
+    sa.Column("payload", sa.Text, nullable=False),
     of_project("problem_id", "problems"),
-    Index(None, "project_id", "problem_id"),
+    sa.Index(None, "project_id", "problem_id"),
     # lists are counted and sorted without reading payloads
-    Index(None, "project_id", "kind", "outcome", "policy", "steps", "first_error", "created", "id"),
+    sa.Index(None, "project_id", "kind", "outcome", "policy", "steps", "first_error", "created", "id"),
 )
 
 # The words of traces, for full-text search; ``create_search`` makes it, as each database has its own kind.
-trace_search = light_table("trace_search", column("project_id"), column("trace_id"), column("words"))
+trace_search = sa.table("trace_search", sa.column("project_id"), sa.column("trace_id"), sa.column("words"))
 
-step_scores = Table(
+step_scores = sa.Table(
     "step_scores",
     METADATA,
-    Column("project_id", BIG, primary_key=True),
-    Column("trace_id", Text, primary_key=True),
-    Column("scorer", Text, primary_key=True),
-    Column("lowest", Float),
-    Column("payload", Text, nullable=False),
-    Column("created", Moment, nullable=False),
+    sa.Column("project_id", BIG, primary_key=True),
+    sa.Column("trace_id", sa.Text, primary_key=True),
+    sa.Column("scorer", sa.Text, primary_key=True),
+    sa.Column("lowest", sa.Float),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Column("created", Moment, nullable=False),
     of_project("trace_id", "traces"),
-    Index(None, "project_id", "scorer", "lowest", "trace_id"),
+    sa.Index(None, "project_id", "scorer", "lowest", "trace_id"),
 )
 
 CHUNK: Final = 200
@@ -165,8 +150,7 @@ class RunFilter:
 
 
 Facet = Literal["outcome", "kind", "model"]
-RunOrder = Literal["newest", "oldest", "shortest", "longest", "lowest"]
-"""Order of a list; lowest: by the lowest score of the filter's scorer, unscored traces last."""
+RunOrder = Literal["newest", "oldest", "shortest", "longest"]
 _NO_MODEL: Final = "unknown"
 _LONGEST_TITLE: Final = 300
 _SEARCHED: Final = 100_000
@@ -212,23 +196,16 @@ class Traces(Repository):
     ) -> list[TraceRow]:
         """Traces of a list. Raises ``StoreError`` for a bound or an order that lacks its scorer."""
         where, trace = where or RunFilter(), traces.c
-        query = select(trace.id).where(*self._conditions(project_id, where), *_of_facets(where.facets))
+        query = sa.select(trace.id).where(*self._conditions(project_id, where), *_of_facets(where.facets))
         orders: dict[RunOrder, Any] = {
             "newest": trace.created.desc(), "oldest": trace.created,
             "longest": trace.steps.desc(), "shortest": trace.steps,
         }  # fmt: skip
-        if order == "lowest":
-            score = step_scores.c
-            scored = and_(
-                score.project_id == trace.project_id, score.trace_id == trace.id, score.scorer == where.scorer
-            )
-            query = query.outerjoin(step_scores, scored)
-            orders[order] = score.lowest.nulls_last()
         # ids are sorted in the index, and only the rows of the page are read
         page = query.order_by(orders[order], trace.id).offset(offset).limit(limit)
         with self._connections.read() as connection:
             ids = list(connection.scalars(page))
-            listed = select(*columns_of(TraceRow, traces))
+            listed = sa.select(*columns_of(TraceRow, traces))
             listed = listed.where(trace.project_id == project_id, trace.id.in_(ids))
             rows = {row.id: row for row in rows_of(connection, TraceRow, listed)}
             return [rows[trace_id] for trace_id in ids]
@@ -238,7 +215,7 @@ class Traces(Repository):
         trace = traces.c
         groups = (trace.outcome, trace.kind, trace.policy)
         query = (
-            select(*groups, func.count().label("number"))
+            sa.select(*groups, sa.func.count().label("number"))
             .where(*self._conditions(project_id, where))
             .group_by(*groups)
         )
@@ -254,7 +231,7 @@ class Traces(Repository):
                     counts[name][value] += row.number
         return total, {name: dict(of.most_common()) for name, of in counts.items()}
 
-    def _conditions(self, project_id: int, where: RunFilter) -> list[ColumnElement[bool]]:
+    def _conditions(self, project_id: int, where: RunFilter) -> list[sa.ColumnElement[bool]]:
         trace = traces.c
         conditions = matching(traces, project_id=project_id, problem_id=where.problem_id)
         if where.text is not None:
@@ -274,47 +251,26 @@ class Traces(Repository):
             raise StoreError("'min_score' and 'max_score' need a 'scorer'")
         return conditions
 
-    def _containing(self, project_id: int, words: str) -> Select[Any]:
+    def _containing(self, project_id: int, words: str) -> sa.Select[Any]:
         search = trace_search.c
         if self._connections.sqlite:
             # each word in quotes, so that none is an operator of FTS5
             matches = search.words.op("MATCH")(" ".join(f'"{word}"' for word in words.split()) or '""')
         else:
-            matches = search.words.op("@@")(func.plainto_tsquery(_DICTIONARY, words))
-        return select(search.trace_id).where(search.project_id == project_id, matches)
-
-    def problems_of(self, project_id: int, ids: Collection[str]) -> dict[str, Problem]:
-        """Problems by id, without those that the project lacks."""
-        return self._records(problems, Problem, project_id, ids)
+            matches = search.words.op("@@")(sa.func.plainto_tsquery(_DICTIONARY, words))
+        return sa.select(search.trace_id).where(search.project_id == project_id, matches)
 
     def traces_of(self, project_id: int, ids: Collection[str]) -> dict[str, Trace]:
         """Traces by id, without those that the project lacks."""
-        return self._records(traces, Trace, project_id, ids)
-
-    def _records(self, table: Table, kind: type[R], project_id: int, ids: Collection[str]) -> dict[str, R]:
-        where = (table.c.project_id == project_id) & table.c.id.in_(ids)
-        rows = self._all(select(table.c.id, table.c.payload).where(where))
-        return {row.id: kind.model_validate_json(row.payload) for row in rows}
-
-    def notes_of(self, project_id: int, ids: Collection[str]) -> dict[str, tuple[int, Any]]:
-        """Tokens that the policy read and wrote (0 = unknown), and the outcome's word in ``meta``."""
-        trace = traces.c
-        query = select(trace.id, trace.payload).where(trace.project_id == project_id, trace.id.in_(ids))
-        records = {row.id: from_json(row.payload) for row in self._all(query)}
-        usages = {name: Usage(**record["usage"]) for name, record in records.items()}
-        return {
-            name: (
-                usage.prompt_tokens + usage.completion_tokens,
-                from_json(records[name]["meta"]).get("outcome"),
-            )
-            for name, usage in usages.items()
-        }
+        where = (traces.c.project_id == project_id) & traces.c.id.in_(ids)
+        rows = self._all(sa.select(traces.c.id, traces.c.payload).where(where))
+        return {row.id: Trace.model_validate_json(row.payload) for row in rows}
 
     def outcomes_of(self, project_id: int, ids: Collection[str]) -> dict[str, bool | None]:
         """Whether the final answers of traces are right, by id; ``None`` = not judged."""
         trace = traces.c
         where = (trace.project_id == project_id) & trace.id.in_(ids)
-        return {row.id: row.outcome for row in self._all(select(trace.id, trace.outcome).where(where))}
+        return {row.id: row.outcome for row in self._all(sa.select(trace.id, trace.outcome).where(where))}
 
     def scores_of(
         self, project_id: int, ids: Collection[str], *, scorer: str | None = None
@@ -323,26 +279,21 @@ class Traces(Repository):
         s = step_scores.c
         scores: dict[str, list[StepScores]] = {trace_id: [] for trace_id in ids}
         where = matching(step_scores, project_id=project_id, scorer=scorer)
-        for row in self._all(select(s.payload).where(*where, s.trace_id.in_(ids)).order_by(s.scorer)):
+        for row in self._all(sa.select(s.payload).where(*where, s.trace_id.in_(ids)).order_by(s.scorer)):
             record = StepScores.model_validate_json(row.payload)
             scores[record.trace_id].append(record)
         return scores
 
-    def scores(self, project_id: int, trace_id: str) -> list[StepScores]:
-        """The scores of the trace, by name of the scorer. Raises ``NotFoundError``."""
-        self.trace(project_id, trace_id)
-        return self.scores_of(project_id, [trace_id])[trace_id]
-
     def scorers(self, project_id: int) -> list[str]:
         """Names of all scorers of the project."""
         s = step_scores.c
-        query = select(s.scorer).where(s.project_id == project_id).distinct().order_by(s.scorer)
+        query = sa.select(s.scorer).where(s.project_id == project_id).distinct().order_by(s.scorer)
         return [row.scorer for row in self._all(query)]
 
-    def _add_problem(self, connection: Connection, project_id: int, problem: Problem) -> Added:
+    def _add_problem(self, connection: sa.Connection, project_id: int, problem: Problem) -> Added:
         return self._put(connection, problems, problem, project_id=project_id, id=problem.id)
 
-    def _add_trace(self, connection: Connection, project_id: int, trace: Trace) -> Added:
+    def _add_trace(self, connection: sa.Connection, project_id: int, trace: Trace) -> Added:
         name = checked_name("problem_id", trace.problem_id)
         problem = record_in(connection, problems, Problem, project_id, name)
         columns = {
@@ -352,17 +303,19 @@ class Traces(Repository):
             "policy": None if trace.policy is None else checked_text("policy", trace.policy),
             "outcome": trace.outcome,
             "steps": len(trace.steps),
+            "tokens": trace.usage.prompt_tokens + trace.usage.completion_tokens,
+            "outcome_word": outcome_word(trace),
         }
         added = self._put(connection, traces, trace, columns, project_id=project_id, id=trace.id)
         if added.new:
             words: Any = _words(f"{trace.id}\n{problem.text}\n{whole_text(trace)}"[:_SEARCHED])
             if not self._connections.sqlite:
-                words = func.to_tsvector(_DICTIONARY, words)
+                words = sa.func.to_tsvector(_DICTIONARY, words)
             row = {"project_id": project_id, "trace_id": trace.id, "words": words}
-            connection.execute(insert(trace_search).values(row))
+            connection.execute(sa.insert(trace_search).values(row))
         return added
 
-    def _add_scores(self, connection: Connection, project_id: int, scores: StepScores) -> Added:
+    def _add_scores(self, connection: sa.Connection, project_id: int, scores: StepScores) -> Added:
         checked_name("trace_id", scores.trace_id)
         trace = record_in(connection, traces, Trace, project_id, scores.trace_id)
         if len(trace.steps) != len(scores.scores):
@@ -374,8 +327,8 @@ class Traces(Repository):
 
     def _put(
         self,
-        connection: Connection,
-        table: Table,
+        connection: sa.Connection,
+        table: sa.Table,
         record: Record,
         columns: Mapping[str, Any] | None = None,
         *,
@@ -387,23 +340,23 @@ class Traces(Repository):
             if name != "project_id":
                 checked_name(name, value)
         payload, where = payload_of(record), matching(table, **key)
-        stored = connection.scalar(select(table.c.payload).where(*where))
+        stored = connection.scalar(sa.select(table.c.payload).where(*where))
         if stored == payload:
             return Added(same=1)
         if stored is not None:
             if not replace:
                 raise StoreError("the project has a record with this id and other content; use another id")
-            connection.execute(delete(table).where(*where))
+            connection.execute(sa.delete(table).where(*where))
         row = {**key, **(columns or {}), "payload": payload, "created": self._now}
-        connection.execute(insert(table).values(row))
+        connection.execute(sa.insert(table).values(row))
         return Added(new=1) if stored is None else Added(replaced=1)
 
     def _add_each(
-        self, project_id: int, records: Iterable[R], add: Callable[[Connection, int, R], Added]
+        self, project_id: int, records: Iterable[R], add: Callable[[sa.Connection, int, R], Added]
     ) -> Added:
         """Pass each record to ``add``, which may refuse it with a ``StoreError`` before it writes."""
 
-        def add_part(connection: Connection, project_id: int, part: Sequence[R]) -> Added:
+        def add_part(connection: sa.Connection, project_id: int, part: Sequence[R]) -> Added:
             added = Added()
             for record in part:
                 try:
@@ -415,11 +368,11 @@ class Traces(Repository):
         return add_chunks(self._connections, project_id, records, add_part)
 
 
-_DICTIONARY: Final[Any] = literal_column("'simple'::regconfig")
+_DICTIONARY: Final[Any] = sa.literal_column("'simple'::regconfig")
 _OUTCOMES: Final[dict[bool | None, str]] = {True: "correct", False: "wrong", None: "ungraded"}
 
 
-def create_search(connection: Connection) -> None:
+def create_search(connection: sa.Connection) -> None:
     """The index of words: FTS5 in SQLite, a column of lexemes in PostgreSQL."""
     if connection.dialect.name == "sqlite":
         columns = "project_id UNINDEXED, trace_id UNINDEXED, words"
@@ -431,15 +384,26 @@ def create_search(connection: Connection) -> None:
 
 
 def title_of(problem: Problem, trace: Trace | None) -> str:
-    """The first line of the user's first message, or of the problem."""
+    """The first line of :func:`prompt_of`."""
+    return first_line(prompt_of(problem, trace))
+
+
+def prompt_of(problem: Problem, trace: Trace | None) -> str:
+    """The user's first message, or the problem."""
     prompts = (message.content for message in trace.messages if message.role == "user") if trace else ()
-    return first_line(next(filter(None, prompts), problem.text))
+    return next(filter(None, prompts), problem.text)
 
 
 def first_line(text: str) -> str:
     """A text's first line with words on it, as a title."""
-    lines = _storable(text).strip().splitlines()
+    lines = storable_text(text).strip().splitlines()
     return shorten(lines[0], _LONGEST_TITLE, placeholder=" …") if lines else ""
+
+
+def outcome_word(trace: Trace) -> str:
+    """A data set's own word for an outcome, which a trace's ``meta`` has, such as *safe*; else empty."""
+    word = trace.meta.get("outcome")
+    return word if isinstance(word, str) and word.isalpha() and len(word) <= 20 else ""
 
 
 def whole_text(trace: Trace) -> str:
@@ -449,14 +413,15 @@ def whole_text(trace: Trace) -> str:
 
 def _words(text: str) -> str:
     """The words of a text, as both databases then find them: PostgreSQL alone would leave out tags."""
-    return " ".join(re.findall(r"[^\W_]+", _storable(text)))
+    return " ".join(re.findall(r"[^\W_]+", storable_text(text)))
 
 
-def _storable(text: str) -> str:
+def storable_text(text: str) -> str:
+    """``text`` without what a column cannot hold."""
     return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
 
 
-def _of_facets(facets: Mapping[Facet, str]) -> Iterator[ColumnElement[bool]]:
+def _of_facets(facets: Mapping[Facet, str]) -> Iterator[sa.ColumnElement[bool]]:
     trace = traces.c
     for name, value in facets.items():
         if name == "outcome":
@@ -468,10 +433,10 @@ def _of_facets(facets: Mapping[Facet, str]) -> Iterator[ColumnElement[bool]]:
             yield trace.policy.is_(None) if value == _NO_MODEL else trace.policy == value
 
 
-def _scored(project_id: int, scorer: str, low: float | None, high: float | None) -> ColumnElement[bool]:
+def _scored(project_id: int, scorer: str, low: float | None, high: float | None) -> sa.ColumnElement[bool]:
     s = step_scores
     # the project by its number, as for wrong steps
-    query = select(s.c.trace_id).where(s.c.project_id == project_id, s.c.scorer == scorer)
+    query = sa.select(s.c.trace_id).where(s.c.project_id == project_id, s.c.scorer == scorer)
     if low is not None:
         query = query.where(s.c.lowest >= low)
     if high is not None:
@@ -483,7 +448,7 @@ def add_chunks(
     connections: Connections,
     project_id: int,
     records: Iterable[R],
-    add: Callable[[Connection, int, Sequence[R]], Added],
+    add: Callable[[sa.Connection, int, Sequence[R]], Added],
 ) -> Added:
     """Pass ``CHUNK`` records at a time to ``add``, each time in a transaction under the project's lock.
 
@@ -499,9 +464,11 @@ def add_chunks(
     return total
 
 
-def record_in(connection: Connection, table: Table, kind: type[R], project_id: int, record_id: str) -> R:
+def record_in(
+    connection: sa.Connection, table: sa.Table, kind: type[R], project_id: int, record_id: str
+) -> R:
     """The record of a ``payload`` column, in the caller's transaction. Raises ``NotFoundError``."""
-    query = select(table.c.payload).where(table.c.project_id == project_id, table.c.id == record_id)
+    query = sa.select(table.c.payload).where(table.c.project_id == project_id, table.c.id == record_id)
     payload = connection.scalar(query)
     if payload is None:
         raise NotFoundError(f"project {project_id} has no {kind.__name__.lower()} '{record_id}'")

@@ -1,4 +1,5 @@
-"""The annotator's pages: the next item, one step at a time, undo, skipping, instructions.
+"""The pages of labelling: an annotator's next item, one step at a time, and the instructions; agreement among
+annotators; disagreements and skipped items.
 
 Steps appear one at a time: the page does not contain what follows the current step, so that it cannot
 influence the label. The view of an item is built from ``AnnotatorItem`` alone: no labels by others.
@@ -6,18 +7,38 @@ influence the label. The view of an item is built from ``AnnotatorItem`` alone: 
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cache
+from itertools import groupby
 from typing import Any
+from urllib.parse import urlencode
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.responses import Response
 
 from surefoot.errors import ForbiddenError, NotFoundError, StoreError
-from surefoot.server.pages.forms import new_key
-from surefoot.server.pages.page import Page
+from surefoot.server.pages.page import Page, new_key
 from surefoot.server.pages.run import timeline
 from surefoot.server.store.accounts import Protocol
-from surefoot.server.store.labels import AnnotatorItem, LabelInput
+from surefoot.server.store.labels import AnnotatorItem, LabelInput, Ratings
 from surefoot.server.store.traces import title_of
+from surefoot.stats.bootstrap import Resample, bootstrap_statistic
+from surefoot.stats.intervals import Interval, wilson_interval
+from surefoot.stats.rater_agreement import Agreement, agreement, cohens_kappa, contingency
 
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_VALUES = (-1.0, 0.0, 1.0)
+_DRAWS = 400
+"""Bootstrap draws: opening within a second matters more than the third digit of a bound."""
+_MANY_UNITS = 5_000
+"""Above this many steps the page leaves the bootstrap to ``surefoot evaluate --as labels``."""
+_SHOWN = 100
+"""Items of a list: those that follow move up when these are decided."""
 SKIP_REASONS = {
     "give_up": "I cannot judge it",
     "bad_problem": "The problem makes no sense",
@@ -28,24 +49,19 @@ SKIP_REASONS = {
 
 
 def next_item(page: Page) -> Response:
-    """Lease the next item and redirect to it, or say why there is none."""
-    offer = page.db.assignments.next(page.id, page.user_id, page.pages.rng)
-    if offer.assignment is not None:
-        to = f"/projects/{page.id}/items/{offer.assignment.item_id}"
-        return page.done(to, {"why": offer.why, "item": offer.assignment.item_id})
-    return _work(page, offer.why)
+    """Lease the next item and redirect to it, or say that there is none."""
+    assignment = page.db.assignments.next(page.id, page.user_id, page.pages.rng)
+    if assignment is None:
+        return work_page(page, empty=True)
+    return page.done(f"/projects/{page.id}/items/{assignment.item_id}", {"item": assignment.item_id})
 
 
-def work_page(page: Page) -> Response:
+def work_page(page: Page, *, empty: bool = False) -> Response:
     """The visitor's work: the number of labels left, the instructions and the keys."""
-    return _work(page, None)
-
-
-def _work(page: Page, why: str | None) -> Response:
     user_id, protocol = page.actor.user_id, page.project.protocol
     progress = page.db.assignments.progress(page.id, users=() if user_id is None else (user_id,))
     data = {
-        "why": why,
+        "empty": empty,
         "item": None,
         "items": progress.items,
         "left": progress.needed - progress.done,
@@ -156,3 +172,102 @@ def next_step(item: AnnotatorItem, protocol: Protocol) -> int | None:
     if -1.0 in values.values() and protocol.until != "every-step":
         return None
     return next((step for step in range(len(item.trace.steps)) if step not in values), None)
+
+
+def agreement_page(page: Page) -> Response:
+    """Figures of labels: among annotators, and of known steps against their known labels; not for annotators,
+    who work blind to each other.
+
+    Intervals are 95 %: the bootstrap's over solutions, and Wilson's for shares of known labels.
+    """
+    ratings = page.db.reviews.ratings(page.id)
+    data = {
+        "overall": _overall(ratings),
+        "annotators": _by_annotator(ratings),
+        "quality": _quality(page.db.reviews.known_labels(page.id)),
+    }
+    return page.show("agreement.html", data)
+
+
+def _overall(ratings: Ratings) -> dict[str, Any] | None:
+    if not len(ratings.items):
+        return None
+    figures = agreement(ratings.matrix, categories=_VALUES)
+    many = len(ratings.items) > _MANY_UNITS
+    intervals = {} if many else _intervals(ratings.matrix, ratings.items)
+    return {**asdict(figures), "intervals": intervals}
+
+
+def _intervals(matrix: FloatArray, items: IntArray) -> dict[str, Interval]:
+    """Bootstrap over solutions, since their steps are correlated; steps with one rating are left out."""
+    paired = (~np.isnan(matrix)).sum(axis=0) >= 2
+    rated, clusters = matrix[:, paired], items[paired].tolist()
+    if len(set(clusters)) < 2:  # one solution says nothing about the spread
+        return {}
+
+    @cache  # the coefficients share their draws, and each draw gives all of them
+    def resampled(items: bytes) -> Agreement:
+        return agreement(rated[:, np.frombuffer(items, dtype=np.intp)], categories=_VALUES)
+
+    def coefficient(name: str) -> Interval:
+        def of(draw: Resample) -> float:
+            return float(getattr(resampled(draw.items.astype(np.intp).tobytes()), name))
+
+        return bootstrap_statistic(clusters, of, draws=_DRAWS, rng=np.random.default_rng(0))
+
+    return {name: coefficient(name) for name in ("raw", "kappa", "alpha", "ac1")}
+
+
+def _by_annotator(ratings: Ratings) -> list[dict[str, Any]]:
+    """Each annotator against all others, pooled."""
+    rows = dict(zip(ratings.raters, ratings.matrix, strict=True))
+    figures = []
+    for name, row in rows.items():
+        tables = [contingency(row, theirs, values=_VALUES) for other, theirs in rows.items() if other != name]
+        table = np.sum(tables, axis=0) if tables else np.zeros((3, 3))
+        total, counts = float(table.sum()), {value: int((row == value).sum()) for value in _VALUES}
+        labels = sum(counts.values())
+        figures.append(
+            {
+                "annotator": name,
+                "labels": labels,
+                "compared": int(total),
+                "raw": float(np.trace(table)) / total if total else None,
+                "kappa": cohens_kappa(table),
+                "shares": {int(value): count / labels if labels else None for value, count in counts.items()},
+            }
+        )
+    return figures
+
+
+def _quality(known: Sequence[tuple[str, bool]]) -> list[dict[str, Any]]:
+    """Share of known labels that each annotator labelled correctly."""
+    correct: dict[str, list[bool]] = defaultdict(list)
+    for annotator, right in known:
+        correct[annotator].append(right)
+    table = []
+    for name, answers in sorted(correct.items()):
+        share = wilson_interval(sum(answers), len(answers))
+        row = {"annotator": name, "known": len(answers), "correct": sum(answers)}
+        table.append({**row, "accuracy": share.value, "low": share.low, "high": share.high})
+    return table
+
+
+def disagreements(page: Page) -> Response:
+    """Items that annotators who finished labelled differently: the first open ones and the first decided."""
+    disputes, data = page.db.reviews.disagreements(page.id, decided=None), dict[str, Any]()
+    for name, decided in (("open", False), ("decided", True)):
+        chosen = [row for row in disputes if (row.decision is not None) == decided]
+        items = [list(group) for _, group in groupby(chosen, key=lambda row: row.item_id)]
+        data[name] = [
+            {
+                "item": steps[0].item_id,
+                "title": steps[0].title,
+                "link": f"run?{urlencode({'id': steps[0].trace_id, 'disagreement': 1})}",
+                "steps": steps,
+            }
+            for steps in items[:_SHOWN]
+        ]
+        data[f"{name}_items"] = len(items)
+    data["skipped"] = page.db.assignments.skipped(page.id, limit=_SHOWN)
+    return page.show("disagreements.html", data)
