@@ -112,8 +112,7 @@ def test_a_dropped_neutral_has_no_target():
 
 
 def test_the_target_of_a_neutral_class_is_good_or_bad_by_the_rule():
-    assert [target_is_good(t, neutral="good") for t in (0.49, 0.5, 0.51)] == [False, True, True]
-    assert [target_is_good(t, neutral="bad") for t in (0.49, 0.5, 0.51)] == [False, False, True]
+    assert [target_is_good(t) for t in (0.49, 0.5, 0.51)] == [False, True, True]
 
 
 def test_first_error_and_all_good_by_brute_force():

@@ -74,7 +74,6 @@ class FairTurn:
 
     key: str
     cost: float | None
-    used_before: float
     quick: bool
     """Whether it may have a quick slot; once it has a slot, whether it is one."""
     granted: Future[None] = _GRANTED
@@ -95,16 +94,16 @@ class _Share:
     """Slots that it has now."""
 
 
-_Group = tuple[str, bool, float]
-"""Turns of equal rank: their key, whether they may be quick, and what their request has used."""
+_Group = tuple[str, bool]
+"""Turns of equal rank: their key, and whether they may be quick."""
 
 
 class FairQueue:
     """Hands ``slots`` to waiting turns, fairly by key and cost: start-time fair queueing (Goyal et al. 1996).
 
     The next slot goes to the key that has used the least; one that was idle starts with what the others have
-    used by then. Of one key's turns, the one whose request has used the least comes first, then the oldest. A
-    turn costs the value given to :meth:`leave`, else its seconds.
+    used by then. Of one key's turns, the oldest comes first. A turn costs the value given to :meth:`leave`,
+    else its seconds.
 
     ``quick`` of the slots serve only keys whose recent turns cost less than ``quick_cost`` (8/10 of it, on
     average), the cheapest first. A key without any turn so far gets one slot, a quick one if no other is
@@ -121,17 +120,15 @@ class FairQueue:
         """Virtual time: the start of the latest turn."""
         self._lock = threading.Lock()
 
-    def enter(
-        self, key: str, *, cost: float | None = None, quick: bool = True, used_before: float = 0.0
-    ) -> FairTurn:
+    def enter(self, key: str, *, cost: float | None = None, quick: bool = True) -> FairTurn:
         """A turn, which waits until it is ``granted``. With ``quick=False`` it never takes a quick slot."""
-        turn = FairTurn(key, cost, used_before, quick)
+        turn = FairTurn(key, cost, quick)
         with self._lock:
             if self._free and not (self._free_quick or self._waiting):
                 self._free -= 1
                 self._grant(turn, quick=False)
                 return turn
-            self._waiting.setdefault((key, quick, used_before), {})[turn] = None
+            self._waiting.setdefault((key, quick), {})[turn] = None
             self._hand_out()
             if self._is_waiting(turn):
                 turn.granted = Future()
@@ -218,14 +215,14 @@ class FairQueue:
             groups := [group for group in self._waiting if self._may_be_quick(group)]
         ):
             self._free_quick -= 1
-            group = min(groups, key=lambda group: (self._mean(group[0]), group[2]))
+            group = min(groups, key=lambda group: self._mean(group[0]))
             self._grant(self._take(group), quick=True)
         while self._free and self._waiting:
             self._free -= 1
             self._grant(self._take(min(self._waiting, key=self._order)), quick=False)
 
     def _may_be_quick(self, group: _Group) -> bool:
-        key, quick, _ = group
+        key, quick = group
         share = self._share(key)
         if share.mean is None and key:
             return quick and not (share.turns or self._free)
@@ -236,10 +233,9 @@ class FairQueue:
         mean = self._share(key).mean
         return self._quick_cost / 2 if mean is None else mean
 
-    def _order(self, group: _Group) -> tuple[float, float, float]:
-        key, _, used_before = group
-        finish = self._share(key).finish
-        return max(finish, self._now), finish, used_before
+    def _order(self, group: _Group) -> tuple[float, float]:
+        finish = self._share(group[0]).finish
+        return max(finish, self._now), finish
 
     def _take(self, group: _Group) -> FairTurn:
         turn = next(iter(self._waiting[group]))
@@ -260,10 +256,10 @@ class FairQueue:
             turn.granted.set_result(None)
 
     def _is_waiting(self, turn: FairTurn) -> bool:
-        return turn in self._waiting.get((turn.key, turn.quick, turn.used_before), ())
+        return turn in self._waiting.get((turn.key, turn.quick), ())
 
     def _remove(self, turn: FairTurn) -> None:
-        group = (turn.key, turn.quick, turn.used_before)
+        group = (turn.key, turn.quick)
         del self._waiting[group][turn]
         if not self._waiting[group]:
             del self._waiting[group]

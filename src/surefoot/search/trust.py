@@ -216,9 +216,7 @@ def _good_steps(item: LabelledTrace) -> dict[int, bool]:
     targets = {label.step: as_target(label, neutral=1.0) for label in item.labels if label.step < steps}
     if not item.labels and item.trace.outcome is not None and steps:
         targets = {steps - 1: float(item.trace.outcome)}
-    return {
-        step: target_is_good(target, neutral="good") for step, target in targets.items() if target is not None
-    }
+    return {step: target_is_good(target) for step, target in targets.items() if target is not None}
 
 
 def _choices(

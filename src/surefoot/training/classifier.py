@@ -174,7 +174,7 @@ class HeldOut:
     def __init__(self, examples: Sequence[Example]) -> None:
         self.examples = sorted(examples, key=lambda example: len(example.ids))
         targets = (target for example in self.examples for target in example.targets)
-        self._good = [target_is_good(target, neutral="good") for target in targets]
+        self._good = [target_is_good(target) for target in targets]
         if len(set(self._good)) < 2:
             raise TrainingError(
                 f"the {len(self._good)} held-out steps are all {'good' if any(self._good) else 'bad'}: "

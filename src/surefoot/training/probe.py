@@ -149,7 +149,7 @@ def _labelled(item: LabelledTrace) -> Iterator[tuple[int, bool]]:
         targets = [as_target(label, neutral=None) for label in item.labels if label.step == step]
         values = [target for target in targets if target is not None]
         if values:
-            yield step, target_is_good(sum(values) / len(values), neutral="good")
+            yield step, target_is_good(sum(values) / len(values))
 
 
 def _choose(data: StepStates, layers: Sequence[int], config: ProbeConfig) -> ProbeSettings:
