@@ -25,7 +25,7 @@ from surefoot.search import (
     MajoritySearch,
     Rebase,
     SavedTree,
-    Search,
+    SearchMethod,
     SearchResult,
     Space,
     draw_text,
@@ -61,7 +61,7 @@ class NoisyChecker:
         return float(np.clip((0.3 if verdict == -1 else 0.8) + noise, 0.0, 1.0))
 
 
-SEARCHES: dict[str, Search] = {
+SEARCHES: dict[str, SearchMethod] = {
     "majority of 16": MajoritySearch(n=16),
     "best of 16": BestOfNSearch(n=16, rule="best_of_n"),
     "beam 4 x 4": BeamSearch(width=4, expand=4, rule="best_of_n"),
