@@ -111,6 +111,29 @@ def test_a_refused_record_is_set_aside_and_counted_and_the_last_write_decides_ab
     assert (log.kept, lost) == (["4"], [1])
 
 
+def test_a_store_that_hangs_is_not_ready_until_it_goes_on():
+    log = Log()
+
+    async def main():
+        recorder = Recorder(log)
+        log.gate.clear()
+        write = asyncio.create_task(recorder.write(record("0")))
+        refused = None
+        while refused is None:
+            await asyncio.sleep(0.05)
+            try:
+                recorder.check()
+            except ApiError as error:
+                refused = error.status
+        log.gate.set()
+        await write
+        recorder.check()
+        await recorder.close()
+        return refused
+
+    assert asyncio.run(main()) == 503
+
+
 def test_a_store_that_is_gone_fails_all_that_wait_at_once():
     log, calls = Log(), []
     write = log.write_all

@@ -228,8 +228,8 @@ class _Read(Collector):
         shares = GaugeMetricFamily("surefoot_share", "Share of the latest events.", labels=["of"])
         alarms = GaugeMetricFamily("surefoot_alarm", "1 = beyond its bound.", labels=["of"])
         for share in get_args(Share):
-            if (value := monitor.share(share)) is not None:
-                shares.add_metric([share], value)
+            if (part := monitor.share(share)) is not None:
+                shares.add_metric([share], part)
             alarms.add_metric([share], float(monitor.alarm(share)))
         alarms.add_metric(["change"], float(monitor.chart.change.alarm))
         yield from (failures, left, shares, alarms)

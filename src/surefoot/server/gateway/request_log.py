@@ -103,6 +103,8 @@ _BATCH_SIZE = 256
 MOST_NOTED: Final = 1024
 """Most queued records that no request waits for; more are dropped."""
 _CLOSE_TIMEOUT_S = 30.0
+_SLOW_S = 2.0
+"""Seconds of a write after which the log counts as unavailable."""
 _FAILED_S = 10.0
 """Seconds for which a record that could not be stored counts: without requests, nothing is stored."""
 _LOG = logging.getLogger("surefoot.server")
@@ -123,7 +125,8 @@ class Recorder:
         self._waiting: deque[_Waiting] = deque()
         self._noted = Shares(MOST_NOTED)
         self._writing: asyncio.Task[None] | None = None
-        self._failed_at = -math.inf
+        self._failed_at, self._began = -math.inf, math.inf
+        """When a record could not be stored, and when a write began that goes on."""
         self._thread = ThreadPoolExecutor(WRITERS, thread_name_prefix="surefoot-record")
 
     @property
@@ -157,8 +160,10 @@ class Recorder:
         self._put(self._log, record).add_done_callback(written)
 
     def check(self) -> None:
-        """Raise :class:`ApiError` 503 while the latest record could not be stored, for some seconds."""
-        if time.monotonic() - self._failed_at < _FAILED_S:
+        """Raise :class:`ApiError` 503 while the latest record could not be stored, for some seconds, or takes
+        long."""
+        now = time.monotonic()
+        if now - self._failed_at < _FAILED_S or now - self._began > _SLOW_S:
             raise log_unavailable()
 
     async def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
@@ -198,11 +203,14 @@ class Recorder:
 
     async def _try(self, log: RequestLog, batch: Sequence[_Waiting]) -> Exception | None:
         work = partial(log.write_all, [record for record, _ in batch])
+        self._began = time.monotonic()
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except Exception as error:
             self._failed_at = time.monotonic()
             return error
+        finally:
+            self._began = math.inf
         self._failed_at = -math.inf
         return None
 
