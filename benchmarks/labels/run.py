@@ -20,7 +20,7 @@ from surefoot.labelling import MonteCarloLabeller, MonteCarloSettings, OmegaPRML
 from surefoot.labels import first_error
 from surefoot.policies import PromptFormat, TransformersPolicy, sample_traces
 from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling
-from surefoot.records import StepLabel, Usage
+from surefoot.records import Evidence, StepLabel, Usage
 from surefoot.segment import Line
 from surefoot.stats import Interval, Resample, bootstrap_statistic
 
@@ -132,10 +132,33 @@ def run_tree(
     problems = {item.problem.id: item.problem for item in items}
     seeds = {name: [item.trace for item in items if item.problem.id == name] for name in problems}
     trees = asyncio.run(labeller.grow(list(problems.values()), seeds))
-    distinct = {
-        tree.problem.id: sum(len(item.labels) for item in labeller.labelled_traces(tree)) for tree in trees
+    labelled = {tree.problem.id: labeller.labelled_traces(tree) for tree in trees}
+    known = {
+        (name, item.trace.prefix(label.step + 1)): label
+        for name, of_tree in labelled.items()
+        for item in of_tree
+        for label in item.labels
     }
-    return labeller.labels(items, trees), distinct
+    costs = {tree.problem.id: tree.usage for tree in trees}
+    rows = []
+    for item in items:
+        row = []
+        for step in range(len(item.trace.steps)):
+            label = known.get((item.problem.id, item.trace.prefix(step + 1)))
+            usage = costs.pop(item.problem.id, Usage())
+            row.append(
+                StepLabel(
+                    trace_id=item.trace.id,
+                    step=step,
+                    kind="value",
+                    value=None if label is None else label.value,
+                    reason="unknown" if label is None else None,
+                    source=f"omegaprm-{labeller.estimate}",
+                    evidence=Evidence(usage=usage),
+                )
+            )
+        rows.append(row)
+    return rows, {name: sum(len(item.labels) for item in of_tree) for name, of_tree in labelled.items()}
 
 
 def brute_force(

@@ -21,7 +21,7 @@ from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling.omegaprm import OmegaPRMLabeller, TreeSettings, trace_steps
 from surefoot.policies.episodes import sample_traces
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.protocols import Labeller, ProblemTrace, Sampling
+from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import Message, Problem, Step, Trace, Usage
 from surefoot.segment import Line, segment_trace
 
@@ -30,14 +30,19 @@ PROBLEM = Problem(text="How many?", answer="3")
 
 
 def labeller(policy, **fields):
-    made = OmegaPRMLabeller(**({"policy": policy, "grader": GRADER, "segmenter": Line()} | fields))
-    assert isinstance(made, Labeller)
-    return made
+    return OmegaPRMLabeller(**({"policy": policy, "grader": GRADER, "segmenter": Line()} | fields))
 
 
 def grow(search, problem=PROBLEM, seeds=()):
     (tree,) = asyncio.run(search.grow([problem], {problem.id: list(seeds)}))
     return tree
+
+
+def step_values(search, tree, trace):
+    """The label of each step of a seed."""
+    nodes = nodes_by_prefix(tree)
+    ends = [step.end for step in trace.steps[:-1]] + [len(trace.text)]
+    return [search.value(nodes[trace.text[:end]]) for end in ends]
 
 
 def seed_trace(text, problem=PROBLEM, **fields):
@@ -403,14 +408,9 @@ def test_long_solutions_are_searched_in_sixteen_pieces(steps):
 def test_within_a_piece_the_first_error_is_not_labelled():
     policy = oracle_with(["Answer: 3"])
     search = labeller(policy, settings=TreeSettings(rollouts=2), estimate="hard")
-    (found,) = asyncio.run(
-        search.label([ProblemTrace(problem=PROBLEM, trace=seed_trace(long_solution(40, 11)))])
-    )
-    known = {label.step + 1: label.value for label in found if label.value is not None}
-    assert known == dict.fromkeys(range(1, 11), 1.0)
-    reasons = Counter(label.reason for label in found if label.value is None)
-    assert reasons["the first error is in this step or in one before it"] == 1
-    assert reasons["after the first error"] > 20
+    trace = seed_trace(long_solution(40, 11))
+    values = step_values(search, grow(search, seeds=[trace]), trace)
+    assert values == [1.0] * 10 + [None] * (len(trace.steps) - 10)
 
 
 def test_the_probes_of_the_papers_figure():
@@ -431,12 +431,13 @@ def test_a_right_rollout_from_before_overturns_a_prefix_taken_for_bad():
     policy = Watched(ScriptedPolicy(answer))
     search = labeller(policy, settings=TreeSettings(rollouts=2), estimate="hard")
     trace = seed_trace("".join(lines) + "bad 7\nAnswer: 1\n")
-    (row,) = asyncio.run(search.label([ProblemTrace(problem=PROBLEM, trace=trace)]))
+    tree = grow(search, seeds=[trace])
     assert [request.prefix.count("\n") for request in policy.requests] == [0, 4, 2, 6, 7]
-    assert [one.value for one in row] == [1, 1, 1, 1, 1, 1, 0, None]
+    assert step_values(search, tree, trace) == [1, 1, 1, 1, 1, 1, 0, None]
     # two right ones from step 2 and two from step 6, of all that pass: the trace, two wrong ones from here,
     # these four and two wrong ones from step 7
-    assert (row[3].evidence.successes, row[3].evidence.trials) == (4, 9)
+    fourth = nodes_by_prefix(tree)["".join(lines[:4])].data
+    assert (fourth.right, fourth.solutions) == (4, 9)
 
 
 # --- given traces ----------------------------------------------------------------------------------------
@@ -454,24 +455,23 @@ def lab_items(n=3, seed=50):
 
 
 @pytest.mark.parametrize("estimate", ["soft", "hard"])
-def test_given_traces_get_a_label_a_step(estimate):
+def test_given_traces_have_values_at_their_steps(estimate):
     items, policy = lab_items(), Watched(NoisySolver(error_rate=0.3))
     search = labeller(policy, settings=TreeSettings(rollouts=6), estimate=estimate)
-    rows = asyncio.run(search.label(items))
-    assert [len(row) for row in rows] == [len(item.trace.steps) for item in items]
-    assert spent(rows) == policy.usage
+    problems = {item.problem.id: item.problem for item in items}
+    seeds = {name: [item.trace for item in items if item.problem.id == name] for name in problems}
+    trees = {tree.problem.id: tree for tree in asyncio.run(search.grow(list(problems.values()), seeds))}
+    assert sum((tree.usage for tree in trees.values()), Usage()) == policy.usage
+    rows = [step_values(search, trees[item.problem.id], item.trace) for item in items]
     for item, row in zip(items, rows, strict=True):
-        assert [(one.trace_id, one.step) for one in row] == [
-            (item.trace.id, step) for step in range(len(row))
-        ]
-        known = "".join("-" if one.value is None else f"{one.value > 0:d}" for one in row)
+        known = "".join("-" if value is None else f"{value > 0:d}" for value in row)
         if estimate == "hard":
             assert re.fullmatch("1*0?-*", known)
-        elif row[0].reason is None or "solution" not in row[0].reason:
+        else:
             assert known[-1] == str(int(item.trace.outcome))
         if item.trace.outcome:
             assert known[-1] == "1"
-    assert any(one.value is None for row in rows for one in row)
+    assert any(value is None for row in rows for value in row)
 
 
 def test_given_traces_stand_for_rollouts_of_the_problem():
@@ -491,13 +491,14 @@ def test_given_traces_stand_for_rollouts_of_the_problem():
 def test_given_traces_are_not_drawn_again():
     items = lab_items(n=4, seed=9)
     policy = Watched(NoisySolver(error_rate=0.3))
+    traces = [item.trace for item in items[:4]]
     search = labeller(policy, settings=TreeSettings(rollouts=8, search_limit=0), seed=9)
-    asyncio.run(search.label(items[:4]))
+    grow(search, items[0].problem, traces)
     (request,) = policy.requests
     assert (request.first, request.n) == (4, 4)
     # those of another seed or policy are other samples
     search = labeller(policy, settings=TreeSettings(rollouts=8, search_limit=0), seed=10)
-    asyncio.run(search.label(items[:4]))
+    grow(search, items[0].problem, traces)
     assert (policy.requests[-1].first, policy.requests[-1].n) == (0, 4)
 
 
@@ -507,9 +508,6 @@ def test_a_trace_that_failed_is_no_solution():
     tree = grow(labeller(policy, settings=TreeSettings(rollouts=2)), seeds=[failed])
     assert policy.requests[0].n == 2
     assert tree.tree.root.data.value == 0.5
-    search = labeller(policy, settings=TreeSettings(rollouts=2))
-    rows = asyncio.run(search.label([ProblemTrace(problem=PROBLEM, trace=failed)]))
-    assert rows == [[]]
 
 
 def test_steps_without_text_and_text_between_steps():
@@ -534,8 +532,7 @@ def test_one_prefix_cut_in_two_ways_is_paid_for_once():
     )
     policy = oracle_with(["Answer: 3\n"] * 4)
     search = labeller(policy, settings=TreeSettings(rollouts=4))
-    rows = asyncio.run(search.label([ProblemTrace(problem=PROBLEM, trace=one) for one in (whole, coarse)]))
-    assert spent(rows) == policy.usage
+    assert grow(search, seeds=[whole, coarse]).usage == policy.usage
     requests = [request.prefix for request in policy.requests]
     assert len(set(requests)) == len(requests)
 
@@ -545,13 +542,12 @@ def test_problems_without_rivals_are_dropped_with_a_reason(right):
     answer = "3" if right else "1"
     policy = Watched(ScriptedPolicy(lambda request, sample: f"Line {sample}\nAnswer: {answer}\n"))
     search = labeller(policy)
-    (row,) = asyncio.run(
-        search.label([ProblemTrace(problem=PROBLEM, trace=seed_trace(f"So.\nAnswer: {answer}\n"))])
-    )
-    reason = f"{'every' if right else 'no'} solution of 8 is right"
-    assert [(one.value, one.reason) for one in row] == [(None, reason), (float(right), None)]
+    trace = seed_trace(f"So.\nAnswer: {answer}\n")
+    tree = grow(search, seeds=[trace])
+    assert tree.reason == f"{'every' if right else 'no'} solution of 8 is right"
+    assert step_values(search, tree, trace) == [None, float(right)]
     assert len(policy.rounds) == 1
-    assert spent([row]) == policy.usage
+    assert tree.usage == policy.usage
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------
@@ -585,8 +581,7 @@ def test_a_failure_in_the_middle_ends_that_search_alone(estimate):
     assert nodes["Two ok\n"].data.value == 1.0
     failed = nodes["".join(f"ok {number}\n" for number in range(1, 5))]
     assert (failed.data.value, failed.data.failure) == (None, "rollouts failed: server: down")
-    (row,) = asyncio.run(search.label([ProblemTrace(problem=PROBLEM, trace=seed_trace(texts[0]))]))
-    assert (row[3].value, row[3].reason) == (None, "rollouts failed: server: down")
+    assert search.value(failed) is None
 
 
 def test_a_right_solution_decides_in_spite_of_a_failure():
@@ -594,13 +589,8 @@ def test_a_right_solution_decides_in_spite_of_a_failure():
     policy = ScriptedPolicy(
         lambda request, sample: texts[sample], fail=lambda r: "server: down" if r.prefix else None
     )
-    (row,) = asyncio.run(
-        labeller(policy, settings=TreeSettings(rollouts=3), estimate="hard").label(
-            [ProblemTrace(problem=PROBLEM, trace=seed_trace(texts[0]))]
-        )
-    )
-    assert [one.value for one in row][:2] == [1.0, 1.0]
-    assert (row[2].value, row[2].reason) == (None, "rollouts failed: server: down")
+    search, trace = labeller(policy, settings=TreeSettings(rollouts=3), estimate="hard"), seed_trace(texts[0])
+    assert step_values(search, grow(search, seeds=[trace]), trace)[:3] == [1.0, 1.0, None]
 
 
 class Undecided(AnswerChecker):
@@ -663,9 +653,8 @@ def test_what_cannot_be_labelled_is_an_error():
     search = labeller(enumerated())
     unanswered = Problem(text="How many?")
     with pytest.raises(LabelError, match="has no 'answer'"):
-        asyncio.run(search.label([ProblemTrace(problem=unanswered, trace=seed_trace("Hm.\n", unanswered))]))
+        grow(search, unanswered, [seed_trace("Hm.\n", unanswered)])
     chat = Trace(problem_id=PROBLEM.id, messages=(Message(role="assistant", content="3"),))
     with pytest.raises(LabelError, match="has messages"):
-        asyncio.run(search.label([ProblemTrace(problem=PROBLEM, trace=chat)]))
-    assert asyncio.run(search.label([])) == []
+        grow(search, seeds=[chat])
     assert asyncio.run(search.grow([])) == []

@@ -117,11 +117,23 @@ LABELLERS = {
         MonteCarloSettings(estimate="hard"),
     )
     for order in ("every", "until-error", "bisect")
-} | {
-    "tree": lambda policy: OmegaPRMLabeller(
-        policy=policy, grader=GRADER, segmenter=Line(), settings=TreeSettings(rollouts=4, search_limit=5)
-    )
 }
+
+
+def test_no_order_in_which_answers_come_changes_a_tree():
+    problems = list({item.problem.id: item.problem for item in lab_items()}.values())
+
+    def labels(policy, made):
+        search = OmegaPRMLabeller(
+            policy=policy, grader=GRADER, segmenter=Line(), settings=TreeSettings(rollouts=4, search_limit=5)
+        )
+        trees = asyncio.run(search.grow(made))
+        return facts(item.labels for tree in trees for item in search.labelled_traces(tree))
+
+    alone = [row for problem in problems for row in labels(SOLVER, [problem])]
+    assert labels(SOLVER, problems) == alone
+    for seed in range(4):
+        assert labels(Server(seed), problems) == alone
 
 
 @pytest.mark.parametrize("name", LABELLERS)

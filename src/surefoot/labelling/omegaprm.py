@@ -17,9 +17,8 @@ from surefoot.answers import Grader
 from surefoot.batching import Batcher
 from surefoot.labelling.monte_carlo import probe
 from surefoot.labelling.rollouts import PrefixRollouts, RolloutRule, RolloutSampler, require_rollable
-from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies.prompts import PromptFormat
-from surefoot.protocols import SOLUTION_CHANNELS, LabelledTrace, Policy, ProblemTrace, Sampling, Segmenter
+from surefoot.protocols import LabelledTrace, Policy, ProblemTrace, Sampling, Segmenter
 from surefoot.records import Evidence, FrozenModel, Problem, Step, StepLabel, Trace, Usage
 from surefoot.stats.intervals import wilson_interval
 from surefoot.tree import Node, StepTree
@@ -54,16 +53,14 @@ class TreeSettings(FrozenModel):
 
 @dataclass(frozen=True, kw_only=True)
 class OmegaPRMLabeller:
-    """Tree search as a :class:`surefoot.protocols.Labeller`: traces seed the tree of their problem.
+    """Tree search: ``grow`` returns a tree for each problem, :meth:`labelled_traces` its solutions.
 
     ``estimate="soft"`` labels a step with the share of correct rollouts from its prefix, for probed prefixes
     only. ``hard`` labels it 1 if any correct solution passes through its prefix, 0 if it is the first prefix
     from which no rollout was correct; so every step of a correct rollout has a label, and prefixes that are
-    known to be good are not probed again. Steps after a first error are unknown. ``grow`` returns the trees,
-    whose solutions and pairs of rival steps are training data too.
+    known to be good are not probed again. Steps after a first error are unknown.
     """
 
-    reads = SOLUTION_CHANNELS
     policy: Policy
     grader: Grader
     segmenter: Segmenter
@@ -73,42 +70,17 @@ class OmegaPRMLabeller:
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
 
-    async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
-        """One list per item, one label per step; the cost of a tree is on the first label of its problem.
-
-        Raises ``LabelError`` for a problem without reference answer or a chat trace.
-        """
-        for item in items:
-            require_rollable(item, self.grader)
-        problems = {item.problem.id: item.problem for item in items}
-        seeds: dict[str, list[Trace]] = {name: [] for name in problems}
-        for item in items:
-            seeds[item.problem.id].append(item.trace)
-        return self.labels(items, await self.grow(list(problems.values()), seeds))
-
-    def labels(self, items: Sequence[ProblemTrace], trees: Sequence[ProblemTree]) -> list[list[StepLabel]]:
-        """Labels of ``items`` from the ``trees`` grown from them: one list per item, one label per step."""
-        by_problem = {tree.problem.id: tree for tree in trees}
-        unpaid = {name: tree.usage for name, tree in by_problem.items()}
-        rows = []
-        for item in items:
-            tree = by_problem[item.problem.id]
-            rows.append(
-                [
-                    self._label(item.trace, step, node, tree, unpaid.pop(item.problem.id, Usage()))
-                    for step, node in enumerate(step_nodes(tree, item.trace))
-                ]
-            )
-        return rows
-
     async def grow(
         self, problems: Sequence[Problem], seeds: Mapping[str, Sequence[Trace]] | None = None
     ) -> list[ProblemTree]:
         """One tree per problem. ``seeds`` holds solutions by problem id; rollouts replace missing ones.
 
         All problems are searched concurrently: a policy in this process gets large batches, and a server is
-        always busy.
+        always busy. Raises ``LabelError`` for a seed of a problem without reference answer, or a chat trace.
         """
+        for problem in problems:
+            for trace in (seeds or {}).get(problem.id, ()):
+                require_rollable(ProblemTrace(problem=problem, trace=trace), self.grader)
         batcher = Batcher(self.policy)
         return await batcher.run(
             [self._grow_one(problem, (seeds or {}).get(problem.id, ()), batcher) for problem in problems]
@@ -151,42 +123,33 @@ class OmegaPRMLabeller:
                 trace = seed
             labels = []
             for step, node in enumerate(nodes):
-                if node in done or self._value(node)[0] is None:
+                value = self.value(node)
+                if node in done or value is None:
                     continue
                 done.add(node)
-                labels.append(self._label(trace, step, node, tree, cost))
+                labels.append(self._label(trace, step, node, value, cost))
                 cost = Usage()
             if labels:
                 labelled.append(LabelledTrace(problem=tree.problem, trace=trace, labels=tuple(labels)))
         return labelled
 
-    def _value(self, node: Node[PrefixRecord]) -> tuple[float | None, str | None]:
-        """Label of the step that leads to ``node``, or the reason why it is unknown."""
+    def value(self, node: Node[PrefixRecord]) -> float | None:
+        """Label of the step that leads to ``node``; ``None`` if it is unknown."""
         state = node.data
         if self.estimate == "hard" and state.good:
-            return 1.0, None
+            return 1.0
         if state.failure is not None:
-            return None, state.failure
+            return None
         if self.estimate == "soft":
-            if state.value is not None:
-                return state.value, None
-            return (None, "not probed") if state.ending is None else (float(state.ending), None)
-        ancestors = node.path()[:-1]
-        if any(above.data.good is False for above in ancestors):
-            return None, AFTER_FIRST_ERROR
-        if state.good is None:
-            return None, "not probed"
-        if ancestors and not ancestors[-1].data.good:
-            return None, "the first error is in this step or in one before it"
-        return 0.0, None
+            return state.value if state.value is not None or state.ending is None else float(state.ending)
+        # the first error is at the first prefix that is not good, if the one before it is
+        before = node.path()[:-1]
+        return 0.0 if state.good is False and all(above.data.good for above in before) else None
 
     def _label(
-        self, trace: Trace, step: int, node: Node[PrefixRecord], tree: ProblemTree, usage: Usage
+        self, trace: Trace, step: int, node: Node[PrefixRecord], value: float, usage: Usage
     ) -> StepLabel:
-        value, reason = self._value(node)
         state = node.data
-        if value is None and tree.reason is not None:
-            reason = tree.reason
         probed = state.value is not None
         successes, trials = state.right, state.solutions
         if self.estimate == "soft" and probed and state.tally is not None:
@@ -196,7 +159,6 @@ class OmegaPRMLabeller:
             step=step,
             kind="value",
             value=value,
-            reason=reason,
             source=f"omegaprm-{self.estimate}",
             evidence=Evidence(
                 successes=successes,
@@ -388,15 +350,6 @@ def trace_steps(trace: Trace) -> list[str]:
     ends = [trace.steps[step].end for step in range(len(trace.steps) - 1)]
     cuts = [0, *ends, len(text)] if trace.steps else [0, len(text)]
     return [part for start, end in pairwise(cuts) if (part := text[start:end])]
-
-
-def step_nodes(tree: ProblemTree, trace: Trace) -> list[Node[PrefixRecord]]:
-    """Node of the prefix that ends with each step; an empty step has the node before it."""
-    parts, nodes = trace_steps(trace), [tree.tree.root]
-    by_length = {len(node.prefix): node for node in tree.tree.insert(parts)}
-    for step in trace.steps[:-1]:
-        nodes.append(by_length.get(step.end, nodes[-1]))
-    return [*nodes[1:], by_length.get(len(trace.text or ""), nodes[-1])] if trace.steps else []
 
 
 def solution_trace(
