@@ -32,7 +32,7 @@ def test_the_truth_as_a_source_is_always_right(benchmark, runs):
 
 def test_sources_have_a_verdict_for_each_step_and_a_cost(benchmark, runs):
     sources = benchmark.label_sources(runs, rollouts=(2,))
-    assert {"rules", "replay_rules", "mc_hard_2", "mc_progress_2"} < set(sources)
+    assert {"rules", "replay_rules", "mc_hard_2"} < set(sources)
     for name, (bad, tokens, _) in sources.items():
         assert [len(row) for row in bad] == [len(row) for row in runs.truth]
         assert (tokens > 0) == name.startswith("mc_")
