@@ -29,7 +29,7 @@ from surefoot.search import (
     BestOfNSearch,
     ParticleFilter,
     Rebase,
-    Search,
+    SearchMethod,
     SearchResult,
     StepResampling,
     Steps,
@@ -69,7 +69,7 @@ class Point:
         return float(np.concatenate(self.right).mean())
 
 
-def tree_methods(size: int) -> dict[str, Search]:
+def tree_methods(size: int) -> dict[str, SearchMethod]:
     """The methods that search a tree, with ``size`` draws a round or ``size`` solutions in all."""
     expand = 2 if size < 8 else 4
     return {
@@ -92,7 +92,9 @@ class Bench:
         self.policy = TransformersPolicy.from_pretrained(POLICY)
         self.scorer = IncrementalScorer(RewardModel.load(prm), name="prm")
 
-    def search(self, name: str, method: Search, aggregation: Aggregator, seed: int) -> list[SearchResult]:
+    def search(
+        self, name: str, method: SearchMethod, aggregation: Aggregator, seed: int
+    ) -> list[SearchResult]:
         """Results of all problems, from disk if they are there."""
         file = self.out / f"{name}.jsonl"
         if not file.exists():
