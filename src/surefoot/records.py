@@ -255,6 +255,8 @@ class Usage(FrozenModel):
     """Tokens the policy wrote."""
     verifier_tokens: Count = 0
     """Tokens read by a reward model or judge."""
+    cached_tokens: Count = 0
+    """Of the tokens read, those that a server says it had in its cache of prefixes."""
     calls: Count = 0
     """Requests made (batched in process, or over the network)."""
 
@@ -262,6 +264,11 @@ class Usage(FrozenModel):
     def tokens(self) -> int:
         """All tokens, read or written, by policy or verifier."""
         return self.prompt_tokens + self.completion_tokens + self.verifier_tokens
+
+    @property
+    def by_verifier(self) -> Usage:
+        """The same, spent by a judge: all its tokens are the verifier's."""
+        return Usage(verifier_tokens=self.tokens, cached_tokens=self.cached_tokens, calls=self.calls)
 
     def __add__(self, other: Usage) -> Usage:
         mine, theirs = self.__dict__, other.__dict__

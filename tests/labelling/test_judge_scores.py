@@ -167,6 +167,11 @@ def answer(body: dict[str, Any]) -> Reply:
         ]
     payload = chat(["".join(token["token"] for token in tokens)])
     payload["choices"][0]["logprobs"] = {"content": tokens}
+    payload["usage"] = {
+        "prompt_tokens": 20,
+        "completion_tokens": 3,
+        "prompt_tokens_details": {"cached_tokens": 16},
+    }
     return Reply(payload=payload)
 
 
@@ -186,7 +191,8 @@ def words(files: Path, method: str) -> list[object]:
 def test_the_command_scores_every_step(files: Path) -> None:
     out = files / "labels.jsonl"
     with serve(answer) as server:
-        good(*words(files, "judge-score:rubric=tools"), f"--base-url={server.url}", "--out", out)
+        said = good(*words(files, "judge-score:rubric=tools"), f"--base-url={server.url}", "--out", out).err
+    assert f"{9 * 23} tokens, {9 * 16} of them in the server's cache" in said
     labels = list(read_records(out, StepLabel))
     assert [label.value for label in labels] == pytest.approx([0.25, 0.5, 0.75] * 3)
     assert {(label.kind, label.source) for label in labels} == {("value", "judge-score")}

@@ -294,7 +294,7 @@ def vllm_answer(body):
         "prompt_tokens": 2,
         "total_tokens": 2 + written,
         "completion_tokens": written,
-        "prompt_tokens_details": {"cached_tokens": 0, "multimodal_tokens": None},
+        "prompt_tokens_details": {"cached_tokens": 99, "multimodal_tokens": None},
         "completion_tokens_details": None,
     }
     return Reply(
@@ -318,7 +318,9 @@ def test_vllm_answers_are_read_in_full():
         ("c d", "length", 3),
     ]
     assert [c.token_ids for c in result.completions] == [(4, 9), (4, 2), (4, 5, 6)]
-    assert (result.usage, result.error) == (Usage(prompt_tokens=2, completion_tokens=7, calls=1), None)
+    # a server cannot have cached more than the prompt
+    assert result.usage == Usage(prompt_tokens=2, completion_tokens=7, cached_tokens=2, calls=1)
+    assert result.error is None
 
 
 def test_token_ids_of_a_chat_are_those_of_its_choice():
@@ -354,7 +356,7 @@ def test_vllm_dialect_makes_greedy_samples_one_by_one_as_vllm_refuses_n_for_them
     (result,), server = sample(vllm_answer, request, dialect="vllm")
     assert result.error is None
     assert [c.text for c in result.completions] == ["a\n"] * 3
-    assert result.usage == Usage(prompt_tokens=2, completion_tokens=6, calls=3)
+    assert result.usage == Usage(prompt_tokens=2, completion_tokens=6, cached_tokens=2, calls=3)
     assert [body["n"] for body in server.bodies] == [1, 1, 1]
 
 

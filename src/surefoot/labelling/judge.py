@@ -338,7 +338,7 @@ class JudgeLabeller:
         for (request, item), result in zip(items_by_request.items(), results, strict=True):
             outcomes[request] = self._read(result, len(item.trace.steps))
             # a judge's tokens, read and written, count as verification
-            costs[request] = Usage(verifier_tokens=result.usage.tokens, calls=result.usage.calls)
+            costs[request] = result.usage.by_verifier
         labels = []
         for item, question in zip(items, requests, strict=True):
             if isinstance(question, SampleRequest):

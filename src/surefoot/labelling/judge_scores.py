@@ -196,7 +196,7 @@ class RunJudge:
         scores: list[list[tuple[float, float]]] = [[] for _ in pairs]
         for (number, swap, _), result in zip(questions, await self._ask(requests), strict=True):
             if spent is not None:
-                spent.append(_verification(result.usage))
+                spent.append(result.usage.by_verifier)
             for completion in result.completions:
                 a, b = letter_score(completion, "score_A"), letter_score(completion, "score_B")
                 if a is None or b is None:
@@ -217,7 +217,7 @@ class RunJudge:
         return [self._labels(item, by_trace.get(item.trace.id, [])) for item in items]
 
     def _labels(self, item: ProblemTrace, results: Sequence[SampleResult]) -> list[StepLabel]:
-        usage = sum((_verification(result.usage) for result in results), Usage())
+        usage = sum((result.usage.by_verifier for result in results), Usage())
         replies = [completion for result in results for completion in result.completions]
         means: list[float | None] = []
         for step in range(len(item.trace.steps)):
@@ -260,11 +260,6 @@ class RunJudge:
             if missing := request.n - len(result.completions):
                 self.failures["request failed"] += missing
         return results
-
-
-def _verification(usage: Usage) -> Usage:
-    """A judge's tokens, read and written."""
-    return Usage(verifier_tokens=usage.tokens, calls=usage.calls)
 
 
 @dataclass(frozen=True, kw_only=True)

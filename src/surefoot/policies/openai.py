@@ -324,6 +324,7 @@ class _Call:
             spent = Usage(
                 prompt_tokens=counts.prompt_tokens,
                 completion_tokens=counts.completion_tokens,
+                cached_tokens=counts.cached_tokens,
                 calls=self.attempts,
             )
             divide = "return_token_ids" not in self.body

@@ -194,12 +194,25 @@ class TokenDetails(BaseModel):
     reasoning_tokens: Count | None = None
 
 
+class PromptDetails(BaseModel):
+    """What the tokens of a prompt were."""
+
+    cached_tokens: Count | None = None
+
+
 class TokenCounts(BaseModel):
     """Tokens of a call."""
 
     prompt_tokens: Count
     completion_tokens: Count
+    prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: TokenDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that the server says it had in its cache."""
+        details = self.prompt_tokens_details or PromptDetails()
+        return min(details.cached_tokens or 0, self.prompt_tokens)
 
     def limit(self, body: Mapping[str, Any], *, completion: int) -> None:
         """Bound the counts by what a request with this body and so many new tokens could have used."""
@@ -282,7 +295,9 @@ def merge(results: Sequence[SampleResult]) -> SampleResult:
         return results[0]
     errors = [result.error for result in results if result.error]
     total = sum((result.usage for result in results), Usage())
-    usage = total.model_copy(update={"prompt_tokens": max(result.usage.prompt_tokens for result in results)})
+    once = ("prompt_tokens", "cached_tokens")
+    most = {name: max(getattr(result.usage, name) for result in results) for name in once}
+    usage = total.model_copy(update=most)
     completions = tuple(completion for result in results for completion in result.completions)
     error = f"{errors[0]} ({len(errors)} of {len(results)} samples are missing)" if errors else None
     prompt = next((result.prompt_token_ids for result in results if result.prompt_token_ids), ())

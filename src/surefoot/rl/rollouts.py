@@ -576,7 +576,7 @@ async def _judged(
     share = None
     if counts[:, 1].any():
         [share] = bootstrap_totals([counts], _ratio, draws=_DRAWS, rng=np.random.default_rng(seed))
-    return share, unjudged, Usage(verifier_tokens=usage.tokens, calls=usage.calls)
+    return share, unjudged, usage.by_verifier
 
 
 def _has_wrong_step(trace: Trace, labels: Sequence[StepLabel]) -> bool | None:

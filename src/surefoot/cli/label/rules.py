@@ -148,7 +148,7 @@ class Tally:
 
     def __init__(self, *, trees: bool = False) -> None:
         self._trees = trees
-        self.labels, self.tokens = 0, 0
+        self.labels, self.usage = 0, Usage()
         self.unknown: Counter[str] = Counter()
         self.all, self.inner = Information(), Information()
         """Of all steps, and of those that are not the last one of their trace."""
@@ -163,7 +163,7 @@ class Tally:
         self.labels += 1
         self.kinds.add(label["kind"])
         self._values.append(label["value"])
-        self.tokens += Usage(**label["evidence"]["usage"]).tokens
+        self.usage += Usage(**label["evidence"]["usage"])
         if label["value"] is None:
             self.unknown[label["reason"] or ""] += 1
 
@@ -176,7 +176,9 @@ class Tally:
         """Show the summary. Raises ``LabelError`` if no step got a value."""
         self._end_trace("")
         unknown, reasons = self.unknown.total(), self.unknown.most_common()
-        note(f"{self.labels} labels written, {unknown} of them without a value; {self.tokens} tokens")
+        tokens, cached = self.usage.tokens, self.usage.cached_tokens
+        spent = f"{tokens} tokens" + (f", {cached} of them in the server's cache" if cached else "")
+        note(f"{self.labels} labels written, {unknown} of them without a value; {spent}")
         for reason, count in reasons[:5]:
             note(f"  {count} without a value: {reason}")
         if reasons[5:]:

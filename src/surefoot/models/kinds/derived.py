@@ -324,5 +324,5 @@ class LabelScorer:
             scores=tuple(scores),
             unscored_reason=reason,
             reasons=reasons if any(reasons) else (),
-            usage=Usage(verifier_tokens=usage.tokens, calls=usage.calls),
+            usage=usage.by_verifier,
         )

@@ -52,7 +52,7 @@ class VerifierOutput:
 
     def spend(self, usage: Usage) -> None:
         """Add what a call cost."""
-        self.usage += Usage(verifier_tokens=usage.tokens, calls=usage.calls)
+        self.usage += usage.by_verifier
 
     def finished(self, result: SampleResult, requested: int) -> list[str]:
         """Completions that ended; the others are counted."""

@@ -148,7 +148,7 @@ class OpenAIYesNo:
         return [self._odds(result) for result in await self._policy.sample(asked)]
 
     def _odds(self, result: SampleResult) -> YesNo:
-        spent = Usage(verifier_tokens=result.usage.tokens, calls=result.usage.calls)
+        spent = result.usage.by_verifier
         if not result.completions:
             return YesNo(log_odds=None, reason=result.error or "no answer", usage=spent)
         positions = result.completions[0].positions
