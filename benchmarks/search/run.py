@@ -92,9 +92,7 @@ class Bench:
         self.policy = TransformersPolicy.from_pretrained(POLICY)
         self.scorer = IncrementalScorer(RewardModel.load(prm), name="prm")
 
-    def search(
-        self, name: str, method: SearchMethod, aggregation: Aggregator, seed: int
-    ) -> list[SearchResult]:
+    def search(self, name: str, method: SearchMethod, how: Aggregator, seed: int) -> list[SearchResult]:
         """Results of all problems, from disk if they are there."""
         file = self.out / f"{name}.jsonl"
         if not file.exists():
@@ -106,7 +104,7 @@ class Bench:
                         self._afresh(),
                         self.scorer,
                         steps=STEPS,
-                        aggregation=aggregation,
+                        aggregation=how,
                         grader=Grader(checker=checker, styles=("phrase",)),
                         seed=seed,
                     )
