@@ -1,12 +1,13 @@
 """Word problems in English with a known truth for every step: templates, and random graphs of relations.
 
 A problem is a text and its *quantities*: what can be computed from the text, by which operation on which
-numbers. A solution computes one quantity a line and ends with the answer::
+numbers. A solution computes one quantity a line, in a graph after the sentence that gives it, and ends with
+the answer::
 
     Ann has 34 cards. Ben has 17 more than Ann. Ben has 3 times as many as Cara. How many does Cara have?
 
-    Ben has Ann's 34 + 17 = 51.
-    Cara has Ben's 51 / 3 = 17.
+    Ben has 17 more than Ann. Ben has Ann's 34 + 17 = 51.
+    Ben has 3 times as many as Cara. Cara has Ben's 51 / 3 = 17.
     Answer: 17.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from surefoot.errors import RecordError
@@ -35,6 +36,8 @@ class Quantity:
     right: int
     owners: tuple[str, str] = ("", "")
     """In a graph whose numbers they are; empty for a number of the text."""
+    fact: str = ""
+    """In a graph the sentence of the text that gives it, without the full stop."""
     needs: tuple[str, ...] = ()
     """Labels of the quantities that must be known before."""
 
@@ -88,7 +91,9 @@ class WordProblem:
 
     def record(self) -> Problem:
         """The problem as a record; its quantities are in ``meta["words"]``, which policies do not see."""
-        quantities = {label: [q.left, q.symbol, q.right, *q.owners] for label, q in self.quantities.items()}
+        quantities = {
+            label: [q.left, q.symbol, q.right, *q.owners, q.fact] for label, q in self.quantities.items()
+        }
         about = {
             "quantities": quantities,
             "goal": self.goal,
@@ -102,14 +107,15 @@ def written(label: str, quantity: Quantity, result: int | None = None) -> str:
     """A line, with another ``result`` than the exact one if that is given."""
     value = quantity.value if result is None else result
     left, right = (f"{owner}'s " if owner else "" for owner in quantity.owners)
-    return f"{label} {left}{quantity.left} {quantity.symbol} {right}{quantity.right} = {value}.\n"
+    cited = f"{quantity.fact}. " if quantity.fact else ""
+    return f"{cited}{label} {left}{quantity.left} {quantity.symbol} {right}{quantity.right} = {value}.\n"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """What is drawn. The default is what the models are trained on."""
 
-    graphs: float = 0.6
+    graphs: float = 0.5
     """Share of graphs; the others are templates."""
     people: tuple[int, int] = (3, 4)
     steps: tuple[int, int] = (2, 3)
@@ -161,9 +167,9 @@ def read_problem(problem: Problem) -> tuple[dict[str, Quantity], str]:
     try:
         quantities = {
             str(label): Quantity(
-                left=int(left), symbol=str(symbol), right=int(right), owners=(str(a), str(b))
+                left=int(left), symbol=str(symbol), right=int(right), owners=(str(a), str(b)), fact=str(fact)
             )
-            for label, (left, symbol, right, a, b) in about["quantities"].items()
+            for label, (left, symbol, right, a, b, fact) in about["quantities"].items()
         }
         goal = str(about["goal"])
         quantities[goal].value  # noqa: B018 - raises for a goal that cannot be computed
@@ -255,7 +261,7 @@ def _try_graph(rng: random.Random, setting: Setting, people: int, steps: int) ->
                 break
         else:
             return None
-        values[name], quantities[_holds(name)] = result, quantity
+        values[name], quantities[_holds(name)] = result, replace(quantity, fact=sentence.rstrip("."))
         sentences.append(sentence)
     rng.shuffle(sentences)
     goals = [name for name in names if _holds(name) in quantities]

@@ -33,18 +33,10 @@ SETS = {
 }
 """Problems to choose answers to: like those of the training, of wordings and templates that it never shows,
 and of more people and steps."""
-GRADED = ("--max-tokens", 80, "--extract", "phrase", "--equality", "exact")
+GRADED = ("--max-tokens", 120, "--extract", "phrase", "--equality", "exact")
 TRAINING = (
-    "--epochs",
-    2,
-    "--batch-size",
-    32,
-    "--learning-rate",
-    5e-4,
-    "--validation",
-    0,
-    "--max-length",
-    256,
+    *("--epochs", 2, "--batch-size", 32, "--learning-rate", 5e-4, "--validation", 0, "--max-length", 256),
+    *("--layout", "padded", "--bf16", "--set", "loading.attention=eager"),
 )
 """The same for every model."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +22,16 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.worlds.words.problems import NAMES, Quantity, Setting, WordProblem, draw_problem, written
+from benchmarks.worlds.words.problems import (
+    MOST,
+    NAMES,
+    Quantity,
+    Setting,
+    WordProblem,
+    calculate,
+    draw_problem,
+    written,
+)
 from benchmarks.worlds.words.tokens import NO, build_words_tokenizer, encode, vocabulary
 
 PAD, BEGIN, END = 0, 1, 2
@@ -40,6 +50,8 @@ class Recipe:
     heads: int = 4
     batch: int = 32
     learning_rate: float = 2e-3
+    graphs: float = 0.6
+    """Share of graphs among the problems."""
     wrong: float = 0.0
     """Chance that a line comes after a wrong one that is taken back."""
     seed: int = 0
@@ -63,6 +75,7 @@ def train(recipe: Recipe, out: Path, *, base: Path | None = None, save_every: in
         torch.optim.AdamW(outer, betas=(0.9, 0.98), weight_decay=0.05, fused=True),
     )
     batches = training_batches(recipe)
+    verdicts = torch.tensor(encode(f"{NO}\n"))
     start, tokens, losses = time.process_time(), 0, []
     for update in range(1, recipe.updates + 1):
         rate = recipe.learning_rate * min(1.0, update / 100) * max(0.02, 1 - update / recipe.schedule)
@@ -73,7 +86,10 @@ def train(recipe: Recipe, out: Path, *, base: Path | None = None, save_every: in
             states = model.model(input_ids=ids).last_hidden_state[:, :-1]  # causal: padding comes last
             wanted = labels[:, 1:]
             logits = model.lm_head(states[wanted >= 0])
-        loss = torch.nn.functional.cross_entropy(logits.float(), wanted[wanted >= 0])
+        each = torch.nn.functional.cross_entropy(logits.float(), wanted[wanted >= 0], reduction="none")
+        loss = each.mean()
+        if recipe.wrong:  # a line is right or taken back: one token of ten, for which the trunk is there
+            loss = loss + each[torch.isin(wanted[wanted >= 0], verdicts)].mean()
         model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -124,7 +140,7 @@ def training_batches(recipe: Recipe) -> Iterator[tuple[torch.Tensor, torch.Tenso
     rng = random.Random(recipe.seed)
     while True:
         rows = sorted(
-            (training_row(rng, recipe.wrong) for _ in range(8 * recipe.batch)), key=lambda row: len(row[0])
+            (training_row(rng, recipe) for _ in range(8 * recipe.batch)), key=lambda row: len(row[0])
         )
         batches = [rows[at : at + recipe.batch] for at in range(0, len(rows), recipe.batch)]
         rng.shuffle(batches)
@@ -135,14 +151,14 @@ def training_batches(recipe: Recipe) -> Iterator[tuple[torch.Tensor, torch.Tenso
             yield torch.tensor(ids), torch.tensor(labels)
 
 
-def training_row(rng: random.Random, wrong: float) -> tuple[list[int], list[int]]:
+def training_row(rng: random.Random, recipe: Recipe) -> tuple[list[int], list[int]]:
     """Ids and labels of one text: no loss on the problem, nor on a wrong line."""
-    problem = draw_problem(rng, TRAINING)
+    problem = draw_problem(rng, replace(TRAINING, graphs=recipe.graphs))
     ids = [BEGIN, *encode(f"{problem.text}\n")]
     labels = [-100] * len(ids)
     for label in (*problem.needed, ""):
         right = problem.line(label) if label else f"Answer: {problem.answer}.\n"
-        if rng.random() < wrong:
+        if rng.random() < recipe.wrong:
             slip = encode(wrong_line(rng, problem, label).rstrip("\n"))
             ids += slip
             labels += [-100] * len(slip)
@@ -155,44 +171,66 @@ def training_row(rng: random.Random, wrong: float) -> tuple[list[int], list[int]
 def wrong_line(rng: random.Random, problem: WordProblem, label: str) -> str:
     """A wrong line in place of that of ``label``, or of the answer where it is empty.
 
-    Half are slips of arithmetic. The others have a wrong number, operation or subject, calculated rightly.
+    Two of five are slips of arithmetic. The others have one or two of: another number, operation, owner or
+    subject, or are the line of a quantity that is not known yet; they are calculated rightly.
     """
-    numbers = [n for q in problem.quantities.values() for n in (q.left, q.right, q.value)]
+    numbers = [int(number) for number in re.findall(r"\d+", problem.text)]
+    numbers += [quantity.value for quantity in problem.quantities.values()]
     if not label:
-        others = [n for n in numbers if n != problem.answer]
-        wrong = rng.choice(others) if others and rng.random() < 0.5 else _near(rng, problem.answer)
-        return f"Answer: {wrong}.\n"
-    quantity = problem.quantities[label]
-    names = [name for name in NAMES if name in problem.text]
+        wrong = rng.choice(numbers) if rng.random() < 0.5 else _near(rng, problem.answer)
+        return f"Answer: {wrong if wrong != problem.answer else _near(rng, wrong)}.\n"
     if rng.random() < 0.4:
-        return written(label, quantity, _near(rng, quantity.value))
-    for _ in range(20):
-        left, symbol, right, name = quantity.left, quantity.symbol, quantity.right, label
-        owners = list(quantity.owners)
-        match rng.randint(0, 4):
-            case 0:
-                left = rng.choice(numbers) if rng.random() < 0.7 else _near(rng, left)
-            case 1:
-                right = rng.choice(numbers) if rng.random() < 0.7 else _near(rng, right)
-            case 2:
-                symbol = rng.choice([each for each in "+-*/" if each != symbol])
-            case 3:
-                name = rng.choice(list(problem.quantities))
-            case _ if owners[0]:
-                owners[rng.randrange(1 + bool(owners[1]))] = rng.choice(names)
-        made = Quantity(left=left, symbol=symbol, right=right, owners=(owners[0], owners[1]))
-        if problem.line(name) != (line := _line_or_nothing(name, made)) and line:
-            return line
-    return written(label, quantity, _near(rng, quantity.value))
+        return written(label, problem.quantities[label], _near(rng, problem.quantities[label].value))
+    names = [name for name in NAMES if name in problem.text]
+    for _ in range(30):
+        subject, made = label, problem.quantities[label]
+        if rng.random() < 0.3:
+            subject = rng.choice(list(problem.quantities))
+            made = problem.quantities[subject]
+        for _ in range(rng.randint(1, 2)):
+            subject, made = _altered(rng, subject, made, problem, numbers, names)
+        if calculate(made.left, made.symbol, made.right) and made.value <= MOST:
+            line = written(subject, made)
+            if line not in map(problem.line, problem.quantities):
+                return line
+    return written(label, problem.quantities[label], _near(rng, problem.quantities[label].value))
 
 
-def _line_or_nothing(label: str, quantity: Quantity) -> str:
-    from surefoot.errors import RecordError
-
-    try:
-        return written(label, quantity) if quantity.value <= 999 else ""
-    except RecordError:
-        return ""
+def _altered(
+    rng: random.Random,
+    subject: str,
+    quantity: Quantity,
+    problem: WordProblem,
+    numbers: list[int],
+    names: list[str],
+) -> tuple[str, Quantity]:
+    """A subject and a quantity with one thing changed."""
+    match rng.randint(0, 5):
+        case 0:
+            left = rng.choice(numbers) if rng.random() < 0.8 else _near(rng, quantity.left)
+            quantity = replace(quantity, left=left)
+        case 1:
+            right = rng.choice(numbers) if rng.random() < 0.8 else _near(rng, quantity.right)
+            fact = (
+                quantity.fact
+                if rng.random() < 0.5
+                else quantity.fact.replace(str(quantity.right), str(right))
+            )
+            quantity = replace(quantity, right=right, fact=fact)
+        case 2:
+            quantity = replace(quantity, symbol=rng.choice("+-*/"))
+        case 3:
+            subject = rng.choice(list(problem.quantities))
+        case 4 if quantity.fact:
+            fact = rng.choice([other.fact for other in problem.quantities.values()])
+            words = fact.split(" ")
+            if rng.random() < 0.5:
+                words = [rng.choice(names) if word in names else word for word in words]
+            quantity = replace(quantity, fact=" ".join(words))
+        case _ if quantity.owners[0]:
+            owners = rng.choice(names), rng.choice(names) if quantity.owners[1] else ""
+            quantity = replace(quantity, owners=owners)
+    return subject, quantity
 
 
 def _near(rng: random.Random, value: int) -> int:

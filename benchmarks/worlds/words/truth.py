@@ -12,7 +12,10 @@ from surefoot.protocols import SOLUTION_CHANNELS, ProblemTrace, Verdict
 from surefoot.records import Problem, Trace
 
 _NUMBER: Final = r"(?:([A-Z][a-z]{1,8})'s )?(\d{1,4})"
-_LINE: Final = re.compile(rf"([A-Za-z ]{{1,40}}) {_NUMBER} ([-+*/]) {_NUMBER} = (\d{{1,4}})\.\n?", re.ASCII)
+_LINE: Final = re.compile(
+    rf"(?:([A-Za-z0-9 ]{{1,80}})\. )?([A-Za-z ]{{1,40}}) {_NUMBER} ([-+*/]) {_NUMBER} = (\d{{1,4}})\.\n?",
+    re.ASCII,
+)
 _ANSWER: Final = re.compile(r"Answer: (\d{1,4})\.\n?", re.ASCII)
 
 Kind = Literal["slip", "reasoning", "carried", "form"]
@@ -57,7 +60,7 @@ def judge_steps(problem: Problem, trace: Trace) -> list[StepTruth]:
             truth = _judge_answer(int(match[1]), values[goal], stated.get(goal))
         elif match := _LINE.fullmatch(text):
             truth = _judge_line(match, quantities, values, stated)
-            stated.setdefault(match[1], int(match[7]))
+            stated.setdefault(match[2], int(match[8]))
         else:
             truth = StepTruth(
                 value=-1, kind="form", reason=f"not a line of this world: {text.strip()[:40]!r}"
@@ -82,16 +85,18 @@ def _judge_line(
     values: dict[str, int | None],
     stated: dict[str, int],
 ) -> StepTruth:
-    label, symbol = match[1], match[4]
-    left, right, result = int(match[3]), int(match[6]), int(match[7])
+    label, symbol = match[2], match[5]
+    left, right, result = int(match[4]), int(match[7]), int(match[8])
     if result != calculate(left, symbol, right):
         return StepTruth(value=-1, kind="slip", reason=f"{left} {symbol} {right} is not {result}")
     quantity = quantities.get(label)
     if quantity is None:
         return StepTruth(value=-1, kind="reasoning", reason=f"nothing to calculate is called {label!r}")
+    if (match[1] or "") != quantity.fact:
+        return StepTruth(value=-1, kind="reasoning", reason=f"the fact to go by is {quantity.fact!r}")
     first, second = quantity.owners
     wanted = _numbers(symbol, (first, quantity.left), (second, quantity.right))
-    owners = match[2] or "", match[5] or ""
+    owners = match[3] or "", match[6] or ""
     if symbol == quantity.symbol and _numbers(symbol, (owners[0], left), (owners[1], right)) == wanted:
         repeated = label in stated and stated[label] == values[label]
         return StepTruth(value=0, reason="repeats a right step") if repeated else StepTruth(value=1)
@@ -128,7 +133,7 @@ class WordVerifier:
 def slips(line: str) -> bool:
     """Whether a line has an equation that does not hold."""
     match = _LINE.fullmatch(line)
-    return bool(match) and calculate(int(match[3]), match[4], int(match[6])) != int(match[7])
+    return bool(match) and calculate(int(match[4]), match[5], int(match[7])) != int(match[8])
 
 
 def _verdict(truth: StepTruth) -> Verdict:

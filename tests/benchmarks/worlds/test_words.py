@@ -11,21 +11,26 @@ import pytest
 from benchmarks.worlds.words import Setting, WordVerifier, draw_problem, draw_problems, judge_steps, slips
 from benchmarks.worlds.words.problems import HELD_OUT, SEEN
 from benchmarks.worlds.words.tokens import NO, build_words_tokenizer, decode, encode
-from benchmarks.worlds.words.train import training_row, wrong_line
+from benchmarks.worlds.words.train import Recipe, training_row, wrong_line
 from surefoot.errors import RecordError
 from surefoot.lab import generate_problems
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
 
+BEN, CARA, DEV = (
+    "Ben has 17 more than Ann",
+    "Ben has 3 times as many as Cara",
+    "Dev has as many as Ann and Ben together",
+)
 TEXT = (
     "Ben has 3 times as many as Cara. Dev has as many as Ann and Ben together. Ann has 34 cards. "
     "Ben has 17 more than Ann. How many cards does Cara have?"
 )
 QUANTITIES = {
-    "Ben has": [34, "+", 17, "Ann", ""],
-    "Cara has": [51, "/", 3, "Ben", ""],
-    "Dev has": [34, "+", 51, "Ann", "Ben"],
+    "Ben has": [34, "+", 17, "Ann", "", BEN],
+    "Cara has": [51, "/", 3, "Ben", "", CARA],
+    "Dev has": [34, "+", 51, "Ann", "Ben", DEV],
 }
 PROBLEM = Problem(
     text=TEXT, answer="17", meta={"words": {"quantities": QUANTITIES, "goal": "Cara has", "family": "graph"}}
@@ -108,19 +113,21 @@ def test_worked_solutions_are_right_in_every_step_and_all_their_numbers_come_fro
 @pytest.mark.parametrize(
     ("line", "value", "kind"),
     [
-        ("Ben has Ann's 34 + 17 = 51.", 1, None),
-        ("Ben has 17 + Ann's 34 = 51.", 1, None),
-        ("Dev has Ben's 51 + Ann's 34 = 85.", 1, None),
-        ("Ben has Ann's 34 + 17 = 41.", -1, "slip"),
-        ("Ben has Ann's 34 - 17 = 17.", -1, "reasoning"),
-        ("Ben has Ann's 34 * 3 = 102.", -1, "reasoning"),
-        ("Ann has Ann's 34 + 17 = 51.", -1, "reasoning"),
-        ("Hugo has Ann's 34 + 17 = 51.", -1, "reasoning"),
-        ("Cara has 3 / Ben's 51 = 17.", -1, "slip"),
-        ("Ben has Ann's 50 + 1 = 51.", -1, "reasoning"),
-        ("Ben has 34 + 17 = 51.", -1, "reasoning"),
-        ("Dev has Ben's 34 + Ann's 51 = 85.", -1, "reasoning"),
-        ("Dev has Ann's 34 + Cara's 51 = 85.", -1, "reasoning"),
+        (f"{BEN}. Ben has Ann's 34 + 17 = 51.", 1, None),
+        (f"{BEN}. Ben has 17 + Ann's 34 = 51.", 1, None),
+        (f"{DEV}. Dev has Ben's 51 + Ann's 34 = 85.", 1, None),
+        (f"{BEN}. Ben has Ann's 34 + 17 = 41.", -1, "slip"),
+        (f"{BEN}. Ben has Ann's 34 - 17 = 17.", -1, "reasoning"),
+        (f"{BEN}. Ben has Ann's 34 * 3 = 102.", -1, "reasoning"),
+        (f"{BEN}. Ann has Ann's 34 + 17 = 51.", -1, "reasoning"),
+        (f"{BEN}. Hugo has Ann's 34 + 17 = 51.", -1, "reasoning"),
+        (f"{CARA}. Cara has 3 / Ben's 51 = 17.", -1, "slip"),
+        ("Ben has Ann's 34 + 17 = 51.", -1, "reasoning"),
+        ("Ann has 17 more than Ben. Ben has Ann's 34 + 17 = 51.", -1, "reasoning"),
+        (f"{BEN}. Ben has Ann's 50 + 1 = 51.", -1, "reasoning"),
+        (f"{BEN}. Ben has 34 + 17 = 51.", -1, "reasoning"),
+        (f"{DEV}. Dev has Ben's 34 + Ann's 51 = 85.", -1, "reasoning"),
+        (f"{DEV}. Dev has Ann's 34 + Cara's 51 = 85.", -1, "reasoning"),
         ("So Ben has 34 more.", -1, "form"),
         ("Answer: 17.", 1, None),
         ("Answer: 51.", -1, "reasoning"),
@@ -133,20 +140,22 @@ def test_a_line_is_judged_by_arithmetic_and_by_the_problem(line, value, kind):
 
 
 def test_what_follows_from_a_wrong_value_is_carried_and_what_does_not_is_judged_by_itself():
-    text = "Ben has Ann's 34 + 17 = 61.\nCara has Ben's 61 / 3 = 20.\nDev has Ann's 34 + Ben's 61 = 95.\n"
-    text += "Dev has Ann's 34 + Ben's 51 = 85.\nAnswer: 20.\n"
+    text = f"{BEN}. Ben has Ann's 34 + 17 = 61.\n{CARA}. Cara has Ben's 61 / 3 = 20.\n"
+    text += f"{DEV}. Dev has Ann's 34 + Ben's 61 = 95.\n"
+    text += f"{DEV}. Dev has Ann's 34 + Ben's 51 = 85.\nAnswer: 20.\n"
     assert [truth.kind for truth in judged(text)] == ["slip", "slip", "carried", None, "carried"]
-    text = "Ben has Ann's 34 - 17 = 17.\nDev has Ben's 17 + Ann's 34 = 51.\nAnswer: 17.\nAnswer: 17.\n"
+    text = f"{BEN}. Ben has Ann's 34 - 17 = 17.\n{DEV}. Dev has Ben's 17 + Ann's 34 = 51.\n"
+    text += "Answer: 17.\n" * 2
     assert [truth.kind for truth in judged(text)] == ["reasoning", "carried", None, "form"]
 
 
 def test_a_repeated_right_line_is_neutral():
-    assert [truth.value for truth in judged("Ben has Ann's 34 + 17 = 51.\n" * 2)] == [1, 0]
-    assert [truth.value for truth in judged("Ben has Ann's 34 + 17 = 41.\n" * 2)] == [-1, -1]
+    assert [truth.value for truth in judged(f"{BEN}. Ben has Ann's 34 + 17 = 51.\n" * 2)] == [1, 0]
+    assert [truth.value for truth in judged(f"{BEN}. Ben has Ann's 34 + 17 = 41.\n" * 2)] == [-1, -1]
 
 
 def test_the_verifier_gives_the_kind_and_refuses_problems_of_another_world():
-    trace = segment_trace(Trace(problem_id=PROBLEM.id, text="Ben has Ann's 34 - 17 = 17.\n"), Line())
+    trace = segment_trace(Trace(problem_id=PROBLEM.id, text=f"{BEN}. Ben has Ann's 34 - 17 = 17.\n"), Line())
     ((verdict,),) = WordVerifier().verify([ProblemTrace(problem=PROBLEM, trace=trace)])
     assert verdict.value == -1
     assert verdict.reason.startswith("reasoning: ")
@@ -192,7 +201,7 @@ def test_a_wrong_line_of_the_trunk_is_wrong_and_has_no_loss():
     assert shares["slip"] > 0.3
     assert shares["reasoning"] > 0.3
     assert shares.get("right", 0) < 0.02
-    ids, labels = training_row(rng, 1.0)
+    ids, labels = training_row(rng, Recipe(updates=1, schedule=1, wrong=1.0))
     taken_back = encode(NO)[0]
     text = decode(ids[1:])
     assert ids.count(taken_back) == text.count("\n") - 1

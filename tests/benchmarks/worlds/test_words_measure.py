@@ -90,9 +90,17 @@ def test_candidates_join_truth_check_and_scores_and_seeds_are_averaged():
     problem = Problem(
         text="Ann has 3 cards. Ben has 4 more than Ann. How many cards does Ben have?",
         answer="7",
-        meta={"words": {"quantities": {"Ben has": [3, "+", 4, "Ann", ""]}, "goal": "Ben has"}},
+        meta={
+            "words": {
+                "quantities": {"Ben has": [3, "+", 4, "Ann", "", "Ben has 4 more than Ann"]},
+                "goal": "Ben has",
+            }
+        },
     )
-    texts = ("Ben has Ann's 3 + 4 = 7.\nAnswer: 7.\n", "Ben has Ann's 3 + 4 = 8.\nAnswer: 8.\n")
+    texts = (
+        "Ben has 4 more than Ann. Ben has Ann's 3 + 4 = 7.\nAnswer: 7.\n",
+        "Ben has 4 more than Ann. Ben has Ann's 3 + 4 = 8.\nAnswer: 8.\n",
+    )
     traces = [
         segment_trace(
             Trace(problem_id=problem.id, text=texts[n % 2], sample=n, answer="78"[n % 2], outcome=n % 2 == 0),
