@@ -35,7 +35,7 @@ SETS = {
 and of more people and steps."""
 GRADED = ("--max-tokens", 120, "--extract", "phrase", "--equality", "exact")
 TRAINING = (
-    *("--epochs", 2, "--batch-size", 32, "--learning-rate", 5e-4, "--validation", 0, "--max-length", 256),
+    *("--epochs", 1, "--batch-size", 32, "--learning-rate", 5e-4, "--validation", 0, "--max-length", 256),
     *("--layout", "padded", "--bf16", "--set", "loading.attention=eager"),
 )
 """The same for every model."""
@@ -92,8 +92,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=2, help="PRMs and ORMs to train")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--train-problems", type=int, default=1500)
-    parser.add_argument("--test-problems", type=int, default=400)
+    parser.add_argument("--train-problems", type=int, default=1000)
+    parser.add_argument("--test-problems", type=int, default=300)
     parser.add_argument("--test-seed", type=int, default=1_000_000)
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=["test"])
     options = parser.parse_args()

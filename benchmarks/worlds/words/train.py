@@ -58,8 +58,8 @@ class Recipe:
 
 
 RECIPES = {
-    "policy": Recipe(updates=3000, schedule=3000),
-    "trunk": Recipe(updates=3000, schedule=3000, wrong=0.4, learning_rate=1e-3, seed=1),
+    "policy": Recipe(updates=3000, schedule=6000),
+    "trunk": Recipe(updates=1800, schedule=1800, wrong=0.3, graphs=0.75, seed=4),
 }
 
 
@@ -254,13 +254,14 @@ def main() -> None:
     parser.add_argument("model", choices=sorted(RECIPES))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--base", type=Path, help="go on from this checkpoint")
+    parser.add_argument("--graphs", type=float)
     parser.add_argument("--updates", type=int)
     parser.add_argument("--schedule", type=int)
     parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--save-every", type=int, default=0)
     options = parser.parse_args()
-    names = ("updates", "schedule", "learning_rate", "seed")
+    names = ("graphs", "updates", "schedule", "learning_rate", "seed")
     changes = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     train(
         replace(RECIPES[options.model], **changes),
