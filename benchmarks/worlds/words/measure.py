@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.common.figures import Figures, figure
 from benchmarks.worlds.words.truth import StepTruth, judge_steps, slips
 from surefoot.records import Problem, StepScores, Trace
-from surefoot.stats import bootstrap_mean, roc_auc
+from surefoot.stats import bootstrap_mean, roc_auc_within
 
 SIZES: Final = (1, 4, 16)
 READINGS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
@@ -194,26 +194,29 @@ def choice_figures(
 def step_figures(groups: Sequence[Sequence[Candidate]], models: Sequence[str], name: str) -> Figures:
     """AUC of right steps against first errors of each kind; only steps with no error before them count.
 
-    ``position`` says that earlier steps are right, ``equations`` that those without a slip are.
+    Pairs are of one problem, so that telling hard problems from easy ones gains nothing. ``position`` says
+    that earlier steps are right, ``equations`` that those without a slip are.
     """
     kinds: list[str | None] = []
+    problems: list[int] = []
     scores: dict[str, list[float]] = {key: [] for key in (*models, "position", "equations")}
-    for one in (one for group in groups for one in group):
-        for at, truth in enumerate(one.truth):
-            kinds.append(truth.kind)
-            for model in models:
-                scores[model].append(one.scores[model][at])
-            scores["position"].append(-at)
-            scores["equations"].append(-float(truth.kind == "slip"))
-            if not truth.right:
-                break
+    for number, group in enumerate(groups):
+        for one in group:
+            for at, truth in enumerate(one.truth):
+                kinds.append(truth.kind)
+                problems.append(number)
+                for model in models:
+                    scores[model].append(one.scores[model][at])
+                scores["position"].append(-at)
+                scores["equations"].append(-float(truth.kind == "slip"))
+                if not truth.right:
+                    break
     found = []
     for kind in ("any", "slip", "reasoning"):
         used = [at for at, each in enumerate(kinds) if each is None or kind in ("any", each)]
         good = [1 if kinds[at] is None else -1 for at in used]
         for model, values in scores.items():
-            auc = roc_auc([values[at] for at in used], good)
-            found.append(
-                figure(f"{name} step AUC {kind} {model}", auc.value, "AUC", note=f"{auc.negatives} wrong")
-            )
+            auc = roc_auc_within([values[at] for at in used], good, [problems[at] for at in used])
+            note = f"{good.count(-1)} wrong"
+            found.append(figure(f"{name} step AUC {kind} {model}", auc, "AUC", note=note))
     return found
