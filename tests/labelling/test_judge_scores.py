@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from command_line import good, refused
+from command_line import run as run_command
 from openai_server import Reply, chat, serve
 
 from surefoot.errors import LabelError
@@ -200,6 +201,22 @@ def test_the_command_scores_every_step(files: Path) -> None:
     chosen = files / "chosen.jsonl"
     good("select", files / "runs.jsonl", "--scores", out, "--aggregate", "last", "--out", chosen)
     assert len(list(read_records(chosen, Trace))) == 2
+
+
+def test_a_request_that_fails_says_why(files: Path) -> None:
+    too_long = Reply(payload={"error": {"message": "9000 tokens are too many"}}, status=400)
+    with serve(lambda body: answer(body) if "I am cyd" in str(body) else too_long) as server:
+        out = files / "labels.jsonl"
+        ended = run_command(
+            *words(files, "judge-score:rubric=tools"), f"--base-url={server.url}", "--out", out
+        )
+    assert ended.status == 3
+    assert "6 votes not counted: request failed: server: status 400" in ended.err
+    assert "6 of 9 records failed" in ended.err
+    assert "no letter" not in ended.err
+    assert "rollout" not in ended.err
+    reasons = [label.reason or "" for label in read_records(out, StepLabel)]
+    assert ["9000 tokens are too many" in reason for reason in reasons] == [True] * 6 + [False] * 3
 
 
 def test_the_command_holds_a_tournament_per_task(files: Path) -> None:

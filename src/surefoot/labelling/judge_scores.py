@@ -223,9 +223,12 @@ class RunJudge:
         for step in range(len(item.trace.steps)):
             letters = [letter_score(reply, f"after_{step}") for reply in replies]
             values = [value for value in letters if value is not None]
-            self.failures["no letter for a step"] += len(letters) - len(values)
+            if missing := len(letters) - len(values):
+                self.failures["no letter for a step"] += missing
             means.append(fmean(values) if values else None)
-        return self.labels_of(item, means, "no reply has a letter for this step", usage)
+        errors = [result.error for result in results if result.error]
+        reason = f"request failed ({errors[0]})" if errors else "no reply has a letter for this step"
+        return self.labels_of(item, means, reason, usage)
 
     def labels_of(
         self, item: ProblemTrace, values: Sequence[float | None], reason: str, usage: Usage
@@ -258,7 +261,7 @@ class RunJudge:
         results = await self.policy.sample(requests)
         for request, result in zip(requests, results, strict=True):
             if missing := request.n - len(result.completions):
-                self.failures["request failed"] += missing
+                self.failures[f"request failed: {result.error}"] += missing
         return results
 
 

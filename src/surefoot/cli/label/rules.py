@@ -152,7 +152,8 @@ class Tally:
         self.unknown: Counter[str] = Counter()
         self.all, self.inner = Information(), Information()
         """Of all steps, and of those that are not the last one of their trace."""
-        self.kinds: set[str] = set()
+        self.of_rollouts = True
+        """Whether all are chances of success, which at the last step are the outcome itself."""
         self._trace, self._values = "", list[float | None]()
 
     def add(self, line: bytes) -> None:
@@ -161,7 +162,8 @@ class Tally:
         if label["trace_id"] != self._trace:
             self._end_trace(label["trace_id"])
         self.labels += 1
-        self.kinds.add(label["kind"])
+        if label["value"] is not None:
+            self.of_rollouts &= label["kind"] == "value" and label["evidence"]["trials"] is not None
         self._values.append(label["value"])
         self.usage += Usage(**label["evidence"]["usage"])
         if label["value"] is None:
@@ -203,7 +205,7 @@ class Tally:
     @property
     def _of(self) -> Information:
         """Where there is something to learn: the value of a last step can be the outcome, which is known."""
-        return self.inner if self.kinds == {"value"} and not self._trees else self.all
+        return self.inner if self.of_rollouts and not self._trees else self.all
 
 
 class Verify(Method):
