@@ -41,7 +41,7 @@ def embedded(attachment: Attachment, folder: Path) -> Attachment:
     content = _bytes(folder, uri)
     if attachment.sha256 not in (None, hashlib.sha256(content).hexdigest()):
         raise RecordError(f"image {uri}: the file is not the one that was recorded; import it again")
-    media_type = _checked(content, uri)
+    media_type = checked(content, uri)
     url = f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
     return attachment.model_copy(update={"uri": url, "media_type": media_type})
 
@@ -80,8 +80,16 @@ def _bytes(folder: Path, uri: str) -> bytes:
     return content
 
 
-def _checked(content: bytes, name: str) -> str:
-    """The media type of one still image that can be decoded in bounds."""
+def checked(content: bytes, name: str) -> str:
+    """The media type of one still image that can be decoded in bounds.
+
+    Raises:
+        RecordError: it is larger than ``MAX_BYTES`` or ``MAX_PIXELS``, damaged, animated, or of no format of
+            ``FORMATS``; ``name`` says in the message which image it is.
+        MissingExtraError: without Pillow.
+    """
+    if len(content) > MAX_BYTES:
+        raise RecordError(f"image {name}: larger than {MAX_BYTES // 2**20} MB")
     extras.need("PIL", "reading images")
     from PIL import Image, UnidentifiedImageError
 

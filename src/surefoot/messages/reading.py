@@ -14,8 +14,8 @@ from surefoot.failures import FLAG_NAMES, fields_failed
 from surefoot.messages import dialects as d
 from surefoot.messages.dialects import PartKind
 
-StoreAttachment = Callable[[bytes, str], str]
-"""Stores the bytes of an attachment, whose media type is the second argument, and returns its URI."""
+StoreAttachment = Callable[[bytes, str], str | None]
+"""Stores the bytes of an attachment, whose media type is the second argument, and returns its URI, if any."""
 LeaveOut = Callable[[str], None]
 """Counts a part of a message that is left out, by its name."""
 

@@ -14,7 +14,17 @@ from surefoot.errors import SegmentError
 from surefoot.failures import result_failed
 from surefoot.messages import call_arguments
 from surefoot.protocols import Segmenter
-from surefoot.records import Message, Reasoning, Step, StepKind, StepPart, ToolCall, Trace, trusted_copy
+from surefoot.records import (
+    Attachment,
+    Message,
+    Reasoning,
+    Step,
+    StepKind,
+    StepPart,
+    ToolCall,
+    Trace,
+    trusted_copy,
+)
 from surefoot.segment.code import code_spans
 from surefoot.segment.segmenters import BlankLine, Line, Thoughts, segmenter, segmenter_name
 from surefoot.segment.spans import VISIBLE, Span
@@ -408,6 +418,8 @@ class Block:
     step: int | None = None
     message: int | None = None
     role: str | None = None
+    attachment: Attachment | None = None
+    """Of a note that stands for one."""
 
     def __str__(self) -> str:
         """Text and calls, each call on a separate line."""
@@ -437,9 +449,11 @@ def _message_blocks(
     trace: Trace, number: int, message: Message, steps: list[tuple[int, Step]]
 ) -> Iterator[Block]:
     yield from _reasoning_note(message.reasoning, number, message.role)
-    for attachment in message.attachments:
-        what = attachment.name or attachment.media_type or attachment.uri or "no name"
-        yield Block(kind="note", text=f"{attachment.kind}: {what}", message=number, role=message.role)
+    # between the steps of a text they would be cut out of it, so they stand before it
+    inside = (
+        [] if steps else sorted((each for each in message.attachments if each.at), key=lambda each: each.at)
+    )
+    yield from (_attached(each, number, message) for each in message.attachments if each not in inside)
     if steps and steps[0][1].part == "message":
         index, step = steps[0]
         yield Block(
@@ -454,7 +468,12 @@ def _message_blocks(
     parts = {part: [pair for pair in steps if pair[1].part == part] for part in ("reasoning", "content")}
     if message.readable_reasoning:
         yield from _spans(trace, message.readable_reasoning, parts["reasoning"], number)
-    yield from _spans(trace, message.content or "", parts["content"], number)
+    content, start = message.content or "", 0
+    for attachment in inside:
+        yield from _spans(trace, content[start : attachment.at], (), number)
+        yield _attached(attachment, number, message)
+        start = attachment.at
+    yield from _spans(trace, content[start:], parts["content"], number)
     of_call = {step.call: index for index, step in steps if step.part == "tool_call"}
     for number_of_call, call in enumerate(message.tool_calls):
         yield Block(
@@ -465,6 +484,12 @@ def _message_blocks(
             message=number,
             role=message.role,
         )
+
+
+def _attached(attachment: Attachment, number: int, message: Message) -> Block:
+    what = attachment.name or attachment.media_type or attachment.uri or "no name"
+    text = f"{attachment.kind}: {what}"
+    return Block(kind="note", text=text, message=number, role=message.role, attachment=attachment)
 
 
 def _reasoning_note(reasoning: Reasoning | None, message: int | None, role: str | None) -> Iterator[Block]:

@@ -133,6 +133,7 @@ PAGES: Final[tuple[Route, ...]] = (
     page(f"{_PROJECT}/files", files.files_page, "read"),
     Route("POST", f"{_PROJECT}/files", files.upload, "manage", files=16),
     Route("GET", f"{_PROJECT}/export/{{name}}", files.export, "read"),
+    Route("GET", f"{_PROJECT}/images/{{digest}}", files.image, "enter"),
     page(f"{_PROJECT}/runs", run.run_list, "read"),
     Route("POST", f"{_PROJECT}/runs", run.label_selection, "manage"),
     Route("POST", f"{_PROJECT}/selection", run.open_selection, "read"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import io
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ import pytest
 from annotation_site import SCRIPT, Room, know_link, open_room, solutions
 from held_calls import held_call
 from inspection_site import add_request
+from PIL import Image
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
@@ -111,7 +114,10 @@ def _gets(room: Room) -> set[str]:
 
 def test_no_page_puts_a_secret_into_an_address(room: Room) -> None:
     forms(room)  # something in every list
-    shown = set()
+    content = io.BytesIO()
+    Image.new("1", (1, 1)).save(content, "PNG")
+    room.db.traces.add_image(1, content.getvalue(), "dot")
+    digest, shown = hashlib.sha256(content.getvalue()).hexdigest(), set()
     for who in ("admin", "ann"):
         browser = room.browser(who)
         secrets = {browser.fields("/projects", "/sign-out")["csrf"], browser.client.cookies[SESSION]}
@@ -119,7 +125,9 @@ def test_no_page_puts_a_secret_into_an_address(room: Room) -> None:
         traces = [trace.id for trace in room.db.traces.find(1, RunFilter())]
         query = f"?id={traces[0]}&id={traces[1]}"
         for path in _gets(room):
-            address = re.sub(r"\{[^}]*\}", "1", path.replace("{name}", "labels.jsonl"))
+            address = re.sub(
+                r"\{[^}]*\}", "1", path.replace("{name}", "labels.jsonl").replace("{digest}", digest)
+            )
             address += "" if "export" in path else "?id=req-1" if "request" in path else query
             page = browser.follow(address)
             shown |= {path} if page.status_code == 200 else set()

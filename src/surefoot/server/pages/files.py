@@ -31,6 +31,7 @@ from surefoot.server.store.transfer import RECORDS, import_files, kind_of
 _LINES: Final = 100
 """Records sent at once."""
 _ENDINGS: Final = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".csv", ".parquet", ".eval", ".traj")
+_IMAGES: Final = (".png", ".jpg", ".jpeg", ".webp", ".gif")
 _LONGEST_NAME: Final = 200
 _Make = Literal["nothing", "solutions", "known"]
 _MAKES: tuple[_Make, ...] = get_args(_Make)
@@ -38,21 +39,23 @@ _MAKES: tuple[_Make, ...] = get_args(_Make)
 
 def files_page(page: Page) -> Response:
     """Links to the exports, and the upload field."""
-    return page.show("files.html", {"kinds": list(RECORDS), "endings": _ENDINGS})
+    return page.show("files.html", {"kinds": list(RECORDS), "endings": _ENDINGS + _IMAGES})
 
 
 def upload(page: Page) -> Response:
-    """Import files, and make items from the traces."""
+    """Import files, and make items from the traces; images are for the runs that hold their hashes."""
     db, make = page.db, page.form.choice("make", _MAKES, default="solutions")
     with _uploads(page.form, page.settings.max_upload_bytes) as (paths, named):
-        kinds = {path: kind_of(path) for path in paths}
-        if not kinds:
+        images = [path for path in paths if path.suffix in _IMAGES]
+        kinds = {path: kind_of(path) for path in paths if path not in images}
+        if not paths:
             raise StoreError("choose at least one file")
         known_items = []
         if make == "known":  # their labels are known, not an annotator's work
             known_items = _known_items([path for path, kind in kinds.items() if kind == "labels"])
             kinds = {path: kind for path, kind in kinds.items() if kind != "labels"}
         imported = import_files(db, page.id, kinds)
+        new = sum(db.traces.add_image(page.id, path.read_bytes(), path.name) for path in images)
         files = [
             {"name": path.name, "kind": file.kind, "read": file.read, "added": file.added}
             for path, file in imported.items()
@@ -62,9 +65,10 @@ def upload(page: Page) -> Response:
             file.read.bad = [(line, named(reason)) for line, reason in file.read.bad]
     solutions = make == "solutions"
     items = len(db.items.add_solutions(page.id) if solutions else db.items.add(page.id, known_items))
-    page.audit("import", kinds=sorted(kinds.values()), items=items)
+    page.audit("import", kinds=sorted(kinds.values()), items=items, images=new)
     complete = all(file.complete for file in imported.values())
-    return page.show("imported.html", {"complete": complete, "files": files, "items": items})
+    data = {"complete": complete, "files": files, "items": items, "images": len(images), "new_images": new}
+    return page.show("imported.html", data)
 
 
 def export(page: Page, name: str) -> Response:
@@ -91,6 +95,13 @@ def export(page: Page, name: str) -> Response:
     page.audit("export", kind=kind)
     headers = {**HEADERS, "Content-Disposition": f'attachment; filename="project-{page.id}-{name}"'}
     return StreamingResponse(_lines(records), media_type="application/jsonl", headers=headers)
+
+
+def image(page: Page, digest: str) -> Response:
+    """A kept image of the project, with the type that was found in its bytes; nothing in it can run."""
+    content, media_type = page.db.traces.image(page.id, digest)
+    headers = {**HEADERS, "Content-Security-Policy": "default-src 'none'; sandbox"}
+    return Response(content, media_type=media_type, headers=headers)
 
 
 def _lines(records: Iterable[Record]) -> Iterator[str]:
@@ -142,6 +153,6 @@ def _checked_name(name: str) -> str:
     """``name``, if it is a plain name with a known ending. Raises ``StoreError``."""
     if any(mark in name for mark in ("/", "\\", "\0", "..")) or not name.isprintable():
         raise StoreError("a file's name must be a plain name, not a path")
-    if not name.endswith(_ENDINGS) or len(name.encode()) > _LONGEST_NAME:
-        raise StoreError(f"a file's name must end in one of {', '.join(_ENDINGS)}, and be short")
+    if not name.endswith(_ENDINGS + _IMAGES) or len(name.encode()) > _LONGEST_NAME:
+        raise StoreError(f"a file's name must end in one of {', '.join(_ENDINGS + _IMAGES)}, and be short")
     return name

@@ -8,7 +8,7 @@ influence the label. The view of an item is built from ``AnnotatorItem`` alone: 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from functools import cache
 from itertools import groupby
@@ -76,7 +76,8 @@ def work_page(page: Page, *, empty: bool = False) -> Response:
 def item_page(page: Page, item_id: int) -> Response:
     """The item as far as it is labelled, and the current step."""
     item = _own(page, item_id)
-    data = item_view(item, page.project.protocol)
+    kept = page.db.traces.images_of(page.id, item.trace)
+    data = item_view(item, page.project.protocol, kept)
     about = {"title": title_of(item.problem, item.trace), "blocks": data["blocks"], "disputed": None}
     return page.show("run.html", data, mode="label", key=new_key(), skip_reasons=SKIP_REASONS, **about)
 
@@ -132,8 +133,8 @@ def _total(item: AnnotatorItem, step: int, time: int | None) -> int | None:
     return sum(measured) if len(measured) == len(times) else None
 
 
-def item_view(item: AnnotatorItem, protocol: Protocol) -> dict[str, Any]:
-    """Data of the page."""
+def item_view(item: AnnotatorItem, protocol: Protocol, kept: Collection[str]) -> dict[str, Any]:
+    """Data of the page; images whose hash is in ``kept`` are shown."""
     labels = {label.record.step: label for label in item.labels}
     current = next_step(item, protocol) if item.state == "leased" else None
     visible = max(labels, default=-1) if current is None else current
@@ -160,7 +161,7 @@ def item_view(item: AnnotatorItem, protocol: Protocol) -> dict[str, Any]:
                 "value": label and label.record.value,
                 "comment": label and label.record.evidence.message,
             }
-            for block in timeline(item.trace, visible)
+            for block in timeline(item.trace, visible, kept=kept)
             for label in [labels.get(block["step"])]
         ],
     }

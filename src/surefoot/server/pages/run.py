@@ -9,7 +9,7 @@ administrators and viewers of the project.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import groupby, zip_longest
 from typing import Any, Final, get_args
@@ -125,7 +125,8 @@ def show_run(
         for record in scores
     ]
     blocks, at = [], 0
-    for block in timeline(trace):
+    kept = page.db.traces.images_of(page.id, trace) if page.opened else set[str]()
+    for block in timeline(trace, kept=kept):
         step, at = block["step"], at if block["step"] is None else block["step"]
         if step in part:
             block["labels"] = [label for label in data.get("labels", ()) if label["step"] == step]
@@ -202,14 +203,20 @@ def run_filter(page: Page) -> tuple[RunFilter, RunOrder, Filter]:
     return where, next((order for order in ORDERS if order == box.terms.get("sort")), "newest"), box
 
 
-def timeline(trace: Trace, last: int | None = None) -> Iterator[dict[str, Any]]:
-    """The trace in reading order, up to step ``last``: steps, messages between them, and results of tools."""
+def timeline(
+    trace: Trace, last: int | None = None, *, kept: Collection[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """The trace in reading order, up to step ``last``: steps, messages between them, and results of tools.
+
+    Images whose hash is in ``kept`` can be shown.
+    """
     first_steps: dict[tuple[tuple[str, str], ...], int] = {}
     for block in trace_blocks(trace):
         if last is not None and last < 0 and block.step is not None:
             return
         message = trace.messages[block.message] if block.message is not None else None
         step = block.step
+        digest = block.attachment.sha256 if block.attachment else None
         calls = tuple((call.name, call.arguments) for call in block.calls)
         first = first_steps.setdefault(calls, step) if calls and step is not None else step
         yield {
@@ -218,6 +225,7 @@ def timeline(trace: Trace, last: int | None = None) -> Iterator[dict[str, Any]]:
             "reasoning": step is not None and "reasoning" in (trace.steps[step].part, block.kind),
             "repeats": None if first == step else first,
             "summary": result_summary(block.text) if block.role == "tool" else None,
+            "image": digest if digest in kept else None,
             "failed": message is not None and result_failed(message) is True,
         }
         if last is not None and step == last:

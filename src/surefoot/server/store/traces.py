@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -16,10 +17,11 @@ from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 import sqlalchemy as sa
 
 from surefoot.errors import NotFoundError, StoreError
+from surefoot.images import checked
 from surefoot.records import Problem, Record, StepScores, Trace
 from surefoot.segment import trace_blocks
 from surefoot.server.store.accounts import locked_project, project_in
-from surefoot.server.store.engine import Connections, Repository
+from surefoot.server.store.engine import Connections, Repository, changed_by, insert_missing
 from surefoot.server.store.schema import (
     BIG,
     METADATA,
@@ -33,6 +35,7 @@ from surefoot.server.store.schema import (
     of_project,
     payload_of,
     rows_of,
+    storable,
     table,
 )
 
@@ -97,6 +100,15 @@ step_scores = sa.Table(
     sa.Column("created", Moment, nullable=False),
     of_project("trace_id", "traces"),
     sa.Index(None, "project_id", "scorer", "lowest", "trace_id"),
+)
+
+image_files = sa.Table(
+    "images",
+    METADATA,
+    sa.Column("project_id", BIG, sa.ForeignKey("projects.id"), primary_key=True),
+    sa.Column("sha256", sa.String(64), primary_key=True),
+    sa.Column("media_type", sa.String(16), nullable=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
 )
 
 CHUNK: Final = 200
@@ -174,6 +186,33 @@ class Traces(Repository):
         Those of an unknown trace, or of another number of steps than the trace has, are refused.
         """
         return self._add_each(project_id, scores, self._add_scores)
+
+    def add_image(self, project_id: int, content: bytes, name: str) -> bool:
+        """Keep an image for the traces that hold its hash; whether it is new.
+
+        Raises ``RecordError`` as :func:`surefoot.images.checked`, and ``NotFoundError`` for the project.
+        """
+        media_type, digest = checked(content, name), hashlib.sha256(content).hexdigest()
+        row = {"project_id": project_id, "sha256": digest, "media_type": media_type, "content": content}
+        with self._connections.write() as connection:
+            project_in(connection, project_id)
+            return changed_by(connection, insert_missing(connection, image_files).values(row)) > 0
+
+    def image(self, project_id: int, digest: str) -> tuple[bytes, str]:
+        """Bytes and media type of a kept image. Raises ``NotFoundError``."""
+        i = image_files.c
+        where = matching(image_files, project_id=project_id, sha256=storable_text(digest))
+        for row in self._all(sa.select(i.content, i.media_type).where(*where)):
+            return bytes(row.content), row.media_type
+        raise NotFoundError("the project does not have this image")
+
+    def images_of(self, project_id: int, trace: Trace) -> set[str]:
+        """Hashes of the images of a trace that are kept."""
+        attached = (each for message in trace.messages for each in message.attachments)
+        digests = {each.sha256 for each in attached if each.kind == "image" and each.sha256}
+        digests = {digest for digest in digests if storable(digest)}
+        where = (image_files.c.project_id == project_id, image_files.c.sha256.in_(digests))
+        return {row.sha256 for row in self._all(sa.select(image_files.c.sha256).where(*where))}
 
     def problem(self, project_id: int, problem_id: str) -> Problem:
         """Raises ``NotFoundError``."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import ColumnElement, Row, Select, and_, select, tuple_
 
 from surefoot import formats
-from surefoot.errors import RecordError
+from surefoot.errors import MissingExtraError, RecordError
 from surefoot.formats import ImportContext, ImportedTrace, ImportSettings, detect_format, import_traces
 from surefoot.formats.rows import raw_rows
 from surefoot.io.files import ReadReport, check_size, needs, read_records
+from surefoot.messages import StoreAttachment
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
 from surefoot.segment import cut_trace
 from surefoot.server.store.accounts import project_in
@@ -158,7 +160,8 @@ def kind_of(path: Path) -> str:
 def import_files(database: Database, project_id: int, files: Mapping[Path, str]) -> dict[Path, ImportedFile]:
     """Read files into a project; each has a kind of ``RECORDS`` or the name of a format, see ``kind_of``.
 
-    Bad rows and refused records are counted and skipped, and traces without steps are cut. The paths are
+    Bad rows and refused records are counted and skipped, and traces without steps are cut. Images inside of
+    other formats are kept if :func:`surefoot.images.checked` accepts them. The paths are
     opened as they are: a server must choose them itself, never from a name in a request. Raises
     ``RecordError`` for a file that cannot be read to its end or is too large, and if not a single record was
     accepted; ``NotFoundError`` for the project.
@@ -177,11 +180,16 @@ def import_files(database: Database, project_id: int, files: Mapping[Path, str])
     }
     # scores and labels need the traces, also traces of other formats
     order = {"problems": 0, "traces": 1, "scores": 3, "labels": 4}
+
+    def keep(content: bytes, _: str) -> None:
+        with suppress(RecordError, MissingExtraError):  # the run then names what it does not show
+            database.traces.add_image(project_id, content, "of a run")
+
     imported = {}
     for path, kind in sorted(files.items(), key=lambda file: order.get(file[1], 2)):
         report = ReadReport()
         added = dict.fromkeys((kind,) if kind in RECORDS else ("problems", "traces", "labels"), Added())
-        for batch in _batches(kind, path, report):
+        for batch in _batches(kind, path, report, keep):
             for name, records in batch.items():
                 added[name] += add[name](project_id, records)
         imported[path] = ImportedFile(kind=kind, read=report, added=added)
@@ -189,13 +197,15 @@ def import_files(database: Database, project_id: int, files: Mapping[Path, str])
     return imported
 
 
-def _batches(kind: str, path: Path, report: ReadReport) -> Iterator[dict[str, Iterable[Record]]]:
+def _batches(
+    kind: str, path: Path, report: ReadReport, keep: StoreAttachment
+) -> Iterator[dict[str, Iterable[Record]]]:
     """The good rows of a file by kind of record, some hundred at a time; traces have steps."""
     if kind in RECORDS:
         records: Iterable[Any] = read_records(path, RECORDS[kind], report=report)
         yield {kind: map(_cut, records) if kind == "traces" else records}
         return
-    solutions = _solutions(kind, path, report)
+    solutions = _solutions(kind, path, report, keep)
     while batch := list(islice(solutions, _ROWS)):
         yield {
             "problems": {item.problem.id: item.problem for item in batch if item.problem}.values(),
@@ -204,8 +214,10 @@ def _batches(kind: str, path: Path, report: ReadReport) -> Iterator[dict[str, It
         }
 
 
-def _solutions(source: str, path: Path, report: ReadReport) -> Iterator[ImportedTrace]:
-    return import_traces(path, source, ImportContext(settings=ImportSettings(), report=report))
+def _solutions(
+    source: str, path: Path, report: ReadReport, keep: StoreAttachment | None = None
+) -> Iterator[ImportedTrace]:
+    return import_traces(path, source, ImportContext(settings=ImportSettings(), report=report, keep=keep))
 
 
 def _cut(trace: Trace) -> Trace:

@@ -1,0 +1,194 @@
+"""Images of runs: kept if they are one bounded still image, and shown to the people of their project."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from annotation_site import Browser
+from inspection_site import Inspection, open_inspection
+from PIL import Image
+
+from surefoot.records import Attachment, Message, Problem, Trace
+from surefoot.segment import segment_trace
+
+SVG = b"<svg xmlns='http://www.w3.org/2000/svg'><script>document.title='owned'</script></svg>"
+
+
+def picture(form: str = "PNG", size: tuple[int, int] = (30, 20), color: str = "teal") -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", size, color).save(stream, form)
+    return stream.getvalue()
+
+
+def animated() -> bytes:
+    stream = io.BytesIO()
+    frames = [Image.new("RGB", (4, 4), color) for color in ("red", "blue")]
+    frames[0].save(stream, "GIF", save_all=True, append_images=frames[1:])
+    return stream.getvalue()
+
+
+def huge() -> bytes:
+    stream = io.BytesIO()
+    Image.new("1", (10_000, 6_000)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Any:
+    made = open_inspection(tmp_path)
+    yield made
+    made.db.close()
+
+
+@pytest.fixture
+def admin(found: Inspection) -> Browser:
+    return found.room.browser("admin")
+
+
+def send(browser: Browser, base: str, name: str, content: bytes, make: str = "nothing") -> Any:
+    fields = {**browser.fields(f"{base}/files"), "make": make}
+    return browser.client.post(f"{base}/files", data=fields, files={"file": (name, content)})
+
+
+def chat(*urls: str) -> bytes:
+    """A conversation whose question has images between its words."""
+    parts: list[dict[str, Any]] = [{"type": "text", "text": "Before."}]
+    for url in urls:
+        parts += [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "After."}]
+    messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": "It is teal."}]
+    return json.dumps({"messages": messages}).encode()
+
+
+def data_url(content: bytes, media_type: str = "image/png") -> str:
+    return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
+
+
+def the_run(found: Inspection) -> tuple[str, Trace]:
+    """Address and trace of the one conversation about a colour."""
+    rows = [row.id for row in found.db.traces.find(found.room.project)]
+    traces = found.db.traces.traces_of(found.room.project, rows).values()
+    trace = next(one for one in traces if one.messages and one.messages[-1].content == "It is teal.")
+    return f"{found.base}/run?id={trace.id}", trace
+
+
+def test_an_image_of_a_conversation_is_shown_between_its_words(found: Inspection, admin: Browser) -> None:
+    content = picture()
+    digest = hashlib.sha256(content).hexdigest()
+    assert send(admin, found.base, "x.json", chat(data_url(content))).status_code == 200
+    address, trace = the_run(found)
+    assert trace.messages[0].attachments[0].sha256 == digest
+    page = found.viewer.get(address).text
+    source = f"{found.base}/images/{digest}"
+    (tag,) = re.findall(rf'<img[^>]*src="{source}"[^>]*>', page)
+    assert 'alt="image: image/png"' in tag
+    before, after = (page.index(f">{word}") for word in ("<p>Before.", "<p>After."))
+    assert before < page.index(tag) < after
+    answer = found.viewer.get(source)
+    assert (answer.status_code, answer.content) == (200, content)
+    assert answer.headers["content-type"] == "image/png"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-security-policy"] == "default-src 'none'; sandbox"
+
+
+def test_an_uploaded_image_is_shown_by_the_run_that_holds_its_hash(found: Inspection, admin: Browser) -> None:
+    content = picture("JPEG")
+    digest = hashlib.sha256(content).hexdigest()
+    held = Attachment(kind="image", uri="attachments/x.jpg", sha256=digest, name='a "sign" <b>')
+    problem = Problem(text="Which colour?")
+    trace = segment_trace(
+        Trace(
+            problem_id=problem.id,
+            messages=(
+                Message(role="user", content="Look.", attachments=(held,)),
+                Message(role="assistant", content="It is teal."),
+            ),
+        )
+    )
+    found.db.traces.add_problems(found.room.project, [problem])
+    found.db.traces.add_traces(found.room.project, [trace])
+    address = f"{found.base}/run?id={trace.id}"
+    assert "<img" not in admin.get(address).text
+    text = send(admin, found.base, "x.png", content).text  # the type is that of the bytes
+    assert "1 image, 1 new" in text
+    assert 'alt="image: a &#34;sign&#34; &lt;b&gt;"' in admin.get(address).text
+    assert admin.get(f"{found.base}/images/{digest}").headers["content-type"] == "image/jpeg"
+    assert "1 image, 0 new" in send(admin, found.base, "again.jpg", content).text
+
+
+def test_annotators_see_the_images_of_their_item(found: Inspection, admin: Browser) -> None:
+    content = picture()
+    send(admin, found.base, "x.json", chat(data_url(content)), make="solutions")
+    annotator, source = (
+        found.room.browser("ann"),
+        f"{found.base}/images/{hashlib.sha256(content).hexdigest()}",
+    )
+    pages = [annotator.follow(f"{found.base}/annotate").text]
+    for _ in range(8):
+        if source in pages[-1]:
+            break
+        action = re.search(r'action="([^"]*/skip)"', pages[-1])
+        assert action is not None
+        annotator.send(action[1], page=f"{found.base}/annotate", reason="other", words="x")
+        pages.append(annotator.follow(f"{found.base}/annotate").text)
+    assert f'src="{source}"' in pages[-1]
+    assert annotator.get(source).content == content
+
+
+def test_an_image_is_for_the_people_of_its_project(found: Inspection, admin: Browser) -> None:
+    content = picture()
+    send(admin, found.base, "x.png", content)
+    digest = hashlib.sha256(content).hexdigest()
+    assert found.room.browser().get(f"{found.base}/images/{digest}").status_code == 303
+    assert found.viewer.get(f"{found.base}/images/{digest}").status_code == 200
+    assert found.viewer.get(f"/projects/{found.other}/images/{digest}").status_code in (403, 404)
+    assert admin.get(f"/projects/{found.other}/images/{digest}").status_code == 404
+
+
+@pytest.mark.parametrize("digest", ["0" * 64, "..%2f..%2fetc%2fpasswd", "%00", "a%27%20or%201=1"])
+def test_an_unknown_image_is_not_found(found: Inspection, admin: Browser, digest: str) -> None:
+    assert admin.get(f"{found.base}/images/{digest}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (SVG, "not a PNG"),
+        (picture()[:-30], "damaged"),
+        (animated(), "animated"),
+        (huge(), "pixels are too many"),
+        (b"", "not a PNG"),
+    ],
+    ids=["svg", "cut", "animated", "huge", "empty"],
+)
+def test_what_is_not_one_bounded_still_image_is_not_kept(
+    found: Inspection, admin: Browser, content: bytes, reason: str
+) -> None:
+    answer = send(admin, found.base, "bad.png", content)
+    assert answer.status_code == 400
+    assert reason in answer.text
+    assert send(admin, found.base, "x.json", chat(data_url(content))).status_code == 200
+    address, trace = the_run(found)
+    assert trace.messages[0].attachments
+    page = admin.get(address).text
+    assert "<img" not in page
+    assert "image: image/png" in page  # it is named
+    digest = hashlib.sha256(content).hexdigest()
+    assert admin.get(f"{found.base}/images/{digest}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://example.org/cat.png", "http://169.254.169.254/x.png", "/etc/hostname", "../secret.png"],
+)
+def test_an_address_is_named_and_never_loaded(found: Inspection, admin: Browser, url: str) -> None:
+    assert send(admin, found.base, "x.json", chat(url)).status_code == 200
+    page = admin.get(the_run(found)[0]).text
+    assert "<img" not in page
+    assert not re.search(rf'(src|href)="{re.escape(url)}"', page)
