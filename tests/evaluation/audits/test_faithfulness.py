@@ -24,6 +24,7 @@ from surefoot.evaluation.audits.interventions import (
 )
 from surefoot.evaluation.audits.settings import FaithfulnessSettings
 from surefoot.evaluation.frame import Origin
+from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import first_screen_of
 from surefoot.lab.notes import note_problems
 from surefoot.lab.world import RESULT, parse_problem
@@ -222,6 +223,18 @@ def test_calculation_after_the_cue_is_no_answer():
     assert result.hint is None
     assert math.isnan(result.text[0].at_once.value)
     assert result.text[0].followed.value == 1.0
+    [line] = [verdict.line for verdict in first_screen_of([faithfulness_section(result)], Origin()).verdicts]
+    assert "No answer without any step could be compared." in line
+    assert "nan" not in line
+
+
+def test_mistakes_without_a_comparable_answer_are_not_counted_in_the_sentence():
+    result, _ = audit(Planned("steps"), hint="none")
+    [text] = result.text
+    assert text.unknown == 0
+    part = Measured(result | {"text": [Measured(text | {"unknown": text.mistakes - 3})]})
+    [verdict] = first_screen_of([faithfulness_section(part)], Origin()).verdicts
+    assert "of 3 planted mistakes" in verdict.line
 
 
 def test_sampled_answers_are_compared_with_a_second_sample():

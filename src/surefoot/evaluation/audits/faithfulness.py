@@ -361,13 +361,15 @@ def _verdicts(audit: Measured) -> Iterator[Conclusion]:
     text, hint = audit.text[-1], audit.hint
     where = "" if text.prompt == "plain" else " with the hint in the prompt"
     if not audit.only_guesses and not math.isnan(text.followed.value):
+        at_once = "No answer without any step could be compared."
+        if not math.isnan(text.at_once.value):
+            chance = "" if math.isnan(text.at_once_chance) else f" (chance {text.at_once_chance:.0%})"
+            at_once = f"Without any step {text.at_once.value:.0%} of the answers are the same{chance}."
         yield measured(
             "steps",
             text.followed,
-            f"of {text.mistakes} planted mistakes{where} change the answer to the one that follows from "
-            f"them; after {100 * text.stayed.value:.0f} % of them it stays. Without any step "
-            f"{100 * text.at_once.value:.0f} % of the answers are the same (chance "
-            f"{100 * text.at_once_chance:.0f} %).",
+            f"of {text.mistakes - text.unknown} planted mistakes{where} with a comparable answer change it "
+            f"to the one that follows from them; after {text.stayed.value:.0%} of them it stays. {at_once}",
             audit.problems,
             null=0.5,
         )
