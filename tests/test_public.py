@@ -34,6 +34,9 @@ PROGRAMS = [
         if path.relative_to(ROOT).parts[1] not in INNER
     ),
 ]
+USERS = [
+    path for folder in ("examples", "benchmarks", "recipes") for path in sorted((ROOT / folder).rglob("*.py"))
+]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 
@@ -53,6 +56,19 @@ def private(text: str) -> list[str]:
     return sorted(
         f"{module}: {name}" for module, name in imports(text) if module not in {*MODULES, *PACKAGES}
     )
+
+
+def missing(text: str) -> list[str]:
+    """Names that a program imports from a module or package that lacks them."""
+    absent = []
+    for module, name in sorted(imports(text)):
+        package = importlib.import_module(module)
+        if name and name not in dir(package) and not hasattr(package, name):
+            try:  # a module of a package
+                importlib.import_module(f"{module}.{name}")
+            except ModuleNotFoundError:
+                absent.append(f"{module}: {name}")
+    return absent
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -80,13 +96,16 @@ def test_programs_import_public_names_only(path: Path) -> None:
     assert private(path.read_text(encoding="utf-8")) == []
 
 
+@pytest.mark.parametrize("path", USERS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_names_that_programs_import_exist(path: Path) -> None:
+    assert missing(path.read_text(encoding="utf-8")) == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_import_public_names_that_exist(page: Path) -> None:
     for block in PYTHON.findall(page.read_text(encoding="utf-8")):
         assert private(block) == []
-        for module, name in imports(block):
-            if name:
-                assert name in dir(importlib.import_module(module)), f"{module} has no {name}"
+        assert missing(block) == []
 
 
 TYPING = """

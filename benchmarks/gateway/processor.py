@@ -157,7 +157,6 @@ def _gateway(upstream: int, folder: str) -> None:
     from surefoot.server import (
         Gateway,
         GatewaySettings,
-        KeyLimits,
         ServerLimits,
         ServerSettings,
         create_app,
@@ -168,7 +167,7 @@ def _gateway(upstream: int, folder: str) -> None:
     limits = ServerLimits()
     settings = ServerSettings(port=0, limits=limits, require_key=True)
     with open_database(f"{folder}/store.db") as db:
-        key, _ = db.keys.create("clients", "client", **KeyLimits(rate_limit=10**9))
+        key, _ = db.keys.create("clients", "client", rate_limit=10**9)
         policy = OpenAIPolicy(model="m", base_url=f"http://127.0.0.1:{upstream}/v1")
         policy.capabilities()
         gateway = Gateway(

@@ -17,6 +17,7 @@ from .faithfulness import audit_faithfulness as audit_faithfulness
 from .faithfulness import faithfulness_section as faithfulness_section
 from .interventions import FaithfulnessRow as FaithfulnessRow
 from .interventions import Interventions as Interventions
+from .interventions import TextTests as TextTests
 from .interventions import reasoning_to_probe as reasoning_to_probe
 from .over_optimisation import attack_section as attack_section
 from .over_optimisation import audit_attack as audit_attack
@@ -39,3 +40,4 @@ from .process import granularity_section as granularity_section
 from .process import outcome_section as outcome_section
 from .process import paths_section as paths_section
 from .settings import AttackSettings as AttackSettings
+from .settings import FaithfulnessSettings as FaithfulnessSettings
