@@ -219,8 +219,11 @@ def test_the_program_of_contributing_runs(tmp_path: Path) -> None:
 
 def test_the_tests_that_the_security_page_names_exist() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
-    named = re.findall(r"`(test_\w+)`", (ROOT / "docs" / "security.md").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    named, files = re.findall(r"`(test_\w+)`", page), re.findall(r"`(tests/[\w/]+\.py)`", page)
     assert named
+    assert files
+    assert [file for file in files if not (ROOT / file).exists()] == []
     assert [name for name in named if f"def {name}(" not in text] == []
 
 
