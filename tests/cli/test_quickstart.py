@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import click
 import pytest
 from command_line import good, refused
 
+from surefoot import cli
 from surefoot.cli import app
 from surefoot.io import read_records
 from surefoot.lab.checkpoints import POLICY, TRUNK
@@ -25,6 +27,7 @@ pytestmark = [
 ]
 
 QUICKSTART = ("quickstart", "--out", "run", "--train-problems", 6, "--test-problems", 4, "--samples", 4)
+REAL = Path(cli.__file__).with_name("real")
 MADE = {"train-traces.jsonl", "train-labels.jsonl", "test-traces.jsonl", "scores.jsonl"}
 
 
@@ -53,6 +56,11 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
+def made_here(_: str, names: list[str]) -> set[str]:
+    """What is not among the shipped files."""
+    return set(names) - {path.name for path in REAL.iterdir()}
+
+
 def commands(folder: Path) -> list[list[str]]:
     lines = (folder / "run" / "commands.sh").read_text().splitlines()
     return [shlex.split(line)[1:] for line in lines if line.startswith("surefoot ")]
@@ -71,13 +79,36 @@ def test_the_last_headline_is_what_the_model_gains_over_one_sample_and_a_vote(fi
     assert contents(folder / "run").keys() >= MADE | {"audit.html", "prm/model.safetensors"}
 
 
+def test_before_training_it_shows_what_a_published_model_and_rules_find_miss_and_alarm(finished):
+    folder, ended = finished
+    preview = ended.out.partition("run/real/runs.html")
+    solutions, _, runs = preview[0].partition("run/real/processbench.html")
+    rules = " ".join(runs[runs.index("rules finds") :].split())
+    assert solutions.startswith("Qwen2.5-Math-PRM-7B finds 32 of 46 first errors")
+    for title in ("It caught this (gsm8k-", "It missed this (gsm8k-", "A false alarm (gsm8k-"):
+        assert runs.count(title) == 1
+    assert "rules finds 2 of 5 first errors (40%) and raises no false alarm on 5 correct" in rules
+    assert "It caught this (searchR1_hotpotqa:" in preview[2]
+    assert "A false alarm (searchR1" not in ended.out
+    examples = json.loads((folder / "run" / "real" / "processbench.json").read_text())["examples"]
+    rows = [json.loads(line) for line in (REAL / "solutions.jsonl").read_text("utf-8").splitlines()]
+    labels = {row["id"]: row["label"] for row in rows}
+    for example in examples:
+        wrong = [step["number"] - 1 for step in example["steps"] if step["wrong"]]
+        rejected = [step["number"] - 1 for step in example["steps"] if step["rejected"]]
+        assert wrong == ([labels[example["trace_id"]]] if labels[example["trace_id"]] >= 0 else [])
+        assert (wrong == rejected) == example["caught"]
+    assert "surefoot inspect FILE" in ended.err.rpartition("surefoot evaluate prm=")[2]
+
+
 def test_the_printed_commands_make_the_same_files(finished, tmp_path, monkeypatch):
     folder, ended = finished
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
     for name in ("train-problems.jsonl", "test-problems.jsonl"):
         (tmp_path / "run" / name).write_bytes((folder / "run" / name).read_bytes())
-    assert len(commands(folder)) == 7
+    shutil.copytree(folder / "run" / "real", tmp_path / "run" / "real", ignore=made_here)
+    assert len(commands(folder)) == 11
     for words in commands(folder):
         assert f"surefoot {shlex.join(words)}" in ended.err
         good(*words)
@@ -102,7 +133,7 @@ def test_a_finished_run_is_not_done_again(finished, monkeypatch):
     folder, _ = finished
     monkeypatch.chdir(folder)
     before = contents(folder / "run")
-    assert good(*QUICKSTART).err.count("done already") == 7
+    assert good(*QUICKSTART).err.count("done already") == 11
     assert contents(folder / "run") == before
     assert "run/commands.sh has other commands" in refused(*QUICKSTART, "--seed", 1)
     (folder / "mine").mkdir(exist_ok=True)

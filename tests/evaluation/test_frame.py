@@ -123,6 +123,20 @@ def test_examples_are_the_shortest_caught_and_missed_error_with_steps_from_1():
     assert silent.note == "Step 2 is the first error; it rejects no step."
 
 
+def test_a_right_trace_is_an_example_only_with_a_rejected_step():
+    [alarm] = worked_examples(
+        [
+            judged("ok\nright\n", -1, -1),
+            judged("a longer beginning\nright\n", -1, 0, (0.2, 0.9)),
+            judged("fine\nright\n", -1, 1, (0.9, 0.4)),
+            judged("no\n", -1, None),
+        ]
+    )
+    assert (alarm.title, alarm.caught) == ("A false alarm", False)
+    assert alarm.note == "No step is wrong by its label; it rejects step 2 first."
+    assert [(step.wrong, bool(step.rejected)) for step in alarm.steps] == [(False, False), (False, True)]
+
+
 def test_scorers_are_ranked_by_what_was_found_whatever_order_they_are_given_in():
     def said(source):
         counts, f1 = SOURCES[source]

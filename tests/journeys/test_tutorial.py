@@ -159,7 +159,7 @@ def test_a_quickstart_of_other_sizes(reader: Reader) -> None:
     assert files - made == set()
     # Into a log file: each command with its number, as it can be copied; then the report in four lines.
     ended = reader.printed["quickstart runs/small"]
-    assert re.findall(r"^# (\d) of 7: ", ended.err, re.M) == [str(number) for number in range(1, 8)]
+    assert re.findall(r"^# (\d+) of 11: ", ended.err, re.M) == [str(number) for number in range(1, 12)]
     named = re.findall(r"^\| `(surefoot [a-z]+)", table, re.M)
     printed = re.findall(r"^surefoot [a-z]+", ended.err, re.M)
     assert printed == named

@@ -282,7 +282,7 @@ class AgentSteps(Measure):
             runs, systems, rules=rules, unknown=self.unknown, draws=command.draws, seed=command.seed
         )
         lead = next((score for score in result.scores if score.kind != "floor"), None)
-        errors = [(item, run.first_error, run.subset) for item, run in zip(items, runs, strict=True)]
+        errors = [(item, run.known_error, run.subset) for item, run in zip(items, runs, strict=True)]
         command.write(section(result), judged=judged(lead, systems, errors) if lead else ())
 
 

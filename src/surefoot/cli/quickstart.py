@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
-from typing import Annotated, Final
+from textwrap import shorten
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from surefoot.cli import app
 from surefoot.cli.settings import Command, Flag
-from surefoot.cli.terminal import note
+from surefoot.cli.terminal import echo, echo_wrapped, note
 from surefoot.errors import RunError
 from surefoot.extras import need
 from surefoot.io import write_records
@@ -20,16 +22,31 @@ from surefoot.io.runs import make_manifest
 from surefoot.lab.world import generate_problems
 
 _GRADED: Final = "--max-tokens 96 --extract phrase --equality exact"
+_REAL: Final = Path(__file__).with_name("real")
+"""Real solutions and runs with labels of people; NOTICE.md says whose they are and how they were chosen."""
+_PRM: Final = "Qwen2.5-Math-PRM-7B"
+"""The scorer of the real solutions."""
+_SHOWN: Final = 280
+"""Characters of a problem or a step in the terminal."""
+_YOURS: Final = """
+# Now your file: what does it contain, and which steps look wrong?
+  surefoot inspect FILE
+
+# With labels of people: which first errors do scores or rules find?
+  surefoot evaluate NAME=SCORES --as processbench --data FILE --out OUT
+  surefoot evaluate NAME=LABELS --as runs --traces FILE --problems FILE --labels FILE --out OUT"""
 
 
 class Quickstart(Command):
-    """Run the whole pipeline on the built-in lab, as ordinary commands that can be copied.
+    """Show step verdicts on real text, then run the whole pipeline on the built-in lab.
 
-    Solutions are sampled, their steps labelled by Monte Carlo rollouts, and a reward model is trained,
-    audited and used to choose answers to other problems. Takes about two minutes on two idle cores, without
-    network or GPU. Each command is printed before it runs; all are in `commands.sh` of the directory. If the
-    command is stopped, the same command resumes. Ends with what the model gains over one sample and over a
-    majority vote, and the report `best-of-n.html`.
+    First, in seconds, a published reward model on 100 solutions and rules on 10 agent runs, beside labels of
+    people: what they find and miss, and their false alarms. Then solutions are sampled, their steps labelled
+    by Monte Carlo rollouts, and a reward model is trained, audited and used to choose answers to other
+    problems. Takes about two minutes on two idle cores, without network or GPU. Each command is printed
+    before it runs; all are in `commands.sh` of the directory. If the command is stopped, the same command
+    resumes. Ends with what the model gains over one sample and over a majority vote, and the report
+    `best-of-n.html`.
 
     Example: `surefoot quickstart --out runs/quickstart`
     """
@@ -56,6 +73,7 @@ class Quickstart(Command):
         self.out.mkdir(parents=True, exist_ok=True)
         with atomic_file(stored) as file:
             file.write(script.encode())
+        self.write_real()
         self.write_problems()
         for number, (title, result, words) in enumerate(steps, start=1):
             note(f"\n# {number} of {len(steps)}: {title}\nsurefoot {shlex.join(words)}")
@@ -64,6 +82,18 @@ class Quickstart(Command):
                 continue
             # what an interrupted command left is continued, or replaced by the same
             app.main([*words, "--force"], prog_name="surefoot", standalone_mode=False)
+            if result.startswith("real/") and result.endswith(".json"):
+                _show_examples(self.out / result)
+        note(_YOURS)
+
+    def write_real(self) -> None:
+        """Copies of the real solutions, scores and runs, with their licences."""
+        (self.out / "real").mkdir(exist_ok=True)
+        for source in _REAL.iterdir():
+            copy = self.out / "real" / source.name
+            if not copy.exists():
+                with atomic_file(copy) as file:
+                    file.write(source.read_bytes())
 
     def write_problems(self) -> None:
         """The problems of the lab; none is in both files."""
@@ -80,7 +110,30 @@ class Quickstart(Command):
         out, seed = shlex.quote(str(self.out)), self.seed
         train = f"{out}/train-traces.jsonl --problems {out}/train-problems.jsonl"
         test = f"{out}/test-traces.jsonl --problems {out}/test-problems.jsonl"
+        real, runs = f"{out}/real", f"{out}/real/runs"
+        records = f"--problems {runs}/problems.jsonl"
         steps = [
+            (
+                f"On real text: which first errors does {_PRM} find? People labelled 100 solutions.",
+                "real/processbench.json",
+                f"evaluate {_PRM}={real}/scores.jsonl --as processbench --data gsm8k={real}/solutions.jsonl",
+            ),
+            (
+                "Read ten runs of agents, with labels of people.",
+                "real/runs/problems.jsonl",
+                f"import {real}/agent-runs.jsonl",
+            ),
+            (
+                "Check their tool calls by rule, without a model.",
+                "real/runs/rules.jsonl",
+                f"label {runs}/traces.jsonl verify:rules=tool-calls {records}",
+            ),
+            (
+                "Which first errors do the rules find?",
+                "real/runs.json",
+                f"evaluate rules={runs}/rules.jsonl --as runs:unknown=good {records} "
+                f"--traces {runs}/traces.jsonl --labels {runs}/labels.jsonl",
+            ),
             (
                 "Sample solutions with the lab's policy, a small language model that makes mistakes.",
                 "train-traces.jsonl",
@@ -115,11 +168,34 @@ class Quickstart(Command):
                 f"evaluate prm={out}/scores.jsonl --as best-of-n --traces {test}",
             ),
         ]
-        paths = [out if result.endswith(".json") else f"{out}/{result}" for _, result, _ in steps]
+        paths = [_out_of(f"{out}/{result}") for _, result, _ in steps]
         return [
             (title, result, shlex.split(f"{words} --out {path}"))
             for (title, result, words), path in zip(steps, paths, strict=True)
         ]
+
+
+def _out_of(result: str) -> str:
+    """``--out`` of the command: the directory of a report or of imported records, else the result."""
+    is_directory = result.endswith(".json") or result.endswith("runs/problems.jsonl")
+    return result.rpartition("/")[0] if is_directory else result
+
+
+def _show_examples(report: Path) -> None:
+    """Print the examples of a report: an error that was found, one that was not, and a false alarm."""
+    examples: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))["examples"]
+    for example in examples:
+        echo(f"\n{example['title']} ({example['trace_id']})")
+        _show("Problem: ", example["problem"])
+        for step in example["steps"]:
+            if step["wrong"] or step["rejected"]:
+                score = "" if step["score"] is None else f", score {step['score']:.2g}"
+                _show(f"Step {step['number']}{score}: ", step["text"])
+        echo_wrapped(f"  {example['note']}", indent="  ")
+
+
+def _show(title: str, text: str) -> None:
+    echo_wrapped(f"  {title}{shorten(text, _SHOWN, placeholder=' …')}", indent="    ")
 
 
 def _finished(result: Path) -> bool:

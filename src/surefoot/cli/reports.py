@@ -89,7 +89,7 @@ class ReportCommand(Command):
         screen = {name: getattr(first, name) for name in _IN_JSON}
         data = {"inputs": inputs, "first_screen": to_json(screen), **also}
         data |= {"tested": list(tested), "right_by_example": right}
-        data["examples"] = [{"trace_id": row.trace_id, "caught": row.caught} for row in first.examples]
+        data["examples"] = to_json(first.examples)
         titles = dict.fromkeys(section.title for section in sections)
         report = Report(f"{for_json.stem}: {', '.join(titles)}", first)
         for section in sections:
@@ -104,7 +104,7 @@ class ReportCommand(Command):
 def _noted(judged: Iterable[JudgedTrace], right: dict[str, bool]) -> Iterator[JudgedTrace]:
     """The traces as they are; ``right`` gets whether the first error of each was found."""
     for item in judged:
-        if item.predicted is not None:
+        if item.predicted is not None and item.error >= 0:
             right[item.trace.id] = item.predicted == item.error
         yield item
 

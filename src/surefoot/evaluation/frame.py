@@ -72,16 +72,15 @@ class ExampleStep:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkedExample:
-    """A trace that the scorer judged correctly (caught) or not (missed)."""
+    """A trace whose first error the scorer found (caught) or not, or that it wrongly rejects."""
 
+    title: str
     caught: bool
     trace_id: str
     problem: str
     steps: Sequence[ExampleStep]
     note: str
     """What happened, in one sentence."""
-    title: str = ""
-    """By default whether it was caught or missed."""
 
     @property
     def near(self) -> list[ExampleStep]:
@@ -101,7 +100,7 @@ class JudgedTrace:
     trace: Trace
     problem: str
     error: int
-    """0-based index of the first error by the labels."""
+    """0-based index of the first error by the labels; -1 for none."""
     predicted: int | None
     """0-based index of the first step below the threshold; -1 for none, ``None`` without a prediction."""
     scores: Sequence[float | None] = ()
@@ -110,7 +109,8 @@ class JudgedTrace:
 
 
 def worked_examples(traces: Iterable[JudgedTrace]) -> list[WorkedExample]:
-    """A trace whose first error was found and one whose first error was not: the shortest of each.
+    """A trace whose first error was found, one whose first error was not, and a right one with a rejected
+    step: the shortest of each.
 
     Traces of one step or with an empty step are passed over if there are others.
     """
@@ -119,27 +119,36 @@ def worked_examples(traces: Iterable[JudgedTrace]) -> list[WorkedExample]:
         texts = [judged.trace.step_text(step).strip() for step in range(len(judged.trace.steps))]
         return len(texts) < 2 or not all(texts), sum(map(len, texts)), judged.trace.id
 
-    shortest: dict[bool, JudgedTrace] = {}
+    shortest: dict[str, JudgedTrace] = {}
     for judged in traces:
-        if judged.predicted is not None:
-            caught = judged.predicted == judged.error
-            if caught not in shortest or order(judged) < order(shortest[caught]):
-                shortest[caught] = judged
-    return [_example(shortest[caught], caught) for caught in (True, False) if caught in shortest]
+        if judged.predicted is None or judged.predicted == judged.error == _NO_STEP:
+            continue
+        title = _CAUGHT if judged.predicted == judged.error else _MISSED
+        title = _FALSE_ALARM if judged.error == _NO_STEP else title
+        if title not in shortest or order(judged) < order(shortest[title]):
+            shortest[title] = judged
+    return [_example(shortest[title], title) for title in _KINDS if title in shortest]
 
 
-def _example(judged: JudgedTrace, caught: bool) -> WorkedExample:
+_NO_STEP = -1
+_KINDS = _CAUGHT, _MISSED, _FALSE_ALARM = "It caught this", "It missed this", "A false alarm"
+
+
+def _example(judged: JudgedTrace, title: str) -> WorkedExample:
     trace, predicted, scores = judged.trace, judged.predicted, judged.scores
     cut = judged.threshold
     rejected = "first called wrong" if cut is None else f"first score below {cut:.2g}"
-    if caught:
+    if title == _FALSE_ALARM:
+        note = f"No step is wrong by its label; it rejects step {(predicted or 0) + 1} first."
+    elif title == _CAUGHT:
         note = f"Step {judged.error + 1} is the first error, and the first step that it rejects."
-    elif predicted == -1:
+    elif predicted == _NO_STEP:
         note = f"Step {judged.error + 1} is the first error; it rejects no step."
     else:
         note = f"Step {judged.error + 1} is the first error; it rejects step {(predicted or 0) + 1} first."
     return WorkedExample(
-        caught=caught,
+        title=title,
+        caught=title == _CAUGHT,
         trace_id=trace.id,
         problem=judged.problem,
         steps=[

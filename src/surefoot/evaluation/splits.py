@@ -137,14 +137,14 @@ def ranked(scores: Sequence[Measured], value: Callable[[Measured], float]) -> li
 def judged(
     lead: Measured, systems: Sequence[System], errors: Iterable[tuple[Any, int | None, str]]
 ) -> Iterator[JudgedTrace]:
-    """What the system of ``lead`` says of traces with a first error, for worked examples.
+    """What the system of ``lead`` says of traces, for worked examples.
 
-    ``errors`` has each trace with its problem, its first error (``None`` or -1 = none) and its subset. The
-    threshold belongs to the half of the trace's problem, or to all.
+    ``errors`` has each trace with its problem, its first error (-1 = none, ``None`` = unknown) and its
+    subset. The threshold belongs to the half of the trace's problem, or to all.
     """
     system = next(system for system in systems if system.name == lead.system)
     for number, (item, error, subset) in enumerate(errors):
-        if error is None or error < 0 or not isinstance(item, LabelledTrace | ProblemTrace):
+        if error is None or not isinstance(item, LabelledTrace | ProblemTrace):
             continue
         half = f"half {half_of(item.trace.problem_id)}"
         names = (f"{subset}, {half}", half, "all")

@@ -94,6 +94,12 @@ class AgentRun:
         """The first step labelled −1."""
         return self.signs.index(-1) if -1 in self.signs else None
 
+    @property
+    def known_error(self) -> int | None:
+        """The first step labelled −1; -1 if every step has another label, ``None`` if some has none."""
+        first = self.first_error
+        return -1 if first is None and None not in self.signs else first
+
 
 def alarm_counts(run: AgentRun, alarms: BoolArray, scores: FloatArray) -> list[float]:
     """Of a run with ``alarms`` and ``scores`` [steps], NaN for none: false alarms, runs, warned runs,
