@@ -74,41 +74,43 @@ class RepairVerifier(SandboxedVerifier):
         """One list per item, one verdict per step. Raises ``SandboxError``."""
         rows: list[list[Verdict]] = []
         by_problem: dict[str, list[_Graded]] = {}
-        graded = grade_traces(self.sandbox, items, limits=self.limits)
-        for number, (item, verdict) in enumerate(zip(items, graded, strict=True)):
+        verdicts = grade_traces(self.sandbox, items, limits=self.limits)
+        for number, (item, verdict) in enumerate(zip(items, verdicts, strict=True)):
             rows.append(unknown(len(item.trace.steps), verdict.reason if verdict else NO_TESTS))
             if verdict is not None and verdict.passed is not None and (task := gradable_task(item)):
                 program = TraceProgram.of(item.trace, task)
-                one = _Graded(number=number, item=item, program=program, task=task, verdict=verdict)
-                by_problem.setdefault(item.problem.id, []).append(one)
+                graded = _Graded(number=number, item=item, program=program, task=task, verdict=verdict)
+                by_problem.setdefault(item.problem.id, []).append(graded)
         for group in by_problem.values():
             _find_references(group)
-        programs = [one for group in by_problem.values() for one in group]
+        programs = [graded for group in by_problem.values() for graded in group]
         self._confirm(programs)
-        for one in programs:
-            rows[one.number] = one.verdicts()
+        for graded in programs:
+            rows[graded.number] = graded.verdicts()
         return rows
 
     def _confirm(self, programs: Sequence[_Graded]) -> None:
-        jobs = [(one, repair) for one in programs for repair in one.proposals()]
-        repaired = [(repair.text, python_task(one.task, one.task.that_are("hidden"))) for one, repair in jobs]
+        jobs = [(graded, repair) for graded in programs for repair in graded.proposals()]
+        repaired = [
+            (repair.text, python_task(graded.task, graded.task.that_are("hidden"))) for graded, repair in jobs
+        ]
         verdicts = grade_python(self.sandbox, repaired, limits=self.limits)
-        for (one, repair), verdict in zip(jobs, verdicts, strict=True):
-            if verdict.passed and one.repair is None:
-                one.repair = repair
+        for (graded, repair), verdict in zip(jobs, verdicts, strict=True):
+            if verdict.passed and graded.repair is None:
+                graded.repair = repair
 
 
 def _find_references(group: Sequence[_Graded]) -> None:
     """Align each failing program of a problem with the most similar passing ones."""
     task = group[0].task
-    passing = [one.statements for one in group if one.verdict.passed]
+    passing = [graded.statements for graded in group if graded.verdict.passed]
     passing.insert(0, _statements(reference_program(task)) if task.reference else None)
     references = list({program.text: program for program in passing if program is not None}.values())
-    for one in group:
-        if one.statements is not None and not one.verdict.passed:
-            similar = sorted(references, key=partial(similarity, one.statements), reverse=True)
-            alignments = [align(one.statements, reference) for reference in similar[: 2 * REFERENCES]]
-            one.alignments = sorted(alignments, key=attrgetter("distance"))[:REFERENCES]
+    for graded in group:
+        if graded.statements is not None and not graded.verdict.passed:
+            similar = sorted(references, key=partial(similarity, graded.statements), reverse=True)
+            alignments = [align(graded.statements, reference) for reference in similar[: 2 * REFERENCES]]
+            graded.alignments = sorted(alignments, key=attrgetter("distance"))[:REFERENCES]
 
 
 @dataclass(kw_only=True)
@@ -145,11 +147,11 @@ class _Graded:
             reason = f"the program fails ({self.verdict.reason}), and no line of it could be blamed"
             last = Verdict(value=None, reason=reason, execution=self._execution())
             return [*unknown(count - 1, reason), last] if count else []
-        before = unknown(wrong, "not known")
+        earlier = unknown(wrong, "not known")
         if self.repair is not None:
-            before = [Verdict(value=1, reason="all tests pass once a later step is repaired")] * wrong
+            earlier = [Verdict(value=1, reason="all tests pass once a later step is repaired")] * wrong
         blamed = Verdict(value=-1, reason=reason, execution=self._execution())
-        return [*before, blamed, *unknown(count - wrong - 1, AFTER_FIRST_ERROR)]
+        return [*earlier, blamed, *unknown(count - wrong - 1, AFTER_FIRST_ERROR)]
 
     def _wrong(self) -> tuple[int | None, str]:
         """The wrong step, and why."""
@@ -198,7 +200,7 @@ def _first_use(text: str, name: str | None, module: str | None) -> SourceLine | 
                 lines.append(line)
             case ast.Import(names=aliases, lineno=line) | ast.ImportFrom(names=aliases, lineno=line):
                 imported = {getattr(node, "module", None), *(alias.name for alias in aliases)}
-                if module is not None and any(f"{one}.".startswith(f"{module}.") for one in imported):
+                if module is not None and any(f"{path}.".startswith(f"{module}.") for path in imported):
                     lines.append(line)
     return SourceLine(min(lines)) if lines else None
 
