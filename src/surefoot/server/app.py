@@ -97,6 +97,7 @@ GATEWAY: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/chat/completions", chat.chat_completions, "chat"),
     Route("POST", "/v1/responses", chat.openai_responses, "chat"),
     Route("POST", "/v1/messages", chat.anthropic_messages, "chat"),
+    Route("POST", "/v1/messages/count_tokens", chat.count_tokens, "chat"),
     Route("GET", "/v1/held/{number:int}", chat.held, "chat"),
     Route("POST", "/v1/score", score.score, "score"),
     Route("GET", "/v1/models", models, "connect"),

@@ -193,7 +193,7 @@ RESPONSES = [
     ({"input": [{"type": "function_call", "call_id": "c", "name": 7, "arguments": "{}"}]}, "messages.0"),
 ]
 MESSAGES = [
-    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking: it cannot be had here"),
+    ({"thinking": {"type": "always"}}, "thinking.type: this type cannot be had here"),
     ({"top_k": 5}, "top_k: it cannot be had here"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type"),
     ({"tool_choice": {"type": "some"}, "tools": BLOCKS}, "tool_choice.type: choose from auto"),

@@ -21,6 +21,7 @@ ROUTES = {
         "POST /v1/chat/completions",
         "POST /v1/responses",
         "POST /v1/messages",
+        "POST /v1/messages/count_tokens",
         "GET /v1/held/{number:int}",
     },
     "score": {"POST /v1/score"},

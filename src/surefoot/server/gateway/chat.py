@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from surefoot.errors import NotFoundError, UnavailableError
 from surefoot.server.gateway.admission import cancel
 from surefoot.server.gateway.dialects import (
+    CountRequest,
     MessagesRequest,
     MessagesWriter,
     ResponsesRequest,
@@ -44,6 +45,13 @@ async def openai_responses(gateway: Gateway, request: Request, body: ResponsesRe
 async def anthropic_messages(gateway: Gateway, request: Request, body: MessagesRequest) -> Response:
     """Answer a conversation in the format of Anthropic's Messages API."""
     return await _respond(gateway, request, body.as_chat(), MessagesWriter)
+
+
+async def count_tokens(gateway: Gateway, request: Request, body: CountRequest) -> Response:
+    """Count a conversation's tokens as its policy does, which reads them and writes one; not recorded."""
+    plan = gateway.planner.chat(body.as_chat())
+    async with gateway.admission.reserve(receive=request.receive, cost=plan.tokens):
+        return answered({"input_tokens": await gateway.count_tokens(plan)})
 
 
 async def held(gateway: Gateway, request: Request, number: int) -> Response:

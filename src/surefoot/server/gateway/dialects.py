@@ -14,7 +14,7 @@ from surefoot.server.gateway.choice import Choice, usage_of
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.request_log import new_id
 from surefoot.server.gateway.responses import EventWriter, Json, output_calls
-from surefoot.server.gateway.schemas import ChatRequest, ConvertedRequest, StopText, refuse
+from surefoot.server.gateway.schemas import ChatRequest, ConvertedRequest, StopText, StrategyOptions, refuse
 from surefoot.server.gateway.settings import GatewaySettings
 from surefoot.server.records import GatewayRecord
 
@@ -269,6 +269,11 @@ _STOP_REASONS: Mapping[Ending, str] = {
 _CHOICES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
 
 
+_THINKING = ("adaptive", "disabled", "enabled")
+"""Wishes that are read and not passed on: whether and how long the policy thinks is its server's matter, and
+what it thought is in the answer."""
+
+
 class MessagesRequest(ConvertedRequest):
     """Body of ``/v1/messages``. Cache marks are ignored."""
 
@@ -283,7 +288,7 @@ class MessagesRequest(ConvertedRequest):
 
     def as_chat(self) -> ChatRequest:
         """The same request for a chat. Raises :class:`ApiError` for unsupported fields."""
-        refuse("thinking", (self.thinking or {}).get("type", "disabled") != "disabled")
+        refuse("thinking.type", (self.thinking or {}).get("type", "disabled") not in _THINKING, "this type")
         refuse("top_k", self.top_k is not None)
         system = [{"role": "system", "content": self.system}] if self.system else []
         try:
@@ -299,6 +304,16 @@ class MessagesRequest(ConvertedRequest):
             tool_choice=_messages_choice(choice) if choice else None,
             parallel_tool_calls=False if choice.get("disable_parallel_tool_use") else None,
         )
+
+
+class CountRequest(MessagesRequest):
+    """Body of ``/v1/messages/count_tokens``. Whatever strategy the model names, the policy's tokens count."""
+
+    max_tokens: int = Field(default=1, ge=1, le=1)
+
+    def as_chat(self) -> ChatRequest:
+        """See the base class."""
+        return super().as_chat().model_copy(update={"surefoot": StrategyOptions(strategy="plain")})
 
 
 def _messages_tool(number: int, tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def error_response(path: str, error: Exception) -> Response:
 
 def response_of(error: ApiError, path: str = "") -> Response:
     """The answer for an error of the route ``path``: in OpenAI's form, or Anthropic's for its own."""
-    body = error.anthropic_body if path == _MESSAGES else error.body
+    body = error.anthropic_body if path.startswith(_MESSAGES) else error.body
     return JSONResponse(body, status_code=error.status, headers=error.headers)
 
 

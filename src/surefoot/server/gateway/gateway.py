@@ -16,7 +16,7 @@ from surefoot.concurrency import FairQueue
 from surefoot.errors import PolicyError, ScoreError, UnavailableError
 from surefoot.guard import Guard, GuardDecision
 from surefoot.policies.openai import OpenAIPolicy
-from surefoot.protocols import Policy, ProblemTrace, StepScorer, StepVerifier, TakesExtraBody
+from surefoot.protocols import Policy, ProblemTrace, SampleRequest, StepScorer, StepVerifier, TakesExtraBody
 from surefoot.records import StepScores, Usage
 from surefoot.scores import trace_rule
 from surefoot.server.gateway.admission import Admission, Slot
@@ -174,6 +174,20 @@ class Gateway:
             raise policy_failure(str(error)) from error
         except ScoreError as error:
             raise ApiError(502, f"the reward model failed: {error}", code="scorer_failed") from error
+
+    async def count_tokens(self, plan: Plan) -> int:
+        """Tokens that the policy reads for a plan. Raises :class:`ApiError`, also if its server counts
+        none."""
+        upstream = self.upstream.with_fields(plan.extra_body) if plan.extra_body else self.upstream
+        request = SampleRequest(prompt=plan.prompt, n=1, seed=plan.seed, sampling=plan.sampling)
+        try:
+            [result] = await upstream.sample([request])
+        except PolicyError as error:
+            raise policy_failure(str(error)) from error
+        self.metrics.add_usage(result.usage)
+        if result.error is not None or not result.usage.prompt_tokens:
+            raise policy_failure(result.error or "its server counts no tokens")
+        return result.usage.prompt_tokens
 
     def watch(self, record: GatewayRecord) -> None:
         """Add a request to the chart, and offer it to people."""
