@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import click
 import pytest
+import yaml
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 from reference import api_pages, command_pages
@@ -151,6 +152,22 @@ def test_links_to_files_and_headings_resolve(page: Path) -> None:
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
 def test_no_page_holds_two_versions_of_a_passage(page: Path) -> None:
     assert not re.findall(r"^(?:<{7}|={7}|>{7})(?: .*)?$", page.read_text(encoding="utf-8"), re.M)
+
+
+def test_the_manifest_of_a_cluster_names_what_exists() -> None:
+    job = yaml.safe_load((ROOT / "examples" / "kuberay.yaml").read_text(encoding="utf-8"))["spec"]
+    words = shlex.split(job["entrypoint"])
+    assert list(unknown_in(words, commands())) == []
+    cluster = job["rayClusterSpec"]
+    groups = {group["groupName"]: group for group in cluster["workerGroupSpecs"]}
+    assert int(words[words.index("--workers") + 1]) == groups["gpu"]["replicas"], "a GPU for each worker"
+    for group in (cluster["headGroupSpec"], *groups.values()):
+        pod = group["template"]["spec"]
+        [container], [volume] = pod["containers"], pod["volumes"]
+        [mount] = container["volumeMounts"]
+        assert mount["name"] == volume["name"]
+        paths = [word for word in words if word.startswith("/")] + [one["value"] for one in container["env"]]
+        assert all(path.startswith(f"{mount['mountPath']}/") for path in paths), "on a disk that all share"
 
 
 def test_the_made_pages_describe_every_command_and_option() -> None:

@@ -33,6 +33,7 @@ EXTRAS = (
     "train",
     "server",
     "postgres",
+    "ray",
     "pydantic-ai",
     "openai-agents",
     "langgraph",

@@ -14,12 +14,13 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI
 
-from benchmarks.common.figures import Figures, arguments, figure, measure, over_rounds
+from benchmarks.common.figures import Figures, arguments, figure, left_out, measure, over_rounds
 from benchmarks.common.processes import started
 from benchmarks.scale import choose as choosing
 from benchmarks.scale import growth as growth_of
@@ -210,6 +211,9 @@ def choose_at_n(options: argparse.Namespace) -> Figures:
 
 def two_workers(options: argparse.Namespace) -> Figures:
     """One worker against two."""
+    ways = tuple(way for way in workers.WAYS if way != "ray" or find_spec("ray"))
+    if "ray" not in ways:
+        left_out("Ray", "it is not installed: pip install '.[ray]'")
     problems = {"labelling": 60 if options.quick else 150, "scoring": 600 if options.quick else 1500}
     figures = []
     with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
@@ -217,16 +221,13 @@ def two_workers(options: argparse.Namespace) -> Figures:
         nothing = workers.make_inputs(folder / "nothing", 1, 1)
         for what, count in problems.items():
             job = workers.make_inputs(folder / what, count, 4 if what == "labelling" else 16)
-            ways = tuple(workers.WAYS)
             speed = workers.two_workers(what, job, nothing, folder, ways, 1 if options.quick else 3)
             if not speed.same_bytes:
                 raise RuntimeError(f"{what}: the outputs differ")
-            unit, included = "times one worker", "times, start included"
-            figures.append(over_rounds(f"two_workers_{what}", speed.speedups("pool"), unit))
-            figures.append(over_rounds(f"two_workers_{what}_apart", speed.speedups(workers.APART), unit))
-            figures.append(
-                over_rounds(f"two_workers_{what}_command", speed.command_speedups("pool"), included)
-            )
+            for way in ways[1:]:
+                name, whole = f"two_workers_{what}_{way}", speed.command_speedups(way)
+                figures.append(over_rounds(name, speed.speedups(way), "times one worker"))
+                figures.append(over_rounds(f"{name}_command", whole, "times, start included"))
     return figures
 
 

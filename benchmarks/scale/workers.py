@@ -93,7 +93,7 @@ class Speed:
 
 
 APART = "apart"
-WAYS = {"one": (), APART: (), "pool": ("--workers", "2")}
+WAYS = {"one": (), APART: (), "pool": ("--workers", "2"), "ray": ("--workers", "2", "--engine", "ray")}
 
 
 def two_workers(

@@ -24,6 +24,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
         "postgres": ("psycopg",),
         "gguf": ("gguf",),
+        "ray": ("ray",),
         "pydantic-ai": ("pydantic_ai",),
         "openai-agents": ("agents",),
         "langgraph": ("langgraph",),

@@ -23,7 +23,7 @@ READS = {
     "open_policy": {"policy", "loading"},
     "say_rollouts": {"sampling"},
     "sampled": {"sampling"},
-    "map": {"policy", "workers", "loading", "token_budget", "retry_failed"},
+    "map": {"policy", "workers", "engine", "loading", "token_budget", "retry_failed"},
 }
 """Fields that helpers read."""
 
@@ -41,7 +41,7 @@ def built(name: str, **fields: object) -> Label:
 
 def another(field: str, below: str, default: object) -> object:
     values = {
-        "sandbox": "docker", "workers": 2, "seed": 3, "token_budget": 5, "dialect": "vllm",
+        "sandbox": "docker", "workers": 2, "engine": "ray", "seed": 3, "token_budget": 5, "dialect": "vllm",
         "base_url": "http://localhost:1/v1", "extract": ("hash",), "equality": "exact", "dtype": "float32",
         "template": "Q: {problem}", "stop": ("x",), "chat": True,
     }  # fmt: skip
@@ -95,9 +95,9 @@ def read_fields(kind: type) -> set[str]:
 def test_a_method_declares_the_options_that_it_reads(name):
     kind = METHODS[name]
     declared = {field.split(".")[0] for field in (*kind.needs, *kind.takes)}
-    assert declared <= read_fields(kind) | {"workers", "problems", "dry_run"}
+    assert declared <= read_fields(kind) | {"workers", "engine", "problems", "dry_run"}
     unused_by_default = {
-        "problems", "workers", "loading", "policy", "token_budget", "retry_failed",
+        "problems", "workers", "engine", "loading", "policy", "token_budget", "retry_failed",
         "allow_uninformative",
     }  # fmt: skip
     assert read_fields(kind) - SHARED - unused_by_default <= declared

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from surefoot import answers, labelling, models, policies
+from surefoot import answers, labelling, models, policies, work
 from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.errors import CheckpointError, RunError, SandboxError
@@ -149,6 +149,14 @@ Workers = Annotated[
         ge=1,
         description="Processes of this machine that work side by side, each with the models loaded; the "
         "results are the same.",
+    ),
+]
+EngineName = Annotated[
+    Literal["local", "ray"],
+    Flag(transient=True),
+    Field(
+        description="Where `--workers` run: on this machine, or as tasks of the Ray cluster that RAY_ADDRESS "
+        "names, whose nodes share the folders of the inputs and of TMPDIR.",
     ),
 ]
 AllowUninformative = Annotated[
@@ -364,6 +372,14 @@ def open_verifiers(
             if isinstance(verifier, AbstractContextManager):
                 stack.enter_context(verifier)
         yield labelling.VerifierLabeller(verifiers=tuple(opened))
+
+
+def open_engine(name: str, workers: int, loading: Loading) -> work.Engine:
+    """The engine that does the work."""
+    if name == "ray":
+        on_gpu = loading.device.startswith("cuda") or loading.device_map is not None
+        return work.RayEngine(workers, gpus=float(on_gpu))
+    return work.Processes(workers) if workers > 1 else work.Here()
 
 
 def require_checkpoints(names: Sequence[str]) -> None:

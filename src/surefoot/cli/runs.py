@@ -29,7 +29,7 @@ from surefoot.labels import label_scores
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace, Usage, content_id
 from surefoot.scores import TraceRule, require_fit
 from surefoot.segment import cut_trace
-from surefoot.work import Here, Job, MapResult, Pieces, Processes, Progress, map_resumable
+from surefoot.work import Engine, Here, Job, MapResult, Pieces, Progress, map_resumable
 
 if TYPE_CHECKING:
     from surefoot.evaluation.frame import FirstScreen, Origin
@@ -421,8 +421,7 @@ def map_pieces(
     out: str,
     *,
     policy: PolicySettings | None = None,
-    workers: int = 1,
-    in_flight: int = 1,
+    engine: Engine | None = None,
     by_problem: bool = False,
     token_budget: int | None = None,
     retry_failed: bool = False,
@@ -434,11 +433,11 @@ def map_pieces(
     The manifest has these, and those that ``job`` has in addition. A piece of work is ``size`` items, or with
     ``by_problem`` the neighbouring traces of ``size`` problems. With a ``policy`` behind a server it is one
     item, or the neighbouring traces of one problem, which share rollouts, and many pieces run concurrently;
-    without one, ``in_flight`` pieces run concurrently, or as many as there are ``workers``.
+    without one, ``engine`` does the pieces.
     """
     server = policy is not None and bool(policy.base_url)
     if policy is not None and server:
-        workers, in_flight = 1, policy.in_flight
+        engine = Here(policy.in_flight)
     job = replace(
         job,
         command=command.path(),
@@ -449,7 +448,7 @@ def map_pieces(
         job,
         Pieces(items, 1 if server else size, by_problem=by_problem or (server and isinstance(items, Joined))),
         out,
-        engine=Processes(workers) if workers > 1 else Here(in_flight),
+        engine=engine,
         token_budget=token_budget,
         retry_failed=retry_failed,
         on_line=on_line,

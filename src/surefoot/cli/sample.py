@@ -51,6 +51,7 @@ class SampleTraces(Command):
     grading: o.GradingSettings = o.GradingSettings()
     loading: o.Models = Loading()
     workers: o.Workers = 1
+    engine: o.EngineName = "local"
     retry_failed: o.RetryFailed = False
     dry_run: o.DryRun = False
 
@@ -81,7 +82,7 @@ class SampleTraces(Command):
             size,
             self.out,
             policy=self.policy,
-            workers=self.workers,
+            engine=o.open_engine(self.engine, self.workers, self.loading),
             retry_failed=self.retry_failed,
         )
         note(f"{outcome.written} traces written; {outcome.failed} with an error")

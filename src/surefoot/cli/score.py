@@ -24,6 +24,7 @@ from surefoot.policies.devices import Loading
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores
 from surefoot.segment import segmenter
+from surefoot.work import Here
 from surefoot.work.jobs import Job, Opened
 
 _PIECE = 200
@@ -66,6 +67,7 @@ class Score(Command):
     chains: int = Field(default=1, ge=1, description="Critiques of a generative verifier to average.")
     calibrated: o.Calibrated = False
     workers: o.Workers = 1
+    engine: o.EngineName = "local"
     allow_uninformative: o.AllowUninformative = False
     retry_failed: o.RetryFailed = False
     dry_run: o.DryRun = False
@@ -135,24 +137,23 @@ class Score(Command):
         summary = _Summary()
         about: Any = {"inputs": identifying_files(o.one_or_all(self.names)), "counts": summary.critiques}
         job = Job(record=StepScores, load=self.opened, set_aside=self.set_aside, **about)
-        size, workers, in_flight = _PIECE, self.workers, 1
+        size, engine = _PIECE, o.open_engine(self.engine, self.workers, self.loading)
         if any(map(is_server, self.names)):
-            scorer, workers = self.load(), 1
+            scorer, engine = self.load(), Here()
 
             async def ask(piece: Sequence[ProblemTrace]) -> list[StepScores]:
                 return await asyncio.to_thread(scorer.score_traces, piece)
 
             job = Job(record=StepScores, work=ask, failure=_failure, **about)
             if isinstance(scorer, m.RemoteScorer):
-                size, in_flight = scorer.batch_size, scorer.concurrency
+                size, engine = scorer.batch_size, Here(scorer.concurrency)
         outcome = map_pieces(
             self,
             job,
             items,
             size,
             self.out,
-            workers=workers,
-            in_flight=in_flight,
+            engine=engine,
             retry_failed=self.retry_failed,
             on_line=summary.add,
         )

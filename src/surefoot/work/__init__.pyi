@@ -1,5 +1,7 @@
+from .engines import Engine as Engine
 from .engines import Here as Here
 from .engines import Processes as Processes
+from .engines import RayEngine as RayEngine
 from .jobs import Job as Job
 from .jobs import Opened as Opened
 from .jobs import PieceDone as PieceDone

@@ -1,4 +1,4 @@
-"""Engines that do the pieces of a job: this process, or several processes of this machine."""
+"""Engines that do the pieces of a job: this process, several processes of this machine, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from surefoot.errors import RunError
+from surefoot.extras import need
 from surefoot.work.jobs import Job, PieceDone, Pieces, Worker, WorkerTask, open_worker
 
 Next = Callable[[int], int | None]
@@ -143,6 +144,62 @@ class Processes:
         pool.shutdown(cancel_futures=True)
 
 
+class RayEngine:
+    """Does pieces as tasks of the Ray cluster that ``RAY_ADDRESS`` names, or of this machine (extra ``ray``).
+
+    At most ``workers`` run at once, each with one core and ``gpus`` of a node. Tasks read their items from
+    files, so all nodes must share the folders of the inputs and of temporary files (``TMPDIR``). Ray uses a
+    process again for the next task, so models are loaded once per process, and repeats a task whose process
+    or node died. Raises ``RunError`` if processes keep dying in one piece.
+    """
+
+    in_flight = 1
+
+    def __init__(self, workers: int, *, gpus: float = 0) -> None:
+        self.workers, self.gpus = workers, gpus
+
+    @contextmanager
+    def start(self, job: Job[Any], pieces: Pieces[Any]) -> Iterator[RunPieces]:
+        """Get ready; the cluster is joined with the first piece. Raises ``MissingExtraError`` without Ray."""
+        need("ray", "--engine ray")
+        yield partial(self._run, WorkerTask(job=job, pieces=pieces))
+
+    def _run(self, task: WorkerTask, following: Next) -> Generator[PieceDone]:
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        if not ray.is_initialized():
+            ray.init(log_to_driver=False, include_dashboard=False)
+        # without max_calls, a process with a GPU would end after one task
+        settings = ray.remote(num_gpus=self.gpus, max_calls=0, max_retries=_MAX_DEATHS - 1)
+        do_piece = settings(_do_piece_of)
+        packed, running = ray.put(ray.cloudpickle.dumps(task)), dict[Any, int]()
+        try:
+            while True:
+                while len(running) < self.workers and (number := following(len(running))) is not None:
+                    running[do_piece.remote(packed, number)] = number
+                if not running:
+                    return
+                [done], _ = ray.wait(list(running))
+                number = running.pop(done)
+                try:
+                    piece: PieceDone = ray.get(done)
+                except RayTaskError as error:
+                    raise error.cause from None
+                except RayError as error:
+                    raise RunError(
+                        f"workers died {_MAX_DEATHS} times in piece {number} (out of memory?); use fewer "
+                        "--workers, and start the same command again"
+                    ) from error
+                yield piece
+        finally:
+            for ref in running:
+                ray.cancel(ref, force=True)
+
+
+Engine = Here | Processes | RayEngine
+
+
 def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -180,3 +237,12 @@ def _do_piece(number: int) -> PieceDone:
         os.chdir(task.directory)
         _worker = _open.enter_context(open_worker(task))
     return _worker.do(number)
+
+
+def _do_piece_of(packed: bytes, number: int) -> PieceDone:
+    """Do one piece of this task in a process that Ray may have used for another."""
+    global _packed, _worker
+    if packed != _packed:
+        _open.close()
+        _packed, _worker = packed, None
+    return _do_piece(number)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
+from uuid import uuid4
 
 from surefoot.io.files import json_line
 from surefoot.io.tables import Joined
@@ -159,6 +160,8 @@ class WorkerTask:
     """Threads of one worker."""
     directory: Path = field(default_factory=Path.cwd)
     """Where the command was started: paths in its settings may be relative to it."""
+    id: str = field(default_factory=lambda: uuid4().hex)
+    """Tells two tasks of the same job apart."""
 
 
 class Worker:

@@ -17,7 +17,7 @@ from surefoot.io.runs import Journal, Run
 from surefoot.io.sources import OUT_ENDINGS
 from surefoot.io.tables import OnDisk
 from surefoot.records import Record, Trace, content_id
-from surefoot.work.engines import Here, Processes, RunPieces
+from surefoot.work.engines import Engine, Here, RunPieces
 from surefoot.work.jobs import Job, PieceDone, Pieces, tokens_of
 from surefoot.work.progress import Progress, show_progress
 
@@ -46,7 +46,7 @@ def map_resumable(
     items: Pieces[Any],
     out: str,
     *,
-    engine: Here | Processes | None = None,
+    engine: Engine | None = None,
     on_line: Callable[[bytes], object] | None = None,
     token_budget: int | None = None,
     retry_failed: bool = False,

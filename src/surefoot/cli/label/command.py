@@ -127,6 +127,7 @@ class Label(Command):
     retry_failed: o.RetryFailed = False
     dry_run: o.DryRun = False
     workers: o.Workers = 1
+    engine: o.EngineName = "local"
 
     @cached_property
     def chosen(self) -> Method:
@@ -170,7 +171,7 @@ class Label(Command):
         by_problem: bool = False,
         on_line: Callable[[bytes], object] | None = None,
     ) -> MapResult:
-        """``map_pieces`` with the command's workers, budget and output."""
+        """``map_pieces`` with the command's engine, budget and output."""
         return map_pieces(
             self,
             job,
@@ -178,7 +179,7 @@ class Label(Command):
             size,
             out or self.out,
             policy=self.policy,
-            workers=self.workers,
+            engine=o.open_engine(self.engine, self.workers, self.loading),
             token_budget=self.token_budget,
             retry_failed=self.retry_failed,
             by_problem=by_problem,

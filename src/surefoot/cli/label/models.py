@@ -44,6 +44,7 @@ _ASK = ("loading", "seed", "token_budget", "retry_failed", "dry_run")
 """Options of methods that ask a language model."""
 _ROLL_OUT = ("prompt", "sampling", "grading", "allow_uninformative", *_ASK)
 _ANSWER = ("sampling.temperature", "sampling.top_p", "sampling.max_tokens", *_ASK)
+_PROCESSES = ("workers", "engine")
 
 
 def open_prover(label: Label) -> Policy:
@@ -88,7 +89,7 @@ class MonteCarlo(MonteCarloSettings, Method):
     """
 
     needs = ("problems", "policy")
-    takes = (*_ROLL_OUT, "sandbox", "workers")
+    takes = (*_ROLL_OUT, "sandbox", *_PROCESSES)
     role = "policy"
     grader: Literal["answer", "tests"] = "answer"
     """What decides on a completion: the reference answer, or the hidden tests of a program, which run in a
@@ -294,7 +295,7 @@ class JudgeLabels(Method):
     """
 
     needs = ("problems", "policy")
-    takes = ("rules", "specification", "allow_uninformative", *_ANSWER, "workers")
+    takes = ("rules", "specification", "allow_uninformative", *_ANSWER, *_PROCESSES)
     role = "automated judge"
     mode: JudgeMode = "per-step"
     """Ask for a verdict on each step, or for the first error alone."""
@@ -389,7 +390,7 @@ class JudgeScores(Method):
     """
 
     needs = ("problems", "policy")
-    takes = (*_ANSWER, "workers")
+    takes = (*_ANSWER, *_PROCESSES)
     role = "automated judge"
     size = 4
     by_problem = True

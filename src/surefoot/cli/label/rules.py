@@ -215,7 +215,7 @@ class Verify(Method):
     check stay unlabelled, with a reason.
     """
 
-    takes = ("tool_policy", "sandbox", "workers")
+    takes = ("tool_policy", "sandbox", "workers", "engine")
     size = 500
     rules: tuple[str, ...] = Field(min_length=1)
     """`compile`, `equations`, `gold-calls`, `lab`, `lean`, `python-tests`, `repair`, `rocq`, `state-replay`,
