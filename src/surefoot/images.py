@@ -35,7 +35,7 @@ def embedded(attachment: Attachment, folder: Path) -> Attachment:
             ``MAX_PIXELS``, has other bytes than were recorded, or is not one still image of ``FORMATS``.
         MissingExtraError: without Pillow.
     """
-    if not _is_local(attachment):
+    if not is_local(attachment):
         return attachment
     uri = str(attachment.uri)
     content = _bytes(folder, uri)
@@ -51,7 +51,7 @@ def stored(attachment: Attachment, folder: Path, store: StoreAttachment) -> Atta
 
     It is checked when it is used. Raises ``RecordError`` as there.
     """
-    if not _is_local(attachment) or attachment.sha256 is not None:
+    if not is_local(attachment) or attachment.sha256 is not None:
         return attachment
     content = _bytes(folder, str(attachment.uri))
     media_type = attachment.media_type or mimetypes.guess_type(str(attachment.uri))[0]
@@ -59,7 +59,19 @@ def stored(attachment: Attachment, folder: Path, store: StoreAttachment) -> Atta
     return attachment.model_copy(update={"uri": uri, "sha256": hashlib.sha256(content).hexdigest()})
 
 
-def _is_local(attachment: Attachment) -> bool:
+def blank(attachment: Attachment, folder: Path) -> Attachment:
+    """The attachment with a grey image of the same size. Raises as :func:`embedded`."""
+    from PIL import Image
+
+    data = str(embedded(attachment, folder).uri).partition(",")[2]
+    with Image.open(io.BytesIO(base64.b64decode(data)), formats=tuple(FORMATS)) as image:
+        size, stream = image.size, io.BytesIO()
+    Image.new("RGB", size, "grey").save(stream, "PNG")
+    url = f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode('ascii')}"
+    return attachment.model_copy(update={"uri": url, "media_type": "image/png", "sha256": None})
+
+
+def is_local(attachment: Attachment) -> bool:
     """Whether it is an image that a path names."""
     uri = attachment.uri
     return attachment.kind == "image" and uri is not None and not _SCHEME.match(uri)

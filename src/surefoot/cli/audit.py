@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from surefoot import evaluation, models, policies
+from surefoot import evaluation, labelling, models, policies
 from surefoot.cli import options as o
 from surefoot.cli.reports import ReportCommand, named, read_scores, unlabelled
 from surefoot.cli.runs import labelled, map_pieces, pair, read_table
@@ -50,8 +50,8 @@ class Audit(ReportCommand):
     """Test step scorers, or a policy's reasoning, for known failures; `--test` names the tests.
 
     A test that the traces do not allow is left out, with the reason; the only one is an error. Tests that
-    change texts need checkpoints, not stored scores; most need labels. `faithfulness` asks a `--policy` in
-    place of scorers.
+    change texts need checkpoints, not stored scores; most need labels. `faithfulness` and `look` ask a
+    `--policy` in place of scorers.
 
     Example: `surefoot audit prm=prm orm=orm --problems p.jsonl --traces t.jsonl --labels lab --out audit`
     Example: `surefoot audit qwen=scores.jsonl --test clean,outcome --processbench gsm8k.json --out audit`
@@ -470,6 +470,32 @@ class Paths(AuditTest):
         return [a.paths_section(audit.each(a.audit_paths, audit.cases))]
 
 
+class Look(Stays):
+    """Does a judge look at the images? Asks the `--policy` behind `--base-url` about the steps of traces with
+    images, again with another problem's images, blank ones and none, each time in one reply.
+    """
+
+    def check(self, audit: Audit) -> None:
+        if not (audit.policy and audit.policy.base_url and audit.problems and audit.traces):
+            raise ValueError("give 'policy' with 'base_url', 'problems' and 'traces'")
+
+    def sections(self, audit: Audit) -> list[Section]:
+        settings, folder = audit.policy or o.PolicySettings(name=""), Path(audit.traces or "").parent
+        body = labelling.structured_output("per-step")
+        judge = labelling.JudgeLabeller(
+            policy=settings.open(chat=True, loading=audit.loading, extra_body=body),
+            prompt=labelling.JudgePrompt(images=folder),
+            seed=audit.seed,
+        )
+        scorer = LabelScorer(judge, name=settings.name, neutral=0.5)
+        subject = a.AuditedScorer(name=settings.name, scorer=scorer, rule="min")
+        test = partial(a.audit_images, draws=audit.draws, seed=audit.seed)
+        result = test(subject, audit.cases, folder, tolerance=self.tolerance)
+        for reason, count in judge.failures.items():
+            note(f"{count} replies could not be used: {reason}")
+        return [a.images_section([result])]
+
+
 TESTS: Final[Mapping[str, type[AuditTest]]] = {
     "gaming": Gaming,
     "outcome": OutcomeLeak,
@@ -481,5 +507,6 @@ TESTS: Final[Mapping[str, type[AuditTest]]] = {
     "twins": Twins,
     "granularity": Granularity,
     "paths": Paths,
+    "look": Look,
     "faithfulness": Faithfulness,
 }

@@ -278,6 +278,7 @@ CLAIMS: Mapping[str, tuple[str, str]] = {
     "rate": ("calls as many steps wrong as people do", "calls {side} steps wrong than people do"),
     "monitors": ("finds more than {rival}", "finds no more than {rival}"),
     "stays": ("is not moved by {cause}", "is moved by {cause}"),
+    "looks": ("looks at the images", "does not look at the images"),
     "unusual": ("scores unusual correct solutions alike", "penalises correct but unusual solutions"),
     "withstands": ("withstands a search against it", "is fooled by a search against it"),
     "steps": ("answers from its shown steps", "does not answer from its shown steps"),

@@ -19,6 +19,8 @@ from .interventions import FaithfulnessRow as FaithfulnessRow
 from .interventions import Interventions as Interventions
 from .interventions import TextTests as TextTests
 from .interventions import reasoning_to_probe as reasoning_to_probe
+from .looking import audit_images as audit_images
+from .looking import images_section as images_section
 from .over_optimisation import attack_section as attack_section
 from .over_optimisation import audit_attack as audit_attack
 from .over_optimisation import audit_over_optimisation as audit_over_optimisation
