@@ -16,7 +16,7 @@ from surefoot import models as m
 from surefoot.cli import options as o
 from surefoot.cli.runs import map_pieces, pair, predict_usage, say_prediction, trained_on
 from surefoot.cli.settings import Command, Flag
-from surefoot.cli.terminal import echo, note
+from surefoot.cli.terminal import echo, note, note_count
 from surefoot.display import show
 from surefoot.errors import ScoreError
 from surefoot.labels import Information
@@ -66,6 +66,9 @@ class Score(Command):
     """Model that an adapter belongs to, if it is not where the checkpoint says."""
     chains: int = Field(default=1, ge=1, description="Critiques of a generative verifier to average.")
     calibrated: o.Calibrated = False
+    windows: bool | None = None
+    """Read a trace that is longer than the model's context in windows, each with the task and the latest
+    steps; if not given, as the model was trained. `reasons` tell how much was left out."""
     workers: o.Workers = 1
     engine: o.EngineName = "local"
     allow_uninformative: o.AllowUninformative = False
@@ -102,6 +105,7 @@ class Score(Command):
             chains=self.chains,
             calibrated=self.calibrated,
             tokenizer=self.tokenizer,
+            windows=self.windows,
         )
 
     def _show(self, scorer: m.CheckpointScorer, problem: str) -> None:
@@ -186,7 +190,7 @@ class _Summary:
     """What a file of scores holds, counted over the whole run."""
 
     def __init__(self) -> None:
-        self.unscored, self.information = 0, Information()
+        self.unscored, self.windowed, self.information = 0, 0, Information()
         self.critiques: Counter[str] = Counter()
         self._empty: StepScores | None = None
 
@@ -194,6 +198,7 @@ class _Summary:
         """Scores, as a line of the output."""
         record = StepScores.model_validate_json(line)
         self.unscored += None in record.scores
+        self.windowed += any(record.reasons)
         self.information.add(record.scores)
         if self._empty is None and {*record.scores} <= {None}:
             self._empty = record
@@ -201,6 +206,7 @@ class _Summary:
     def show(self, written: int, *, may_be_flat: bool) -> None:
         """Counts on standard error. Raises ``ScoreError`` if no step has a score, or all the same."""
         note(f"{written} traces scored; {self.unscored} with unscored steps (see 'unscored_reason')")
+        note_count(self.windowed, "were longer than the context and read in windows (see 'reasons')")
         for reason, count in self.critiques.most_common():
             note(f"{count} critiques not scored: {reason}")
         note(str(self.information).replace("value", "score"))

@@ -161,7 +161,7 @@ class ReaderCommand(TrainCommand):
     base: str
     """Model to start from: `lab` (the lab's trunk), a checkpoint directory or a hub name
     (`owner/name@revision`)."""
-    encoding: Annotated[Encoding, OptionGroup(title="Input", omit=("marker",))] = Encoding()
+    encoding: Annotated[Encoding, OptionGroup(title="Input", omit=("marker", "windows"))] = Encoding()
 
 
 class StepCommand(ReaderCommand):

@@ -32,3 +32,5 @@ from .remote.wires import GatewayScore as GatewayScore
 from .remote.wires import VllmPooling as VllmPooling
 from .scorer import CheckpointScorer as CheckpointScorer
 from .scorer import Scorer as Scorer
+from .windows import Window as Window
+from .windows import windows_of as windows_of

@@ -34,7 +34,10 @@ class Encoding(FrozenModel):
     system: str | None = None
     """System message; needs `chat`."""
     max_length: int = Field(default=2048, ge=8)
-    """Tokens; a longer trace is cut and its later steps stay unscored."""
+    """Tokens; a longer trace is cut and its later steps stay unscored, without `windows`."""
+    windows: bool = Field(default=False, exclude_if=lambda windows: not windows)
+    """Read a longer trace in windows, each with the task and the latest steps, in training and whenever the
+    model scores."""
     marker: str | None = Field(default=None, min_length=1, exclude_if=lambda value: value is None)
     """Text inserted after each step, whose last token is the read-out position; without it a step is read at
     its own last visible token. One token of the tokenizer serves best, e.g. ``<extra_0>``."""

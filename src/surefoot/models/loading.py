@@ -39,6 +39,7 @@ _FOR = {
     "base": "adapters",
     "chains": "generative verifiers",
     "tokenizer": "models behind a server",
+    "windows": "models that score each step at its own state",
 }
 """What has the options that not every kind has."""
 
@@ -56,6 +57,7 @@ def load_prm(
     chains: int = 1,
     calibrated: bool = False,
     tokenizer: str | Path | None = None,
+    windows: bool | None = None,
 ) -> CheckpointScorer:
     """Load a reward model; ``load_prm(name).score(problem, solutions)`` scores.
 
@@ -72,7 +74,8 @@ def load_prm(
     it. ``loading`` has device, type of weights, attention and the tokens of a forward pass. ``reference`` is
     the second model of an implicit reward, ``base`` the model that an adapter is for, each where it is not
     the one that the checkpoint names. ``chains`` critiques of a generative verifier are averaged. Code that
-    comes with a checkpoint is never run.
+    comes with a checkpoint is never run. ``windows`` reads traces that are longer than the context in several
+    windows (:class:`surefoot.models.Scorer`), or does not, whatever the checkpoint was trained with.
 
     Scores are the model's own unless ``calibrated``: then they go through the map in ``calibration.json``
     (:func:`surefoot.models.fit_calibration`), which has to be there. A threshold that was chosen on one is
@@ -84,7 +87,9 @@ def load_prm(
     Raises ``CheckpointError`` if the checkpoint does not exist, it lacks files or weights, no family fits, an
     option is given that its kind does not have, or a server does not answer or is of no known kind.
     """
-    options: _Options = {"reference": reference, "base": base, "chains": chains, "tokenizer": tokenizer}
+    options: _Options = {
+        "reference": reference, "base": base, "chains": chains, "tokenizer": tokenizer, "windows": windows
+    }  # fmt: skip
     names = [name] if isinstance(name, str | Path) else list(name)
     scorers = [_open(path, family, loading, options, calibrated) for path in names]
     if len(scorers) == 1:
@@ -180,6 +185,8 @@ def _open(
         scorer = _own(directory, Path(name).name, family, loading, options)
     else:
         scorer = _published(directory, str(name), family, loading, options)
+    if type(scorer) is Scorer:
+        scorer.windows = scorer.windows if options["windows"] is None else options["windows"]
     return CalibratedScorer(scorer, load_calibration(directory)) if calibrated else scorer
 
 
@@ -193,8 +200,8 @@ def _published(
         raise CheckpointError(f"family={family!r} is not known; choose {quoted([*FAMILIES, *OWN])}")
     family = family or find_family(checkpoint, name=split_revision(name)[0])
     writes, compares = family == "thinkprm", FAMILIES[family].has_reference
-    accepted = ["chains"] if writes else ["reference"] if compares else []
-    _refuse(options, *accepted, of=f"of family {family!r}")
+    accepted = "chains" if writes else "reference" if compares else "windows"
+    _refuse(options, accepted, of=f"of family {family!r}")
     settings = {"name": Path(name).name, "batch_tokens": loading.batch_tokens}
     settings |= {"chains": options["chains"]} if writes else {}
     scorer: CheckpointScorer = FAMILIES[family].load().load(checkpoint).scorer(**settings)
@@ -215,7 +222,7 @@ def _own(
         announce(directory, card)
     base = options["base"]
     if card.family == CLASSIFIER:
-        _refuse(options, "base", of="a step classifier")
+        _refuse(options, "base", "windows", of="a step classifier")
         from surefoot.models.kinds.classifier import RewardModel
 
         model = RewardModel.load(directory, base=base, loading=loading)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from surefoot.errors import ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
+from surefoot.models.windows import Window, windows_of
 from surefoot.protocols import ProblemTrace, Segmenter, TraceChannel
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.scores import aggregate
@@ -100,12 +101,16 @@ class Scorer(CheckpointScorer):
 
     What traces have in common from their beginning on (the prompt, a shared prefix, all of it) goes through
     the trunk once a call; see ``engine.packing`` for how, and for trunks that do not allow it.
-    ``batch_tokens`` bounds the tokens of one forward pass.
+    ``batch_tokens`` bounds the tokens of one forward pass. With ``windows`` a trace that is longer than the
+    context is read in several (:mod:`surefoot.models.windows`), by default as the checkpoint was trained.
     """
 
-    def __init__(self, model: StepModel, *, name: str, batch_tokens: int = 16_384) -> None:
+    def __init__(
+        self, model: StepModel, *, name: str, batch_tokens: int = 16_384, windows: bool | None = None
+    ) -> None:
         self.model, self.name, self.batch_tokens = model, name, batch_tokens
         self.card = model.card
+        self.windows = model.card.encoding.windows if windows is None else windows
         self._warned: set[str] = set()
         model.trunk.eval()
 
@@ -114,11 +119,34 @@ class Scorer(CheckpointScorer):
 
         ``usage.verifier_tokens`` counts a trace's tokens through the trunk. A prefix shared with another
         trace of the call is counted for one of them only, so that the sum is the computed total. Padding,
-        where the trunk needs it, is not counted. Steps beyond the model's context get ``None`` and a reason.
-        Raises ``ScoreError`` for a trace without steps."""
+        where the trunk needs it, is not counted. Steps beyond the model's context get ``None`` and a reason;
+        with ``windows`` they are scored, and ``reasons`` says how much before them was not read. Raises
+        ``ScoreError`` for a trace without steps."""
         self._warn_untested(items)
+        encoded = self.model.encode(items)
+        if not self.windows:
+            return self._score(items, encoded)
+        limit = self.card.encoding.max_length
+        windows = [
+            windows_of(self.model.encode, item, trace, limit)
+            for item, trace in zip(items, encoded, strict=True)
+        ]
+        flat = [window for of_item in windows for window in of_item]
+        records = iter(self._score([window.item for window in flat], [window.encoded for window in flat]))
+        return [joined([(window, next(records)) for window in of_item], limit) for of_item in windows]
+
+    def _warn_untested(self, items: Sequence[ProblemTrace]) -> None:
+        """Log each way in which a text differs from what the model was tested on, once per model."""
+        for item in items if self.card.tested else ():
+            for difference in self.card.tested.differences(item) if self.card.tested else ():
+                kind = difference.partition(":")[0]
+                if kind not in self._warned:
+                    self._warned.add(kind)
+                    _LOG.warning("%s was not tested on this: %s", self.name, difference)
+
+    def _score(self, items: Sequence[ProblemTrace], encoded: Sequence[EncodedTrace]) -> list[StepScores]:
         duplicates: dict[EncodedTrace, list[int]] = {}
-        for number, trace in enumerate(self.model.encode(items)):
+        for number, trace in enumerate(encoded):
             duplicates.setdefault(trace, []).append(number)
         distinct = list(duplicates)
         results: dict[int, StepScores] = {}
@@ -131,15 +159,6 @@ class Scorer(CheckpointScorer):
                 for repeat, number in enumerate(duplicates[trace]):
                     results[number] = self._record(items[number].trace, trace, row, 0 if repeat else tokens)
         return [results[number] for number in range(len(items))]
-
-    def _warn_untested(self, items: Sequence[ProblemTrace]) -> None:
-        """Log each way in which a text differs from what the model was tested on, once per model."""
-        for item in items if self.card.tested else ():
-            for difference in self.card.tested.differences(item) if self.card.tested else ():
-                kind = difference.partition(":")[0]
-                if kind not in self._warned:
-                    self._warned.add(kind)
-                    _LOG.warning("%s was not tested on this: %s", self.name, difference)
 
     @cached_property
     def _limit(self) -> int:
@@ -167,6 +186,29 @@ class Scorer(CheckpointScorer):
         with torch.no_grad():
             scores = iter(self.model.read(torch.cat(states)).double().tolist())
         return {number: [next(scores) for _ in at] for number, at in output.states.items()}
+
+
+def joined(read: Sequence[tuple[Window, StepScores]], limit: int) -> StepScores:
+    """One record of a trace's windows."""
+    if len(read) == 1:
+        return read[0][1]
+    scores: list[float | None] = []
+    reasons: list[str | None] = []
+    for window, record in read:
+        scores += [record.scores[step - window.start] for step in window.read]
+        left_out = f"read without {window.left_out} earlier messages" if window.left_out else None
+        reasons += [left_out] * len(window.read)
+    records = [record for _, record in read]
+    missing = scores.count(None)
+    why = f"{missing} steps are empty, or longer than the model's context of {limit} tokens"
+    return StepScores(
+        trace_id=records[0].trace_id,
+        scorer=records[0].scorer,
+        scores=tuple(scores),
+        unscored_reason=why if missing else None,
+        reasons=tuple(reasons),
+        usage=sum((record.usage for record in records), Usage()),
+    )
 
 
 def readable(

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from surefoot.io.tables import LabelledTraces, OnDisk
 from surefoot.labels import Neutral, as_target
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
 from surefoot.models.engine.tensor_shards import content_key
+from surefoot.models.windows import Window, windows_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import LabelKind
 from surefoot.training.config import OutcomeTargets, StepTargets
@@ -99,7 +101,8 @@ def _encode(
         beyond = sum(label.step >= len(item.trace.steps) for label in item.labels)
         drops.add("labels of steps that the trace does not have", item.trace.id, beyond)
     pairs = [ProblemTrace(problem=item.problem, trace=item.trace) for item in usable]
-    for item, encoded in zip(usable, encode_traces(tokenizer, encoding, pairs), strict=True):
+    encode = partial(encode_traces, tokenizer, encoding)
+    for item, pair, encoded in zip(usable, pairs, encode(pairs), strict=True):
         if targets.kind == "step":
             values = _step_values(item, targets)
         elif item.trace.outcome is None:
@@ -108,13 +111,16 @@ def _encode(
             continue
         else:
             values = _outcome_values(len(item.trace.steps), float(item.trace.outcome), targets)
-        example = _example(item.trace.id, encoded, values, drops)
-        if example is None:
+        windows = [(encoded, values)]
+        if encoding.windows:
+            cut_windows = windows_of(encode, pair, encoded, encoding.max_length)
+            windows = [(item.encoded, _of_window(item, values)) for item in cut_windows]
+        examples = [_example(item.trace.id, read, of_window, drops) for read, of_window in windows]
+        if not any(examples):
             drops.add("traces without a usable label", item.trace.id)
-            continue
         if len(drops.targets) < 2:
-            drops.targets.update(example.targets)
-        yield example
+            drops.targets.update(target for example in filter(None, examples) for target in example.targets)
+        yield from filter(None, examples)
 
 
 def check_kinds(kinds: Set[LabelKind], targets: StepTargets) -> None:
@@ -186,6 +192,12 @@ def _example(
         positions=tuple(at for at, _ in read),
         targets=tuple(value for _, value in read),
     )
+
+
+def _of_window(window: Window, values: Sequence[float | None]) -> list[float | None]:
+    """Targets of the steps of a window, each in the one that reads it."""
+    steps = range(window.start, window.start + len(window.encoded.positions))
+    return [values[step] if step in window.read else None for step in steps]
 
 
 def _step_values(item: LabelledTrace, targets: StepTargets) -> list[float | None]:
