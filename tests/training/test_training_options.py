@@ -1,4 +1,4 @@
-"""Adapters, shared updates and held-out traces in the training loop."""
+"""Adapters, shared updates, held-out traces and trackers in the training loop."""
 
 from __future__ import annotations
 
@@ -152,3 +152,11 @@ def test_bfloat16_is_near_float32(lab_base, tmp_path):
         losses.append(train(model_on(lab_base), digits(), config, tmp_path / str(number)).losses)
     assert losses[0] != losses[1]
     assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
+def test_a_tracker_that_is_unknown_or_absent_is_named(lab_base, tmp_path):
+    pytest.importorskip("accelerate")
+    with pytest.raises(TrainingError, match="nonsense"):
+        train(model_on(lab_base), digits(), TrainingConfig(report_to=("nonsense",)), tmp_path)
+    with pytest.raises(TrainingError, match="pip install dvclive"):
+        train(model_on(lab_base), digits(), TrainingConfig(report_to=("dvclive",)), tmp_path)

@@ -32,7 +32,8 @@ from surefoot.training.config import OptimiserSettings, SFTConfig
 Mean = Literal["token", "sequence", "constant"]
 
 NOT_DECISIVE = (
-    "batch_size", "microbatch_tokens", "gradient_checkpointing", "checkpoint_every", "keep_samples"
+    "batch_size", "microbatch_tokens", "gradient_checkpointing", "checkpoint_every", "keep_samples",
+    "report_to",
 )  # fmt: skip
 """Settings of memory use and of logging: they change results by rounding at most."""
 
@@ -204,6 +205,11 @@ class RLConfig(OptimiserSettings):
         default=4,
         ge=0,
         description="Rollouts of each round written to samples/ for reading, with scores and advantages.",
+    )
+    report_to: tuple[str, ...] = Field(
+        default=(),
+        description="Trackers that also receive the curves, as accelerate names them: tensorboard, wandb, "
+        "trackio ...",
     )
 
     @model_validator(mode="before")

@@ -191,7 +191,7 @@ class RLLog(BaseModel):
 
 
 def scalars(row: UpdateRow | EvaluationRow) -> dict[str, float]:
-    """The known numbers of a row by flat names (``shape_tokens``, ``accuracy_low``)."""
+    """The known numbers of a row by flat names (``shape_tokens``, ``accuracy_low``), for trackers."""
     return dict(_flat(row.model_dump(), ""))
 
 

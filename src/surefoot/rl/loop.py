@@ -35,7 +35,7 @@ from surefoot.rl.advantage import Gae, total_return
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import with_rewards
 from surefoot.rl.judges import Critic, OnlinePRM
-from surefoot.rl.log import RLLog, SampleRow, Seconds, UpdateRow, stop_reason, watch
+from surefoot.rl.log import RLLog, SampleRow, Seconds, UpdateRow, scalars, stop_reason, watch
 from surefoot.rl.rollouts import Judges, RolloutBatch, Server, Task, audit_policy, judge, roll_out, shape_of
 from surefoot.rl.sample import FloatArray, RewardStream, Sample
 from surefoot.scores import trace_score
@@ -66,9 +66,9 @@ def train_policy(
 
     Writes ``curves.jsonl`` (one row per round and one per evaluation), ``samples/`` (rollouts for reading),
     ``best`` (the policy of the best evaluation after the start) and, at the end, ``rl.json`` with the whole
-    log, which :func:`surefoot.rl.report.write_report` turns into a page. Rollouts come from the model itself,
-    or from ``server``. Resumes from ``directory/checkpoint.safetensors`` if there is one; for a finished run,
-    returns its log.
+    log, which :func:`surefoot.rl.report.write_report` turns into a page; trackers receive the rows too, those
+    of evaluations with the prefix ``evaluation_``. Rollouts come from the model itself, or from ``server``.
+    Resumes from ``directory/checkpoint.safetensors`` if there is one; for a finished run, returns its log.
 
     Started in several processes (``accelerate launch``), each takes its share of a round's problems;
     statistics of the batch (whitening, the scale of ``implicit``) are then computed on each share. If one
@@ -86,7 +86,7 @@ def train_policy(
             raise TrainingError(
                 f"{name} is not supported: every process samples from the whole model; launch without it"
             )
-    team = open_distributed()
+    team = open_distributed(config.report_to, config, directory)
     if config.problems % team.world_size:
         raise TrainingError(
             f"'problems' is {config.problems}: make it a multiple of the {team.world_size} processes"
@@ -157,6 +157,7 @@ class _Run:
         log.stopped = stop_reason(log.alarms, self.config.guards)
         if self.team.all_reduce(float(log.stopped is not None), "max"):
             log.stopped = log.stopped or "the first process raised an alarm"
+        self.team.log(scalars(row), done)
         if done % self.config.checkpoint_every == 0 or log.stopped:
             self.save()
         return row
@@ -249,6 +250,7 @@ class _Run:
             log.evaluations.append(row)
             if done and log.best is row:
                 self._save_policy("best")  # which an alarm advises to return to
+            self.team.log({f"evaluation_{name}": value for name, value in scalars(row).items()}, done)
         self.team.barrier()
 
     def save(self) -> None:

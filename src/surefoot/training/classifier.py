@@ -70,7 +70,7 @@ def train(
     held_out = HeldOut(validation) if validation else None
     if config.patience and not held_out:
         raise TrainingError("'patience' counts evaluations on held-out traces: give 'validation'")
-    processes = open_distributed()
+    processes = open_distributed(config.report_to, config, directory)
     if config.head_epochs and not config.freeze_trunk and not (directory / CHECKPOINT).exists():
         head_first = config.model_copy(
             update={

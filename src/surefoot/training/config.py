@@ -71,6 +71,9 @@ class LoopConfig(OptimiserSettings):
         default=False,
         description="Recompute activations in the backward pass: less memory for about a third more time.",
     )
+    report_to: tuple[str, ...] = Field(
+        default=(), description="Trackers for the curves (accelerate's names): tensorboard, wandb, trackio."
+    )
 
 
 class TrunkConfig(LoopConfig):

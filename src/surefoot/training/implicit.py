@@ -114,7 +114,7 @@ def train_implicit(
 
     Raises ``TrainingError`` naming the traces of a batch whose loss or gradient is not finite.
     """
-    processes = open_distributed()
+    processes = open_distributed(config.report_to, config, directory)
     config = with_layout(config, model.policy.base_model)
     summed = OutcomeLoss(model, examples, config.layout)  # reads the reference, without dropout
     policy = model.policy.train()

@@ -100,6 +100,8 @@ def run_updates(
                 save_state(best, parameters, (), log, write=first)
             elif validation.patience and log.stale >= validation.patience:
                 log.stopped = f"no better step AUC in {log.stale} evaluations"
+        if keep_state:
+            processes.log(log.row(done, rates[update]), done)
         if progress:
             progress(done, len(batches), log.losses[-1])
         if keep_state and done % config.checkpoint_every == 0 and done < len(batches):

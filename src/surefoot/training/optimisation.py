@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
-from typing import Literal, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import torch
+from pydantic import BaseModel
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
@@ -194,23 +196,29 @@ class Distributed:
     def barrier(self) -> None:
         """Wait until every process is here."""
 
+    def log(self, values: dict[str, float], step: int) -> None:
+        """Send a row of the curves to the trackers."""
+
     def close(self) -> None:
-        """Leave the group of processes."""
+        """Close the trackers."""
 
 
 class Accelerated(Distributed):
-    """Processes of ``accelerate.Accelerator``.
+    """Processes and trackers of ``accelerate.Accelerator``.
 
     Raises ``TrainingError`` if accelerate does not join all of the processes that were started.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, report_to: Sequence[str], settings: BaseModel, directory: Path) -> None:
         from accelerate import Accelerator
         from accelerate.utils import InitProcessGroupKwargs
 
+        _check_trackers(report_to)
         self._accelerator = Accelerator(
             # accelerate joins CPU processes only if ACCELERATE_USE_CPU is set, which torchrun does not do
             cpu=_launched() > 1 and not torch.accelerator.is_available(),
+            log_with=list(report_to) or None,
+            project_dir=str(directory / "tracking"),
             kwargs_handlers=[InitProcessGroupKwargs(timeout=WAIT)],
         )
         self.world_size = self._accelerator.num_processes
@@ -220,6 +228,8 @@ class Accelerated(Distributed):
                 f"{_launched()} processes were started, but accelerate joined {self.world_size}: set "
                 "ACCELERATE_USE_CPU=true to train on CPUs, or start one process"
             )
+        if report_to:
+            self._accelerator.init_trackers("surefoot", config=_flat(settings))
 
     def prepare(self, model: nn.Module, optimiser: MakeOptimiser) -> tuple[nn.Module, torch.optim.Optimizer]:
         prepared = self._accelerator.prepare(*super().prepare(model, optimiser))
@@ -253,19 +263,25 @@ class Accelerated(Distributed):
     def barrier(self) -> None:
         self._accelerator.wait_for_everyone()
 
+    def log(self, values: dict[str, float], step: int) -> None:
+        self._accelerator.log(values, step=step)
+
     def close(self) -> None:
         self._accelerator.end_training()
 
 
-def open_distributed() -> Distributed:
-    """One process, or accelerate's processes if several were launched.
+def open_distributed(report_to: Sequence[str], settings: BaseModel, directory: Path) -> Distributed:
+    """One process, or accelerate's processes if several were launched or trackers are requested.
 
-    Raises ``MissingExtraError`` if accelerate is not installed.
+    ``settings`` is what the trackers record of the run.
+
+    Raises ``MissingExtraError`` if accelerate is not installed, ``TrainingError`` for a tracker that is not.
     """
-    if _launched() == 1 and "ACCELERATE_USE_FSDP" not in os.environ:
+    several = _launched() > 1 or "ACCELERATE_USE_FSDP" in os.environ
+    if not several and not report_to:
         return Distributed()
-    need("accelerate", "training in several processes")
-    return Accelerated()
+    need("accelerate", "training in several processes" if several else "'report_to'")
+    return Accelerated(report_to, settings, directory)
 
 
 def _launched() -> int:
@@ -289,3 +305,25 @@ def shard_like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return (
         distribute_tensor(tensor, like.device_mesh, like.placements) if isinstance(like, DTensor) else tensor
     )
+
+
+def _check_trackers(names: Iterable[str]) -> None:
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+    for name in names:
+        if name not in LOGGER_TYPE_TO_CLASS:
+            raise TrainingError(
+                f"'report_to' has {name!r}; accelerate knows {', '.join(sorted(LOGGER_TYPE_TO_CLASS))}"
+            )
+        if name not in {str(tracker) for tracker in get_available_trackers()}:
+            raise TrainingError(
+                f"'report_to' has {name!r}, whose package is not installed; pip install {name}"
+            )
+
+
+def _flat(settings: BaseModel) -> dict[str, Any]:
+    """Settings as trackers take them: numbers and text."""
+    return {
+        name: value if isinstance(value, (int, float, str)) else str(value)
+        for name, value in settings.model_dump().items()
+    }

@@ -101,7 +101,7 @@ def fit_tokens(
     model.train()
     if config.gradient_checkpointing:
         recompute_activations(model)
-    processes = open_distributed()
+    processes = open_distributed(config.report_to, config, directory)
     optimiser = ModelOptimiser(
         model, config, name=name, betas=BETAS, processes=processes, reader=TokenLoss(model, config)
     )
