@@ -137,7 +137,7 @@ def train_arm(
     examples = build_cloning_examples(
         tokenizer, prompts, problems, [demonstrate(trace) for trace in traces], max_length=192
     ).examples
-    tokens = sum(len(example.ids) for example in examples)
+    tokens = sum(example.length for example in examples)
     epochs = max(1, round(SFT_TOKENS / tokens))
     rate = SFT.learning_rate * (4 if arm == FASTER else 1)
     settings = SFT.model_copy(update={"epochs": epochs, "seed": seed, "learning_rate": rate})

@@ -155,9 +155,9 @@ def label_scores(labels: Sequence[StepLabel], trace: Trace) -> StepScores:
     )
 
 
-def target_is_good(target: float) -> bool:
-    """Whether a target of :func:`as_target` means a good step; ½ does."""
-    return target >= 0.5
+def target_is_good(target: float, *, neutral: Literal["good", "bad"] = "good") -> bool:
+    """Whether a target of :func:`as_target` means a good step; ``neutral`` decides at ½."""
+    return target >= 0.5 if neutral == "good" else target > 0.5
 
 
 def first_error(good: Sequence[bool | None]) -> int | None:

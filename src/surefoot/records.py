@@ -779,6 +779,28 @@ class StepLabel(Record):
         return f"{self.trace_id} step {self.step + 1}: {self.kind} {value}, from {self.source}"
 
 
+class StepPair(Record):
+    """Two alternative steps after one prefix, with their values: a preference for pairwise training."""
+
+    problem_id: str
+    prefix: str
+    """Text of the solution before either step; empty at its beginning."""
+    better: str
+    worse: str
+    better_value: Number = Field(ge=0, le=1)
+    worse_value: Number = Field(ge=0, le=1)
+    source: str
+
+    @property
+    def preference(self) -> float:
+        """Probability that ``better`` is preferred, ½ (1 + p - q) (OmegaPRM, arXiv 2406.06592)."""
+        return (1 + self.better_value - self.worse_value) / 2
+
+    def __str__(self) -> str:
+        better, worse = _short(self.better.strip()), _short(self.worse.strip())
+        return f"{self.problem_id}: {better!r} ({self.better_value:g}) over {worse!r} ({self.worse_value:g})"
+
+
 class StepScores(Record):
     """A reward model's output for one trace: one score per step, ``None`` for an unscored step.
 

@@ -20,7 +20,7 @@ from surefoot.labelling.monte_carlo import MonteCarloLabeller, MonteCarloSetting
 from surefoot.policies.episodes import sample_traces
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.protocols import ProblemTrace, SampleRequest, Sampling
-from surefoot.records import Problem, StepLabel, Trace, Usage
+from surefoot.records import Problem, StepLabel, StepPair, Trace, Usage
 from surefoot.segment import Line
 
 GRADING = ["--extract=phrase", "--equality=exact", "--max-tokens=60"]
@@ -282,7 +282,7 @@ def test_trees_are_grown_resumed_and_taken_apart(data, tmp_path):
         resumed = len(running.seen) - asked
         good(*command, "--out", tmp_path / "once")
         assert len(running.seen) - asked - resumed == asked + resumed
-    names = ("traces", "labels", "trees")
+    names = ("traces", "labels", "pairs", "trees")
     for name in names:
         assert (out / f"{name}.jsonl").read_bytes() == (tmp_path / "once" / f"{name}.jsonl").read_bytes()
     traces = {trace.id: trace for trace in read_records(out / "traces.jsonl", Trace)}
@@ -291,6 +291,9 @@ def test_trees_are_grown_resumed_and_taken_apart(data, tmp_path):
     assert all(label.step < len(traces[label.trace_id].steps) for label in labels)
     assert "30 trees" in ended.err
     assert "problems not searched: " in ended.err
+    pairs = list(read_records(out / "pairs.jsonl", StepPair))
+    assert pairs
+    assert all(pair.better_value > pair.worse_value for pair in pairs)
 
 
 def test_a_dry_run_of_trees_takes_lengths_from_traces(data, tmp_path):

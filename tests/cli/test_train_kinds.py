@@ -158,7 +158,9 @@ def test_advantages_are_not_mixed_or_thresholded(files, lab_base, tmp_path):
     write_records(tmp_path / "both.jsonl", both)
     said = refused(*trained_on(files, lab_base, tmp_path / "both.jsonl", tmp_path / "prm"))
     assert "advantage labels are mixed with value labels" in said
-    assert "'hard'" in refused(*trained_on(files, lab_base, tmp_path / "a.jsonl", tmp_path / "prm", "--hard"))
+    for more, says in ((["--hard"], "'hard'"), (["--loss", "classes"], "three classes")):
+        words = trained_on(files, lab_base, tmp_path / "a.jsonl", tmp_path / "prm", *more)
+        assert says in refused(*words)
     assert not (tmp_path / "prm").exists()
 
 

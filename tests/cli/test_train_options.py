@@ -1,4 +1,4 @@
-"""``surefoot train``: held-out problems, adapters and markers from the command line."""
+"""``surefoot train``: losses, held-out problems, adapters and pairs from the command line."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from surefoot.cli import app
 from surefoot.cli.runs import is_held_out, labelled
 from surefoot.cli.train import TrainPRM
 from surefoot.errors import RunError
 from surefoot.models.loading import load_prm
-from surefoot.records import Problem, Record, StepLabel, Trace
+from surefoot.records import Problem, Record, StepLabel, StepPair, Trace
 from surefoot.training.config import TrainingConfig
 
 
@@ -35,29 +35,42 @@ def files(lab_items, tmp_path) -> dict[str, str]:
         for item in lab_items
         for step in range(len(item.trace.steps))
     ]
+    pairs = [
+        StepPair(
+            problem_id=item.problem.id,
+            prefix="",
+            better=item.trace.step_text(0),
+            worse=item.trace.step_text(1),
+            better_value=0.9,
+            worse_value=0.1,
+            source="test",
+        )
+        for item in lab_items
+    ]
     return {
         "problems": write(tmp_path / "problems.jsonl", [item.problem for item in lab_items]),
         "traces": write(tmp_path / "traces.jsonl", [item.trace for item in lab_items]),
         "labels": write(tmp_path / "labels.jsonl", labels),
+        "pairs": write(tmp_path / "pairs.jsonl", pairs),
     }
 
 
-def call(base: Path, files: dict[str, str], *given: str, kind: str = "prm", names: str) -> Result:
+def call(base: Path, files: dict[str, str], *given: str, kind: str = "prm", names: str) -> None:
     paths = []
     for name in names.split():
         paths += [files[name]] if name == "traces" else [f"--{name}", files[name]]
     short = ["--base", str(base), "--epochs", "2", "--head-epochs", "0"]
-    return CliRunner().invoke(app, ["train", kind, *paths, *short, *given], catch_exceptions=False)
+    CliRunner().invoke(app, ["train", kind, *paths, *short, *given], catch_exceptions=False)
 
 
-def test_a_marker_an_adapter_and_held_out_problems(lab_base, lab_items, files, tmp_path):
+def test_classes_with_a_marker_an_adapter_and_held_out_problems(lab_base, lab_items, files, tmp_path):
     pytest.importorskip("peft")
     out = tmp_path / "prm"
-    options = "--neutral bad --marker <extra_0> --lora 2 --lora-target q_proj --validation 0.4"
+    options = "--loss classes --neutral bad --marker <extra_0> --lora 2 --lora-target q_proj --validation 0.4"
     more = "--patience 5 --evaluate-every 1 --set gradient_accumulation_steps=2 --batch-size 4"
     call(lab_base, files, *options.split(), *more.split(), "--out", str(out), names="problems traces labels")
     card = json.loads((out / "surefoot.json").read_text())
-    assert card["encoding"]["marker"] == "<extra_0>"
+    assert (card["head"], card["neutral"], card["encoding"]["marker"]) == ("classes", "bad", "<extra_0>")
     assert json.loads((out / "adapter_config.json").read_text())["r"] == 2
     log = json.loads((out / "training.json").read_text())
     assert [one["update"] for one in log["validation"]] == list(range(1, len(log["losses"]) + 1))
@@ -102,6 +115,13 @@ def test_a_tenth_of_many_problems_is_held_out_without_being_asked_for(tmp_path):
     assert 20 <= held_out <= 60
 
 
+def test_pairs(lab_base, files, tmp_path):
+    call(lab_base, files, "--loss", "pairwise", "--out", str(tmp_path / "prm"), names="problems pairs")
+    log = json.loads((tmp_path / "prm" / "training.json").read_text())
+    assert log["losses"][0] == pytest.approx(0.693147, rel=1e-4)
+    assert log["config"]["loss"] == "pairwise"
+
+
 def test_an_orm_by_tokens(lab_base, files, tmp_path):
     given = ("--microbatch-tokens", "200", "--validation", "0.4", "--out", str(tmp_path / "orm"))
     call(lab_base, files, *given, kind="orm", names="problems traces")
@@ -111,7 +131,10 @@ def test_an_orm_by_tokens(lab_base, files, tmp_path):
 @pytest.mark.parametrize(
     ("names", "given", "message"),
     [
-        ("problems traces labels", "--neutral odd", "--neutral"),
+        ("problems pairs", "", "go together"),
+        ("problems traces labels", "--loss pairwise", "go together"),
+        ("problems traces", "", "--labels"),
+        ("problems traces labels", "--loss hinge", "--loss"),
         ("problems traces labels", "--lora 2 --freeze-trunk", "choose one"),
         ("problems traces labels", "--validation 0.0001", "nothing on one side"),
     ],
@@ -119,8 +142,3 @@ def test_an_orm_by_tokens(lab_base, files, tmp_path):
 def test_what_does_not_go_together_is_refused(lab_base, files, tmp_path, names, given, message):
     with pytest.raises(RunError, match=message):
         call(lab_base, files, *given.split(), "--out", str(tmp_path / "prm"), names=names)
-
-
-def test_labels_are_needed(lab_base, files, tmp_path):
-    ended = call(lab_base, files, "--out", str(tmp_path / "prm"), names="problems traces")
-    assert (ended.exit_code, "--labels is required" in ended.output) == (2, True)

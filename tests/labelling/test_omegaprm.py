@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from itertools import product
+from itertools import combinations, product
 from math import ceil, log2
 
 import pytest
@@ -22,7 +22,7 @@ from surefoot.labelling.omegaprm import OmegaPRMLabeller, TreeSettings, trace_st
 from surefoot.policies.episodes import sample_traces
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, Sampling
-from surefoot.records import Message, Problem, Step, Trace, Usage
+from surefoot.records import Message, Problem, Step, StepPair, Trace, Usage
 from surefoot.segment import Line, segment_trace
 
 GRADER = Grader(checker=AnswerChecker("exact"), styles=("phrase",))
@@ -221,6 +221,7 @@ def test_the_invariants_of_the_search(rate, seed, operations, rollouts, limit, e
     for one in tree.selected:
         check_first_error(one, estimate)
     check_labels(search, tree, policy)
+    check_pairs(search, tree)
 
 
 def check_first_error(candidate, estimate):
@@ -269,6 +270,32 @@ def check_labels(search, tree, policy):
                 "-" if known.get(node.prefix) is None else f"{known[node.prefix]:.0f}" for node in end.path()
             )
             assert re.fullmatch("1*0?-*", "".join(marks))
+
+
+def check_pairs(search, tree):
+    found = search.pairs(tree)
+    nodes = nodes_by_prefix(tree)
+    known = {}
+    for one in search.labelled_traces(tree):
+        for label in one.labels:
+            known[one.trace.prefix(label.step + 1)] = label.value
+    expected = {
+        (node.prefix, *sorted((a, b), key=lambda text: -known[node.prefix + text]))
+        for node in nodes.values()
+        for a, b in combinations([text for text in node.children if node.prefix + text in known], 2)
+        if known[node.prefix + a] != known[node.prefix + b]
+    }
+    assert {(pair.prefix, pair.better, pair.worse) for pair in found} == expected
+    assert len(found) == len(expected)
+    for pair in found:
+        assert (pair.better_value, pair.worse_value) == (
+            known[pair.prefix + pair.better],
+            known[pair.prefix + pair.worse],
+        )
+        assert pair.better_value > pair.worse_value
+        assert pair.preference == pytest.approx((1 + pair.better_value - pair.worse_value) / 2)
+        assert (pair.problem_id, pair.source) == (tree.problem.id, f"omegaprm-{search.estimate}")
+        assert StepPair.model_validate_json(pair.model_dump_json()) == pair
 
 
 def picture(tree):

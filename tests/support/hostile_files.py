@@ -30,7 +30,7 @@ from surefoot.formats import (
     read_source,
 )
 from surefoot.io import ReadReport, read_records
-from surefoot.records import Message, Problem, Record, Step, StepLabel, StepScores, ToolCall, Trace
+from surefoot.records import Message, Problem, Record, Step, StepLabel, StepPair, StepScores, ToolCall, Trace
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -87,6 +87,9 @@ _EXAMPLES: dict[str, tuple[Record, ...]] = {
     "Problem": (Problem(text="2+2?", answer="4", meta={"n": [1, {"m": None}]}),),
     "Trace": (_TRACE, _CHAT),
     "StepLabel": (_LABEL,),
+    "StepPair": (
+        StepPair(problem_id="p", prefix="", better="a", worse="b", better_value=1, worse_value=0, source="s"),
+    ),
     "StepScores": (StepScores(trace_id="t", scorer="s", scores=(0.5, None), unscored_reason="long"),),
 }
 POOLS: dict[str, Callable[..., Any]] = {

@@ -144,4 +144,4 @@ def test_numbers_come_back_as_they_were(tmp_path: Path) -> None:
     write_examples(tmp_path / "x.arrow", made, DropCounter())
     read = ExampleFile(tmp_path / "x.arrow")
     assert list(read) == made
-    assert read.lengths.tolist() == [len(one.ids) for one in made]
+    assert read.lengths.tolist() == [one.length for one in made]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -39,12 +40,9 @@ WHOLE = {"epochs": 1, "batch_size": 64, "max_grad_norm": 1e9, "weight_decay": 0.
 
 
 def forest(
-    *, targets=(0.0, 1.0), problems: int = 3, outcomes: bool = False, every: bool = False
+    *, targets=(0.0, 1.0), problems: int = 3, pairs: bool = False, every: bool = False
 ) -> list[Example]:
-    """Solutions of a few problems: alternatives at each step, one solution twice, one inside another.
-
-    With ``outcomes`` each has one target.
-    """
+    """Solutions of a few problems: alternatives at each step, one solution twice, one inside another."""
     rng = np.random.default_rng(5)
     made: list[Example] = []
     for problem in range(problems):
@@ -54,7 +52,7 @@ def forest(
             for length in (4, 1, 6):
                 other = (*ids, *rng.integers(4, 19, length).tolist())
                 places = tuple(range(1, len(other))) if every else (*ends, len(other) - 1)
-                count = 1 if outcomes else len(places)
+                count = 1 if pairs else len(places)
                 values = tuple(rng.choice(targets, count).tolist())
                 name = f"{problem}/{len(made)}"
                 made.append(Example(trace_id=name, ids=other, positions=places, targets=values))
@@ -62,12 +60,15 @@ def forest(
             ends.append(len(ids) - 1)
         made.append(made[-1])
         made.append(Example(trace_id=f"{problem}/inside", ids=ids[:9], positions=(8,), targets=(targets[0],)))
-    return made
+    if not pairs:
+        return made
+    last = [Example(**{**vars(one), "positions": one.positions[-1:]}) for one in made]
+    return [Example(**{**vars(one), "targets": (0.75,), "worse": other}) for one, other in pairwise(last)]
 
 
-def reward_model(base) -> RewardModel:
+def reward_model(base, **card) -> RewardModel:
     torch.manual_seed(3)
-    model = RewardModel.initialise(base, CheckpointCard(kind="prm", label_source="test", base="tiny"))
+    model = RewardModel.initialise(base, CheckpointCard(kind="prm", label_source="test", base="tiny", **card))
     torch.nn.init.normal_(model.head.weight)
     model.trunk.double()
     for module in model.modules():  # dropout would differ from one layout to another
@@ -97,22 +98,25 @@ def require_equal(rows, tree) -> None:
 
 @pytest.mark.parametrize("base", ["lab_base", "gpt2_base"])
 @pytest.mark.parametrize(
-    ("settings", "data"),
+    ("card", "settings", "data"),
     [
-        ({}, {"targets": (0.0, 0.3, 1.0)}),
-        ({"lora": Lora(rank=2)}, {}),
-        ({"gradient_accumulation_steps": 3}, {}),
-        ({"microbatch_tokens": 40}, {}),
-        ({"gradient_checkpointing": True}, {}),
+        ({}, {"loss": "bce"}, {"targets": (0.0, 0.3, 1.0)}),
+        ({"head": "linear"}, {"loss": "mse"}, {"targets": (0.0, 0.3, 1.0)}),
+        ({"head": "classes"}, {"loss": "classes"}, {"targets": (0.0, 0.5, 1.0)}),
+        ({}, {"loss": "pairwise"}, {"pairs": True}),
+        ({}, {"lora": Lora(rank=2)}, {}),
+        ({}, {"gradient_accumulation_steps": 3}, {}),
+        ({}, {"microbatch_tokens": 40}, {}),
+        ({}, {"gradient_checkpointing": True}, {}),
     ],
 )
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")  # peft, of GPT-2
-def test_a_step_scorer_has_the_gradient_of_rows(base, settings, data, request, tmp_path) -> None:
+def test_a_step_scorer_has_the_gradient_of_rows(base, card, settings, data, request, tmp_path) -> None:
     if "lora" in settings:
         pytest.importorskip("peft")
     found = {}
     for layout in ("padded", "tree"):
-        model = reward_model(request.getfixturevalue(base))
+        model = reward_model(request.getfixturevalue(base), **card)
         config = TrainingConfig(
             **WHOLE, head_epochs=0, layout=layout, **(settings if layout == "tree" else settings | _PLAIN)
         )
@@ -144,9 +148,10 @@ def test_a_language_model_has_the_gradient_of_rows(base, kind, request, tmp_path
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
+        examples = forest(every=True, pairs=kind == "implicit")
         examples = [
-            replace(one, positions=tuple(range(1, len(one.ids))))
-            for one in forest(every=True, outcomes=kind == "implicit")
+            Example(**{**vars(one), "worse": None, "positions": tuple(range(1, len(one.ids)))})
+            for one in examples
         ]
 
         def fit(keep, layout=layout, directory=directory, examples=examples, model=model, prm=made):
@@ -169,13 +174,15 @@ def test_a_language_model_has_the_gradient_of_rows(base, kind, request, tmp_path
     world=st.integers(1, 3),
 )
 def test_cutting_trees_keeps_every_trace_and_the_bound(seed, tokens, steps, world) -> None:
-    examples = forest()
+    examples = forest(pairs=seed % 2 == 1)
     batch = [examples[at] for at in np.random.default_rng(seed).permutation(len(examples))]
     config = TrainingConfig(layout="tree", microbatch_tokens=tokens, gradient_accumulation_steps=steps)
     microbatches = cut_microbatches(batch, config, world_size=world)
     assert Counter(map(id, (one for part in microbatches for one in part))) == Counter(map(id, batch))
     for part in microbatches:
-        distinct = {item.ids[:stop] for item in part for stop in range(1, len(item.ids) + 1)}
+        distinct = {
+            one.ids[:stop] for item in part for one in item.parts for stop in range(1, len(one.ids) + 1)
+        }
         assert tokens_read(part, "tree") == len(distinct)
         assert len(part) == 1 or len(distinct) <= (tokens or 4096)
 

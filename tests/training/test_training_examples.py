@@ -146,6 +146,7 @@ def test_advantages_are_not_mixed_with_other_labels(other):
     [
         ({"hard": True}, "'hard' is for value labels"),
         ({"up_to_first_error": True}, "'up_to_first_error' is for"),
+        ({"neutral": "class"}, "three classes"),
     ],
 )
 def test_what_is_not_for_advantages_is_refused(settings, says):

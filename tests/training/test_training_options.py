@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,21 @@ def test_how_an_update_is_computed_does_not_change_it(lab_base, lab_items, tmp_p
     assert logs[1].losses == pytest.approx(logs[0].losses, rel=2e-3)
     assert logs[1].norms == pytest.approx(logs[0].norms, rel=2e-2)
     assert logs[1].tokens == logs[0].tokens
+
+
+@pytest.mark.parametrize("loss", ["mse", "classes"])
+def test_other_losses_learn_too(lab_base, tmp_path, loss):
+    model = model_on(lab_base, head="classes" if loss == "classes" else "linear")
+    config = TrainingConfig(loss=loss, epochs=20, batch_size=10, learning_rate=5e-3, head_epochs=0)
+    log = train(model, digits(), config, tmp_path)
+    # a zero head: three equal chances, or a score of 0, which is wrong at the 4 good of the first 10 traces
+    assert log.losses[0] == pytest.approx(math.log(3) if loss == "classes" else 0.4, rel=1e-4)
+    assert max(log.losses[-4:]) < 0.1
+
+
+def test_a_loss_that_does_not_fit_the_head_is_refused(lab_base, tmp_path):
+    with pytest.raises(TrainingError, match="'head' is 'logit'"):
+        train(model_on(lab_base), digits(), TrainingConfig(loss="classes"), tmp_path)
 
 
 @pytest.mark.parametrize("stop_after", [1, 5])

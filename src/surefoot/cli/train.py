@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -32,8 +34,9 @@ from surefoot.models.card import (
 from surefoot.models.encoding import Encoding
 from surefoot.policies.devices import FLOAT32
 from surefoot.protocols import LabelledTrace
-from surefoot.records import LabelKind, Problem, StepLabel, content_id
+from surefoot.records import LabelKind, Problem, StepLabel, StepPair, content_id
 from surefoot.scores import Aggregator
+from surefoot.segment import segmenter
 from surefoot.work import show_progress
 
 DETAILS = (
@@ -206,19 +209,20 @@ class ClassifierCommand(StepCommand):
         self,
         card: CheckpointCard,
         training: tr.TrainingConfig,
-        items: LabelledTraces,
+        data: Callable[[models.RewardModel], tr.ExampleSet],
+        items: LabelledTraces | None,
         held_out: LabelledTraces | None,
         targets: tr.StepTargets | tr.OutcomeTargets,
         digest: str,
         problems: Iterable[Problem] | None = None,
     ) -> None:
-        """Train the model of ``card`` on ``items``."""
+        """Train the model of ``card`` on ``data``, which are ``items``, or pairs of ``problems``."""
 
         def work(progress: Progress) -> TrainingResult:
             from surefoot.training.classifier import train
 
             model = models.RewardModel.initialise(o.lab_trunk(self.base), card, loading=self.loading)
-            examples = self.examples(model, items, targets)
+            examples = data(model)
             selects = held_out if self.validation else None
             validation = self.examples(model, selects, targets).examples if selects else ()
             report_dropped(examples.dropped, examples.first)
@@ -235,7 +239,7 @@ class ClassifierCommand(StepCommand):
                 remarks.append(log.stopped)
             return log, examples.dropped, remarks
 
-        self.train(work, digest, held_out, items, problems, [o.lab_trunk(self.base)])
+        self.train(work, digest, held_out, items or (), problems, [o.lab_trunk(self.base)])
 
 
 class TrainPRM(ClassifierCommand):
@@ -248,29 +252,84 @@ class TrainPRM(ClassifierCommand):
     Example: `surefoot train prm t.jsonl --base lab --problems p.jsonl --labels l.jsonl --out prm`
     """
 
-    traces: o.TracesArgument
-    labels: o.Labels
-    targets: Annotated[tr.StepTargets, OptionGroup(omit=("kind",))] = tr.StepTargets()
+    traces: o.TracesArgument | None = None
+    labels: o.Labels | None = None
+    pairs: Annotated[str | None, o.INPUT] = None
+    """File of step pairs, for `--loss pairwise`."""
+    neutral: Neutral = "good"
+    """What a label of 0 becomes: good, bad or no target (`drop`). With `--loss classes`: whether the score
+    counts the chance of neutral."""
+    hard: bool = Field(default=False, description="Train on 1[value > 0] instead of the value.")
+    up_to_first_error: bool = Field(default=False, description="No loss after the first bad step.")
+    linear: bool = False
+    """With `--loss mse`: the output is the score, without a sigmoid."""
     aggregation: Aggregator = "min"
     """How step scores become one number, unless the user of the model says."""
+    segment: o.Segment = "line"
+    """How the prefixes of pairs are cut into steps, if there is a marker."""
     training: Annotated[tr.TrainingConfig, TRAINING] = tr.TrainingConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        loss = self.training.loss
+        if self.linear and loss == "classes":
+            raise ValueError("'linear' is a head with one output; 'loss' classes has three")
+        if loss == "classes" and self.neutral == "drop":
+            raise ValueError("'neutral' is 'drop'; with 'loss' classes choose good or bad")
+        if (loss == "pairwise") != (self.pairs is not None):
+            raise ValueError("'loss' pairwise and 'pairs' go together: one needs the other")
+        if (self.traces is None) != (self.labels is None) or (self.pairs is None and self.traces is None):
+            raise ValueError("give 'traces' and 'labels' (or 'pairs', with those two for 'validation' alone)")
+        return self
 
     def run(self) -> None:
         from surefoot.training.examples import check_kinds
 
-        labels = read_table(self.labels, StepLabel)
+        classes = self.training.loss == "classes"
+        labels = read_table(self.labels, StepLabel) if self.labels else []
         kinds, sources = _kinds_and_sources(labels)
-        check_kinds(kinds, self.targets)
+        targets = tr.StepTargets(
+            neutral="class" if classes else self.neutral,
+            hard=self.hard,
+            up_to_first_error=self.up_to_first_error,
+        )
+        check_kinds(kinds, targets)
         card = self.card(
             frozen_trunk=self.training.freeze_trunk,
             kind="prm",
             aggregation=self.aggregation,
             score_means=_meaning(kinds),
-            label_source=sources,
+            label_source=sources or "pairs",
+            head="classes" if classes else "linear" if self.linear else "logit",
+            neutral=self.neutral if classes else "good",
         )
-        items = labelled(self.problems, self.traces, labels)
-        training, held_out = self.split(items)
-        self.fit(card, self.training, training, held_out, self.targets, items.digest)
+        items = training = held_out = None
+        data: Callable[[models.RewardModel], tr.ExampleSet]
+        of_pairs: Iterable[Problem] | None = None
+        if self.traces:
+            items = labelled(self.problems, self.traces, labels)
+            training, held_out = self.split(items)
+            data = partial(self.examples, items=training, targets=targets)
+        if self.pairs:
+            excluded = set(held_out.problem_ids()) if held_out else set()
+            pairs = [pair for pair in read_table(self.pairs, StepPair) if pair.problem_id not in excluded]
+            table = read_table(self.problems, Problem)
+            of_pairs = chain.from_iterable(map(table.find, {pair.problem_id for pair in pairs}))
+            data = partial(self._pairs, problems=table, pairs=pairs)
+        digest = items.digest if items else content_id()
+        self.fit(card, self.training, data, training, held_out, targets, digest, of_pairs)
+
+    def _pairs(
+        self, model: models.RewardModel, problems: Sequence[Problem], pairs: Sequence[StepPair]
+    ) -> tr.ExampleSet:
+        return tr.build_pairs(
+            model.tokenizer,
+            model.card.encoding,
+            problems,
+            pairs,
+            segmenter=segmenter(self.segment),
+            hard=self.hard,
+        )
 
 
 class TrainORM(ClassifierCommand):
@@ -283,7 +342,9 @@ class TrainORM(ClassifierCommand):
 
     traces: o.TracesArgument
     targets: Annotated[tr.OutcomeTargets, OptionGroup(omit=("kind",))] = tr.OutcomeTargets()
-    training: Annotated[tr.TrainingConfig, TRAINING] = tr.TrainingConfig()
+    training: Annotated[tr.TrainingConfig, OptionGroup(**{**vars(TRAINING), "omit": ("loss", *DETAILS)})] = (
+        tr.TrainingConfig()
+    )
 
     def run(self) -> None:
         card = self.card(
@@ -295,8 +356,9 @@ class TrainORM(ClassifierCommand):
         )
         items = labelled(self.problems, self.traces, [])
         training, held_out = self.split(items)
+        data = partial(self.examples, items=training, targets=self.targets)
         graded = (item.problem for item in training if item.trace.outcome is not None)
-        self.fit(card, self.training, training, held_out, self.targets, items.digest, graded)
+        self.fit(card, self.training, data, training, held_out, self.targets, items.digest, graded)
 
 
 class TrainImplicit(ReaderCommand):

@@ -19,7 +19,7 @@ from surefoot.labelling.monte_carlo import probe
 from surefoot.labelling.rollouts import PrefixRollouts, RolloutRule, RolloutSampler, require_rollable
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import LabelledTrace, Policy, ProblemTrace, Sampling, Segmenter
-from surefoot.records import Evidence, FrozenModel, Problem, Step, StepLabel, Trace, Usage
+from surefoot.records import Evidence, FrozenModel, Problem, Step, StepLabel, StepPair, Trace, Usage
 from surefoot.stats.intervals import wilson_interval
 from surefoot.tree import Node, StepTree
 
@@ -53,7 +53,9 @@ class TreeSettings(FrozenModel):
 
 @dataclass(frozen=True, kw_only=True)
 class OmegaPRMLabeller:
-    """Tree search: ``grow`` returns a tree for each problem, :meth:`labelled_traces` its solutions.
+    """Tree search: ``grow`` returns a tree for each problem.
+
+    :meth:`labelled_traces` returns the solutions of one, and :meth:`pairs` its rival steps.
 
     ``estimate="soft"`` labels a step with the share of correct rollouts from its prefix, for probed prefixes
     only. ``hard`` labels it 1 if any correct solution passes through its prefix, 0 if it is the first prefix
@@ -132,6 +134,30 @@ class OmegaPRMLabeller:
             if labels:
                 labelled.append(LabelledTrace(problem=tree.problem, trace=trace, labels=tuple(labels)))
         return labelled
+
+    def pairs(self, tree: ProblemTree) -> list[StepPair]:
+        """Pairs of steps after the same prefix with different values, the better one first."""
+        rivals = []
+        for node in tree.tree:
+            valued = [
+                (child, value) for child in node.children.values() if (value := self.value(child)) is not None
+            ]
+            for number, (child, first) in enumerate(valued):
+                for other, second in valued[number + 1 :]:
+                    if first != second:
+                        better, worse = sorted(((first, child.text), (second, other.text)), reverse=True)
+                        rivals.append(
+                            StepPair(
+                                problem_id=tree.problem.id,
+                                prefix=node.prefix,
+                                better=better[1],
+                                worse=worse[1],
+                                better_value=better[0],
+                                worse_value=worse[0],
+                                source=f"omegaprm-{self.estimate}",
+                            )
+                        )
+        return rivals
 
     def value(self, node: Node[PrefixRecord]) -> float | None:
         """Label of the step that leads to ``node``; ``None`` if it is unknown."""

@@ -55,6 +55,10 @@ CLASSIFIER, IMPLICIT, GENERATIVE, PROBE = OWN = ("surefoot", "implicit", "genera
 SERVER = "server"
 """Family of scores that come from a server, which does not state their meaning."""
 
+Head = Literal["logit", "linear", "classes"]
+"""logit: one output, score = its sigmoid; linear: one output that is the score itself, not bounded; classes:
+three outputs (bad, neutral, good), score = chance of good, or of good or neutral."""
+
 
 class Trust(FrozenModel):
     """How far a trained scorer can be trusted, on problems held out from its training."""
@@ -118,6 +122,10 @@ class CheckpointCard(FrozenModel):
     separator: Literal["\n", "\n\n"] | None = Field(default=None, exclude_if=lambda value: value is None)
     """What stands between steps in the data of its training, where that is known: pasted solutions and
     searches are cut there."""
+    head: Head = Field(default="logit", exclude_if=lambda value: value == "logit")
+    neutral: Literal["good", "bad"] = Field(default="good", exclude_if=lambda value: value == "good")
+    """Whether a ``classes`` head counts the chance of "neutral" to the score (Lightman et al., arXiv
+    2305.20050, report both); no other head knows the class."""
     trust: Trust | None = Field(default=None, exclude_if=lambda value: value is None)
     """Measured on held-out problems, if there were any."""
     tested: MeasuredText | None = Field(default=None, exclude_if=lambda value: value is None)

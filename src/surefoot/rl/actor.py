@@ -151,7 +151,7 @@ def microbatches(rollouts: Sequence[Sample], most_tokens: int) -> list[list[int]
     lengths = [len(rollout.prompt_ids) + len(rollout.ids) for rollout in rollouts]
     # longest first: if memory does not suffice, that shows in the first microbatch
     order = sorted(range(len(rollouts)), key=lengths.__getitem__, reverse=True)
-    return cut_by_tokens(order, lengths.__getitem__, most_tokens)
+    return cut_by_tokens(order, lambda index: [lengths[index]], most_tokens)
 
 
 def pad_rollouts(rollouts: Sequence[Sample], device: torch.device) -> Inputs:

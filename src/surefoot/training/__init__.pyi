@@ -16,6 +16,7 @@ from .critiques import sample_critiques as sample_critiques
 from .examples import Example as Example
 from .examples import ExampleSet as ExampleSet
 from .examples import build_examples as build_examples
+from .examples import build_pairs as build_pairs
 from .examples import stored_examples as stored_examples
 from .implicit import build_outcome_examples as build_outcome_examples
 from .implicit import train_implicit as train_implicit

@@ -65,7 +65,7 @@ def batch_order(items: Sequence[Example], config: LoopConfig) -> list[list[int]]
     """
     rng = np.random.default_rng(config.seed)
     batches: list[list[int]] = []
-    lengths = items.lengths.tolist() if isinstance(items, ExampleFile) else [len(item.ids) for item in items]
+    lengths = items.lengths.tolist() if isinstance(items, ExampleFile) else [item.length for item in items]
     size = config.batch_size
     tree_places = _places_in_trees(items) if config.layout == "tree" else []
     for _ in range(config.epochs):
@@ -140,7 +140,7 @@ def cut_microbatches(
     if count == 1 and config.microbatch_tokens is None:
         return [list(batch)]
     # longest first: if memory does not suffice, that shows in the first microbatch
-    ordered = sorted(batch, key=lambda item: len(item.ids), reverse=True)
+    ordered = sorted(batch, key=lambda item: item.length, reverse=True)
     shares = _even(ordered, min(count, len(ordered)))
     if config.microbatch_tokens is None:
         return shares
@@ -148,7 +148,9 @@ def cut_microbatches(
     return [
         piece
         for share in shares
-        for piece in cut_by_tokens(share, lambda item: len(item.ids), limit, config.layout)
+        for piece in cut_by_tokens(
+            share, lambda item: [len(part.ids) for part in item.parts], limit, config.layout
+        )
     ]
 
 
@@ -157,52 +159,55 @@ def _cut_trees(ordered: Sequence[Example], most: int) -> list[list[Example]]:
     pieces: list[list[Example]] = []
     size, tree = 0, TokenIndex[None]()
     for item in ordered:
-        size += _grow(tree, [item])
+        size += _grow(tree, item.parts)
         if not pieces or size > most:
             tree = TokenIndex()
-            size = _grow(tree, [item])
+            size = _grow(tree, item.parts)
             pieces.append([])
         pieces[-1].append(item)
     return pieces
 
 
-def _grow(tree: TokenIndex[None], items: Iterable[Example]) -> int:
-    """Add ``items`` to ``tree``; the number of tokens that are new in it."""
+def _grow(tree: TokenIndex[None], parts: Iterable[Example]) -> int:
+    """Add ``parts`` to ``tree``; the number of tokens that are new in it."""
     new = 0
-    for item in items:
-        new += len(item.ids) - tree.nearest(item.ids)[1]
-        if not tree.covers(item.ids):
-            tree.add(item.ids, None)
+    for part in parts:
+        new += len(part.ids) - tree.nearest(part.ids)[1]
+        if not tree.covers(part.ids):
+            tree.add(part.ids, None)
     return new
 
 
 def tokens_read(items: Iterable[Example], layout: Layout | None) -> int:
     """Tokens of a microbatch without padding; where traces share a row each distinct one counts once."""
     if layout in ("packed", "tree"):
-        return _grow(TokenIndex(), items)
-    return sum(len(item.ids) for item in items)
+        return _grow(TokenIndex(), (part for item in items for part in item.parts))
+    return sum(len(part.ids) for item in items for part in item.parts)
 
 
 def cut_by_tokens(
-    ordered: Sequence[T], length: Callable[[T], int], most: int, layout: str | None = "padded"
+    ordered: Sequence[T], lengths: Callable[[T], Sequence[int]], most: int, layout: str | None = "padded"
 ) -> list[list[T]]:
-    """Pieces of at most ``most`` tokens, padding included; an item that is longer has a piece to itself."""
+    """Pieces of at most ``most`` tokens, padding included; an item that is longer has a piece to itself.
+
+    ``lengths`` holds the lengths of an item's rows.
+    """
     pieces: list[list[T]] = []
     rows: list[int] = []
     for item in ordered:
-        rows.append(length(item))
+        rows += lengths(item)
         size = sum(rows) if layout == "packed" else len(rows) * max(rows)
         if pieces and size <= most:
             pieces[-1].append(item)
         else:
             pieces.append([item])
-            rows = [length(item)]
+            rows = list(lengths(item))
     return pieces
 
 
 def _even(ordered: list[Example], count: int) -> list[list[Example]]:
     """``count`` pieces, none empty, of about as many tokens each."""
-    totals = list(accumulate(len(item.ids) for item in ordered))
+    totals = list(accumulate(item.length for item in ordered))
     cuts = [0]
     for number in range(1, count):
         target = int(np.searchsorted(totals, totals[-1] * number / count))

@@ -1,4 +1,4 @@
-"""Training of reward models that score steps: a trunk with a head, on labelled traces."""
+"""Training of reward models that score steps: a trunk with a head, on labelled traces or pairs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import torch
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from surefoot.errors import TrainingError
 from surefoot.labels import target_is_good
+from surefoot.models.card import Head
 from surefoot.models.engine.packing import read_states
 from surefoot.models.engine.tensor_shards import TensorShards, content_key, fingerprint
 from surefoot.models.engine.tree_attention import product_dtype
@@ -21,7 +23,7 @@ from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.stats.roc import roc_auc
 from surefoot.training.batches import lay_out, sharing_rows, with_layout
-from surefoot.training.config import TrainingConfig, TrainingLog
+from surefoot.training.config import Loss, TrainingConfig, TrainingLog
 from surefoot.training.examples import Example
 from surefoot.training.loop import BETAS, CHECKPOINT, Progress, Validation, finish, run_updates
 from surefoot.training.optimisation import (
@@ -53,22 +55,25 @@ def train(
 ) -> TrainingLog:
     """Train ``model`` and save it to ``directory``; returns the log, which is also ``training.json``.
 
-    The loss is the mean over the labelled steps of an update, however many microbatches and processes share
-    it: the cross-entropy of a Bernoulli with its target in [0, 1]. Its gradient on the logit is (score -
-    target), 0 where they agree, for soft targets too (OmegaPRM, arXiv 2406.06592, eq. 4). With ``validation``
-    the step AUC on those traces is measured, the best weights are the ones kept, and ``config.patience`` may
-    end training early. ``progress`` gets (updates done, updates in all, loss). ``curves.jsonl`` has a row per
-    update. Resumes from ``directory/checkpoint.safetensors`` if there is one.
+    ``examples`` are labelled traces, or pairs for the loss ``pairwise``; the loss is the mean over the
+    labelled steps (or pairs) of an update, however many microbatches and processes share it
+    (:func:`reduced_loss`). With ``validation`` the step AUC on those traces is
+    measured, the best weights are the ones kept, and ``config.patience`` may end training early. ``progress``
+    gets (updates done, updates in all, loss). ``curves.jsonl`` has a row per update. Resumes from
+    ``directory/checkpoint.safetensors`` if there is one.
 
     Started in several processes (``accelerate launch``, ``torchrun``), each calls this with the same
     arguments; one of them writes. Under FSDP the model in memory stays sharded: load the saved checkpoint.
 
-    Raises ``TrainingError`` naming the traces of a batch whose loss or gradient is not finite, and for an
-    option that the device, the trunk or the installation lacks.
+    Raises ``TrainingError`` naming the traces of a batch whose loss or gradient is not finite, for a head
+    that does not fit the loss, and for an option that the device, the trunk or the installation lacks.
     """
+    check_head(config.loss, model.card.head)
     config = _fitting(config, model)
-    held_out = HeldOut(validation) if validation else None
-    if config.patience and not held_out:
+    held_out = None
+    if validation:
+        held_out = HeldOut(validation, neutral_is_good=model.card.neutral == "good")
+    elif config.patience:
         raise TrainingError("'patience' counts evaluations on held-out traces: give 'validation'")
     processes = open_distributed(config.report_to, config, directory)
     if config.head_epochs and not config.freeze_trunk and not (directory / CHECKPOINT).exists():
@@ -103,6 +108,7 @@ def _fit(
     """The updates of the whole model, of its adapter, or of its head alone."""
     _choose_parameters(model, config)
     features = None
+    parts = chain((part for item in examples for part in item.parts), held_out.examples if held_out else ())
     computing = partial(
         torch.autocast, next(model.parameters()).device.type, dtype=torch.bfloat16, enabled=config.bf16
     )
@@ -110,9 +116,7 @@ def _fit(
         if config.freeze_trunk:
             if processes.rank > 0:  # the others find the files of the first
                 processes.barrier()
-            features = FrozenFeatures(
-                model, chain(examples, held_out.examples if held_out else ()), directory
-            )
+            features = FrozenFeatures(model, parts, directory)
             if processes.rank == 0:
                 processes.barrier()
     optimiser = ModelOptimiser(
@@ -125,7 +129,7 @@ def _fit(
     )
 
     def outputs(parts: Sequence[Example]) -> torch.Tensor:
-        """The head's logits [S] at the positions of some traces."""
+        """The head's outputs [S, C] at the positions of some traces."""
         if features:
             return features.logits(parts)
         device = next(model.parameters()).device
@@ -137,11 +141,11 @@ def _fit(
         return logits
 
     def loss(microbatch: list[Example], terms: int) -> torch.Tensor:
-        logits = outputs(microbatch)
-        targets = torch.tensor([target for item in microbatch for target in item.targets]).to(logits.device)
+        targets = [target for item in microbatch for target in item.targets]
+        logits = outputs([part for item in microbatch for part in item.parts])
         if len(targets) == terms:  # the whole batch
-            return binary_cross_entropy_with_logits(logits, targets)
-        return binary_cross_entropy_with_logits(logits, targets, reduction="sum") * (1 / terms)
+            return reduced_loss(config.loss, model.card.head, logits, targets)
+        return reduced_loss(config.loss, model.card.head, logits, targets, reduction="sum") * (1 / terms)
 
     validation = None
     if held_out:
@@ -166,15 +170,19 @@ def _fit(
 
 
 class HeldOut:
-    """Labelled traces that are not trained on; a step is good from a target of ½ on.
+    """Labelled traces that are not trained on.
 
-    Raises ``TrainingError`` if all steps are good, or all bad: there is no AUC then.
+    A step is good from a target of ½ on (a neutral one counts as the card's ``neutral`` says). Raises
+    ``TrainingError`` if all steps are good, or all bad: there is no AUC then.
     """
 
-    def __init__(self, examples: Sequence[Example]) -> None:
+    def __init__(self, examples: Sequence[Example], *, neutral_is_good: bool) -> None:
         self.examples = sorted(examples, key=lambda example: len(example.ids))
-        targets = (target for example in self.examples for target in example.targets)
-        self._good = [target_is_good(target) for target in targets]
+        self._good = [
+            target_is_good(target, neutral="good" if neutral_is_good else "bad")
+            for example in self.examples
+            for target in example.targets
+        ]
         if len(set(self._good)) < 2:
             raise TrainingError(
                 f"the {len(self._good)} held-out steps are all {'good' if any(self._good) else 'bad'}: "
@@ -183,13 +191,13 @@ class HeldOut:
 
     @torch.no_grad()
     def auc(self, model: RewardModel, outputs: Callable[[Sequence[Example]], torch.Tensor]) -> float:
-        """Step AUC; ``outputs`` gives the head's logits [S] of some traces. Every process computes it."""
+        """Step AUC; ``outputs`` gives the head's outputs [S, C] of some traces. Every process computes it."""
         was_training = model.training
         model.eval()
         scores: list[float] = []
         for start in range(0, len(self.examples), _EVALUATED_TOGETHER):
             batch = self.examples[start : start + _EVALUATED_TOGETHER]
-            scores += torch.sigmoid(outputs(batch).float()).double().tolist()
+            scores += model.scores(outputs(batch).float()).double().tolist()
         model.train(was_training)
         return roc_auc(scores, self._good)
 
@@ -223,11 +231,10 @@ class FrozenFeatures:
             logger.info("frozen trunk: %d traces read", done)
 
     def logits(self, batch: Sequence[Example]) -> torch.Tensor:
-        """The head's logits [S] of the labelled steps of the batch, with gradient to the head."""
+        """The head's outputs at each labelled step of the batch, shape [S, C], with gradient to the head."""
         head = self._model.head
         states = torch.cat([self.states[self._key(item)] for item in batch])
-        logits: torch.Tensor = head(states.to(head.weight.device))[:, 0]
-        return logits
+        return head(states.to(head.weight.device))
 
     def _key(self, example: Example) -> str:
         return content_key(self._trunk, example.ids, example.positions)
@@ -267,3 +274,60 @@ def _fitting(config: TrainingConfig, model: RewardModel) -> TrainingConfig:
     if config.bf16 and device.type == "cuda" and not torch.cuda.is_bf16_supported():
         raise TrainingError(f"'bf16' is on, but {torch.cuda.get_device_name(device)} lacks bfloat16")
     return config if config.freeze_trunk else with_layout(config, model.trunk)
+
+
+_HEADS: dict[Loss, tuple[Head, ...]] = {
+    "bce": ("logit",),
+    "mse": ("logit", "linear"),
+    "classes": ("classes",),
+    "pairwise": ("logit",),
+}
+
+
+def check_head(loss: Loss, head: Head) -> None:
+    """Raise ``TrainingError`` if ``loss`` is none for ``head``."""
+    if head not in _HEADS[loss]:
+        raise TrainingError(
+            f"loss {loss!r} trains a head {' or '.join(_HEADS[loss])}, but the card's 'head' is {head!r}"
+        )
+
+
+def reduced_loss(
+    loss: Loss,
+    head: Head,
+    outputs_sc: torch.Tensor,
+    targets: list[float],
+    *,
+    reduction: Literal["mean", "sum"] = "mean",
+) -> torch.Tensor:
+    """Mean or sum of the terms of outputs ``[S, C]``.
+
+    * ``bce``: cross-entropy of a Bernoulli with its target in [0, 1]; its gradient on the logit is
+      (score - target), 0 where they agree, for soft targets too (OmegaPRM, arXiv 2406.06592, eq. 4).
+    * ``mse``: square of (score - target), where the score is the logit's sigmoid or the output itself.
+    * ``classes``: cross-entropy of the three classes bad, neutral and good (Lightman et al., arXiv
+      2305.20050), for targets 0, ½ and 1.
+    * ``pairwise``: Bradley-Terry; rows 2k and 2k+1 are the rivals of pair k, whose target is the chance
+      that the first is the better one (OmegaPRM).
+
+    Raises ``TrainingError`` for ``classes`` with any other target.
+    """
+    if loss == "classes":
+        return cross_entropy(outputs_sc, _classes(targets).to(outputs_sc.device), reduction=reduction)
+    targets_sc = torch.tensor(targets, device=outputs_sc.device)
+    logits = outputs_sc[:, 0]
+    if loss == "mse":
+        scores = torch.sigmoid(logits) if head == "logit" else logits
+        return mse_loss(scores, targets_sc, reduction=reduction)
+    if loss == "pairwise":
+        logits = logits[0::2] - logits[1::2]
+    return binary_cross_entropy_with_logits(logits, targets_sc, reduction=reduction)
+
+
+def _classes(targets: list[float]) -> torch.Tensor:
+    if strange := sorted({target for target in targets if target not in (0.0, 0.5, 1.0)}):
+        raise TrainingError(
+            f"three classes have targets 0, 0.5 (neutral) and 1, not {strange[0]:g}: train them on "
+            "correctness labels (StepTargets with neutral='class'), or choose the loss bce or mse"
+        )
+    return torch.tensor([round(2 * target) for target in targets])

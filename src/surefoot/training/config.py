@@ -13,9 +13,12 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from surefoot.io.atomic import atomic_file
-from surefoot.labels import Neutral
 from surefoot.models.lora import Lora
 from surefoot.records import FrozenModel
+
+Loss = Literal["bce", "mse", "classes", "pairwise"]
+"""See :mod:`surefoot.training.classifier`."""
+
 
 Layout = Literal["padded", "packed", "tree"]
 """How the traces of a microbatch lie in its rows."""
@@ -38,7 +41,7 @@ class LoopConfig(OptimiserSettings):
     batch_size: int = Field(
         default=16,
         ge=1,
-        description="Traces per optimiser step, over all processes and microbatches.",
+        description="Traces (or pairs) per optimiser step, over all processes and microbatches.",
     )
     learning_rate: float = Field(
         default=3e-4, gt=0, description="Highest learning rate; 1e-5 suits a large trunk."
@@ -101,6 +104,11 @@ class TrainingConfig(TrunkConfig):
     )
     head_learning_rate: float = Field(
         default=1e-2, gt=0, description="Highest learning rate while the head is trained alone."
+    )
+    loss: Loss = Field(
+        default="bce",
+        description="bce (cross-entropy), mse (squared error), classes (bad, neutral, good) or pairwise "
+        "(preferences between rival steps).",
     )
     evaluate_every: int | None = Field(
         default=None,
@@ -171,8 +179,10 @@ class StepTargets(FrozenModel):
     """
 
     kind: Literal["step"] = "step"
-    neutral: Neutral = Field(
-        default="good", description="What a label of 0 becomes: good (1), bad (0) or drop (no target)."
+    neutral: Literal["good", "bad", "drop", "class"] = Field(
+        default="good",
+        description="What a label of 0 becomes: good (1), bad (0), drop (no target) or class (½, a class of "
+        "its own for loss 'classes').",
     )
     hard: bool = Field(default=False, description="Train on 1[value > 0] instead of the value.")
     up_to_first_error: bool = Field(default=False, description="No loss after the first bad step.")

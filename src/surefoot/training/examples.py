@@ -1,4 +1,4 @@
-"""Labelled traces as token ids with targets in [0, 1]."""
+"""Labelled traces and pairs of rival steps as token ids with targets in [0, 1]."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,28 +20,43 @@ from transformers import PreTrainedTokenizerBase
 from surefoot.errors import TrainingError
 from surefoot.io.atomic import atomic_path
 from surefoot.io.tables import LabelledTraces, OnDisk
-from surefoot.labels import Neutral, as_target
+from surefoot.labels import as_target
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
 from surefoot.models.engine.tensor_shards import content_key
 from surefoot.models.windows import Window, windows_of
-from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import LabelKind
+from surefoot.protocols import LabelledTrace, ProblemTrace, Segmenter
+from surefoot.records import LabelKind, Problem, Step, StepPair, Trace
 from surefoot.training.config import OutcomeTargets, StepTargets
 
 _ENCODED_TOGETHER = 1024
 """Traces that go through the tokenizer together."""
-_NEUTRAL: Mapping[Neutral, float | None] = {"good": 1.0, "bad": 0.0, "drop": None}
+_NEUTRAL: Mapping[str, float | None] = {"good": 1.0, "bad": 0.0, "drop": None, "class": 0.5}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One trace ready for training: token ids, and read-out positions with their targets."""
+    """One trace ready for training: token ids, and read-out positions with their targets.
+
+    A pair has a ``worse`` trace, which parts from this one at its last step; its only target is the chance
+    that this one is the better.
+    """
 
     trace_id: str
     ids: tuple[int, ...]
     positions: tuple[int, ...]
     targets: tuple[float, ...]
     """Of the loss's terms."""
+    worse: Example | None = None
+
+    @property
+    def parts(self) -> tuple[Example, ...]:
+        """What the model reads."""
+        return (self, self.worse) if self.worse else (self,)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longer part."""
+        return max(len(part.ids) for part in self.parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +66,7 @@ class ExampleSet:
     examples: Sequence[Example]
     dropped: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
-    """Id of the first trace of each reason."""
+    """Id of the first trace (or problem of a pair) of each reason."""
 
 
 def build_examples(
@@ -104,7 +119,7 @@ def _encode(
     encode = partial(encode_traces, tokenizer, encoding)
     for item, pair, encoded in zip(usable, pairs, encode(pairs), strict=True):
         if targets.kind == "step":
-            values = _step_values(item, targets)
+            values = _step_values(item, targets, drops)
         elif item.trace.outcome is None:
             reason = "traces without an 'outcome', which sample and import find where problems have an answer"
             drops.add(reason, item.trace.id)
@@ -123,6 +138,52 @@ def _encode(
         yield from filter(None, examples)
 
 
+def build_pairs(
+    tokenizer: PreTrainedTokenizerBase,
+    encoding: Encoding,
+    problems: Sequence[Problem],
+    pairs: Sequence[StepPair],
+    *,
+    segmenter: Segmenter | None = None,
+    hard: bool = False,
+) -> ExampleSet:
+    """Encode pairs; the target is the pair's soft preference ½ (1 + p - q), or 1 with ``hard``.
+
+    ``segmenter`` cuts the prefixes into steps, which an encoding with a marker needs to know. Pairs without
+    problem or beyond the context are dropped and counted. Raises ``TrainingError`` if nothing is left.
+    """
+    if encoding.marker and segmenter is None:
+        raise TrainingError(
+            "a marker stands after every step of the prefix too: give a 'segmenter' to cut it"
+        )
+    by_id = {problem.id: problem for problem in problems}
+    drops = DropCounter()
+    usable = []
+    for pair in pairs:
+        if pair.problem_id in by_id:
+            usable.append(pair)
+        else:
+            drops.add("pairs without problem", pair.problem_id)
+    items = [
+        ProblemTrace(problem=by_id[pair.problem_id], trace=_pair_trace(pair, ending, segmenter))
+        for pair in usable
+        for ending in (pair.better, pair.worse)
+    ]
+    encoded = encode_traces(tokenizer, encoding, items) if items else []
+    examples = []
+    for number, pair in enumerate(usable):
+        better, worse = encoded[2 * number : 2 * number + 2]
+        if better.positions[-1] is None or worse.positions[-1] is None:
+            drops.add("pairs beyond the context", pair.problem_id)
+            continue
+        side, rival = (
+            Example(trace_id=item.trace.id, ids=entry.ids, positions=entry.positions[-1:], targets=())  # type: ignore[arg-type]
+            for item, entry in zip(items[2 * number : 2 * number + 2], (better, worse), strict=True)
+        )
+        examples.append(replace(side, targets=(1.0 if hard else pair.preference,), worse=rival))
+    return drops.example_set(examples)
+
+
 def check_kinds(kinds: Set[LabelKind], targets: StepTargets) -> None:
     """Raise ``TrainingError`` if advantages are mixed with other labels, or treated as if they were others.
 
@@ -139,6 +200,8 @@ def check_kinds(kinds: Set[LabelKind], targets: StepTargets) -> None:
     for name, meant in (("hard", "value"), ("up_to_first_error", "correctness or value")):
         if getattr(targets, name):
             raise TrainingError(f"{name!r} is for {meant} labels; advantages are trained on as they are")
+    if targets.neutral == "class":
+        raise TrainingError("three classes are for correctness labels; train advantages with bce or mse")
 
 
 _FEW = 20
@@ -200,8 +263,8 @@ def _of_window(window: Window, values: Sequence[float | None]) -> list[float | N
     return [values[step] if step in window.read else None for step in steps]
 
 
-def _step_values(item: LabelledTrace, targets: StepTargets) -> list[float | None]:
-    """Target per step; several labels of one step are averaged."""
+def _step_values(item: LabelledTrace, targets: StepTargets, drops: DropCounter) -> list[float | None]:
+    """Target per step; several labels of one step are averaged, but classes have to agree."""
     values: list[float | None] = []
     for step in range(len(item.trace.steps)):
         means = [
@@ -210,6 +273,9 @@ def _step_values(item: LabelledTrace, targets: StepTargets) -> list[float | None
             if label.step == step
         ]
         present = [value for value in means if value is not None]
+        if targets.neutral == "class" and len(set(present)) > 1:
+            drops.add("steps whose ratings disagree", item.trace.id)
+            present = []
         values.append(sum(present) / len(present) if present else None)
         if targets.up_to_first_error and present and values[-1] == 0.0:
             return values + [None] * (len(item.trace.steps) - len(values))
@@ -218,6 +284,15 @@ def _step_values(item: LabelledTrace, targets: StepTargets) -> list[float | None
 
 def _outcome_values(count: int, outcome: float, targets: OutcomeTargets) -> list[float | None]:
     return [outcome] * count if targets.at == "every" else [None] * (count - 1) + [outcome]
+
+
+def _pair_trace(pair: StepPair, ending: str, segmenter: Segmenter | None) -> Trace:
+    cuts = segmenter.segment(pair.prefix) if segmenter and pair.prefix else []
+    text = pair.prefix + ending
+    steps = [Step(start=start, end=end) for start, end in cuts]
+    return Trace(
+        problem_id=pair.problem_id, text=text, steps=(*steps, Step(start=len(pair.prefix), end=len(text)))
+    )
 
 
 _ROWS = 1024

@@ -157,7 +157,7 @@ def _step(
     value, norm = optimiser.step(
         microbatches[rank::world_size],
         lambda microbatch: loss(microbatch, total),
-        idle=[min(batch, key=lambda item: len(item.ids))],
+        idle=[min(batch, key=lambda item: item.length)],
         describe=describe,
     )
     log.losses.append(value)

@@ -147,10 +147,10 @@ def _check_examples(model: PreTrainedModel, examples: Sequence[Example]) -> None
     if not examples:
         raise TrainingError("no examples to train on")
     limit = longest_example(model)
-    longest = max(examples, key=lambda example: len(example.ids))
-    if len(longest.ids) > limit:
+    longest = max(examples, key=lambda example: example.length)
+    if longest.length > limit:
         raise TrainingError(
-            f"trace {longest.trace_id}: its example has {len(longest.ids)} tokens, the model's context is "
+            f"trace {longest.trace_id}: its example has {longest.length} tokens, the model's context is "
             f"{limit}; lower max_tokens or max_length when the examples are built"
         )
 

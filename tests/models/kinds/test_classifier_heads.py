@@ -1,4 +1,4 @@
-"""Markers, adapters and the hub's conventions of the discriminative reward model."""
+"""Heads, markers, adapters and the hub's conventions of the discriminative reward model."""
 
 from __future__ import annotations
 
@@ -30,6 +30,27 @@ def random_head(model: RewardModel) -> RewardModel:
 def scores(model_or_scorer, items) -> list[tuple[float | None, ...]]:
     scorer = model_or_scorer if isinstance(model_or_scorer, Scorer) else Scorer(model_or_scorer, name="m")
     return [record.scores for record in scorer.score_traces(items)]
+
+
+@pytest.mark.parametrize(("neutral", "expected"), [("good", 0.9), ("bad", 0.7)])
+def test_the_score_of_three_classes(lab_base, neutral, expected):
+    """Lightman et al.: a step with (good, neutral, bad) = (.7, .2, .1) scores .9, or .7 without neutral."""
+    model = RewardModel.initialise(lab_base, card(head="classes", neutral=neutral))
+    outputs = torch.tensor([[0.1, 0.2, 0.7]]).log()
+    assert model.scores(outputs).tolist() == [pytest.approx(expected)]
+
+
+def test_a_linear_head_gives_its_output(lab_base):
+    model = RewardModel.initialise(lab_base, card(head="linear"))
+    assert model.scores(torch.tensor([[1.5], [-0.25]])).tolist() == [1.5, -0.25]
+
+
+@pytest.mark.parametrize("head", ["classes", "linear"])
+def test_heads_are_saved_and_loaded(lab_base, lab_items, tmp_path, head):
+    model = random_head(RewardModel.initialise(lab_base, card(head=head)))
+    model.save(tmp_path)
+    assert json.loads((tmp_path / "surefoot.json").read_text())["head"] == head
+    assert scores(load_prm(tmp_path), lab_items) == scores(model, lab_items)
 
 
 @pytest.mark.parametrize("base", ["lab_base", "gpt2_base"])

@@ -31,7 +31,7 @@ from surefoot.labelling.judge import JudgeMode
 from surefoot.labelling.monte_carlo import MonteCarloSettings
 from surefoot.labelling.omegaprm import ProblemTree, TreeSettings
 from surefoot.protocols import Policy, ProblemTrace, Sampling
-from surefoot.records import Problem, Record, StepLabel, Trace, Usage
+from surefoot.records import Problem, Record, StepLabel, StepPair, Trace, Usage
 from surefoot.sandbox import open_sandbox
 from surefoot.segment import segmenter
 from surefoot.work import Job
@@ -165,6 +165,7 @@ class GrownTree(Record):
     problem_id: str
     traces: tuple[Trace, ...]
     labels: tuple[StepLabel, ...]
+    pairs: tuple[StepPair, ...]
     selections: int
     reason: str | None
     """Why the search did not start."""
@@ -174,22 +175,22 @@ class GrownTree(Record):
 class Tree(TreeSettings, Method):
     """By tree search on each problem (OmegaPRM, arXiv 2406.06592), whose solutions are labelled.
 
-    Writes `traces.jsonl` (the solutions), `labels.jsonl` (values; each distinct step once) and `trees.jsonl`
-    (both, one tree per line) into the directory. Problems whose rollouts are all correct, or all wrong, are
-    counted and not searched.
+    Writes `traces.jsonl` (the solutions), `labels.jsonl` (values; each distinct step once), `pairs.jsonl`
+    (rival steps after one prefix, for pairwise training) and `trees.jsonl` (all of it, one tree per line)
+    into the directory. Problems whose rollouts are all correct, or all wrong, are counted and not searched.
     """
 
     needs = ("policy",)
     takes = ("traces", *_ROLL_OUT)
     role = "policy"
-    folder = ("trees.jsonl", "traces.jsonl", "labels.jsonl")
+    folder = ("trees.jsonl", "traces.jsonl", "labels.jsonl", "pairs.jsonl")
     estimate: Literal["soft", "hard"] = "soft"
     """soft: the share of correct rollouts, for probed prefixes. hard: whether any solution through here is
     correct; labels more steps."""
     segment: o.Segment = "line"
 
     def outputs(self, label: Label) -> list[Path]:
-        """The three files, unless the command resumes."""
+        """The four files, unless the command resumes."""
         return [] if (Path(label.out) / "trees.jsonl.work").is_dir() else super().outputs(label)
 
     def run(self, label: Label) -> None:
@@ -237,6 +238,7 @@ def _grown(labeller: labelling.OmegaPRMLabeller, grown: ProblemTree) -> GrownTre
         problem_id=grown.problem.id,
         traces=tuple(item.trace for item in labelled),
         labels=tuple(label for item in labelled for label in item.labels),
+        pairs=tuple(labeller.pairs(grown)),
         selections=len(grown.selected),
         reason=grown.reason,
         usage=grown.usage,
@@ -256,7 +258,7 @@ def _split(folder: Path) -> Tally:
     trees, spent, reasons, tally = 0, Usage(), Counter[str](), Tally(trees=True)
     with RecordFiles(folder) as files:
         for trees, grown in enumerate(read_records(folder / "trees.jsonl", GrownTree), start=1):  # noqa: B007
-            files.write(traces=grown.traces, labels=grown.labels)
+            files.write(traces=grown.traces, labels=grown.labels, pairs=grown.pairs)
             for label in grown.labels:
                 tally.add(label.model_dump_json().encode())
             spent += grown.usage

@@ -2,7 +2,7 @@
 
 A PRM and an ORM differ only in their training labels (Lightman et al., arXiv
 2305.20050, appendix E): both read the hidden state at a step's last token, or at a marker after it, and
-give the logit of "good".
+give the logit of "good" (or what else the card's ``head`` says).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class RewardModel(nn.Module):
     ) -> None:
         super().__init__()
         self.trunk, self.tokenizer, self.card = trunk, tokenizer, card
-        self.head = nn.Linear(trunk.config.get_text_config().hidden_size, 1, device=trunk.device)
+        outputs = 3 if card.head == "classes" else 1
+        self.head = nn.Linear(trunk.config.get_text_config().hidden_size, outputs, device=trunk.device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
@@ -102,8 +103,17 @@ class RewardModel(nn.Module):
         return encode_traces(self.tokenizer, self.card.encoding, items)
 
     def read(self, hidden_sh: torch.Tensor) -> torch.Tensor:
-        """Scores ``[S]``, in [0, 1], from hidden states ``[S, H]`` at the read-out positions."""
-        return torch.sigmoid(self.head(hidden_sh.float())[:, 0])
+        """Scores ``[S]`` from hidden states ``[S, H]`` at the read-out positions; see :meth:`scores`."""
+        return self.scores(self.head(hidden_sh.float()))
+
+    def scores(self, outputs_sc: torch.Tensor) -> torch.Tensor:
+        """Scores ``[S]`` of the head's outputs ``[S, C]``: in [0, 1], but not bounded for ``linear``."""
+        if self.card.head == "linear":
+            return outputs_sc[:, 0]
+        if self.card.head == "logit":
+            return torch.sigmoid(outputs_sc[:, 0])
+        chances = torch.softmax(outputs_sc, dim=-1)  # bad, neutral, good
+        return chances[:, 2] + chances[:, 1] if self.card.neutral == "good" else chances[:, 2]
 
     def forward(
         self,
@@ -113,7 +123,7 @@ class RewardModel(nn.Module):
         at_s: torch.Tensor,
         **shared_rows: Any,
     ) -> torch.Tensor:
-        """Logits ``[S]`` of S steps of B traces of at most T tokens.
+        """Outputs ``[S, C]`` of the head for S steps of B traces of at most T tokens.
 
         ``ids_bt`` and ``mask_bt`` are ``[B, T]``, right-padded (mask 0 on padding); step s is read in row
         ``rows_s[s]`` at token ``at_s[s]``. Traces may also share one row: ``mask_bt`` is ``None`` then, and
@@ -122,5 +132,4 @@ class RewardModel(nn.Module):
         hidden = self.trunk(input_ids=ids_bt, attention_mask=mask_bt, use_cache=False, **shared_rows)
         read = hidden.last_hidden_state[rows_s, at_s].float()
         with torch.autocast(read.device.type, enabled=False):  # the head is small: keep its precision
-            logits: torch.Tensor = self.head(read)[:, 0]
-            return logits
+            return self.head(read)
