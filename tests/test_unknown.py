@@ -18,7 +18,7 @@ from surefoot.labels import BinaryLabel
 from surefoot.protocols import Candidate
 from surefoot.records import StepScores
 from surefoot.rl.advantage import ADVANTAGES
-from surefoot.rl.credit import ClipDelta, MinForm, Mixed, Outcome, Summed, unknown_as_failed
+from surefoot.rl.credit import ClipDelta, Effective, MinForm, Mixed, Outcome, Summed, unknown_as_failed
 from surefoot.rl.loop import within_band
 from surefoot.search import SELECTORS, select_among
 
@@ -149,6 +149,7 @@ RULES = [
     Summed(signed=True),
     MinForm(),
     ClipDelta(),
+    Effective(scores="advantages"),
     Mixed(of=ClipDelta()),
 ]
 

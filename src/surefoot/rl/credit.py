@@ -27,10 +27,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from surefoot.errors import ScoreError
 from surefoot.records import FrozenModel
@@ -303,7 +303,8 @@ class Effective(CreditRule):
     neither, the first scored step gets no advantage. Steps without a score share the advantage of the
     next scored one, so that all sum to q_K - q_0.
 
-    The paper has ``alpha`` 3 for a 9B policy and 5 for a 2B one (useful: 0.5 to 6).
+    With ``scores`` = advantages, a score s means A = 2 s - 1 and nothing is subtracted. The paper has
+    ``alpha`` 3 for a 9B policy and 5 for a 2B one (useful: 0.5 to 6).
     """
 
     rule: Literal["effective"] = Field(
@@ -311,6 +312,9 @@ class Effective(CreditRule):
     )
     needs: ClassVar[frozenset[Need]] = frozenset({"scores", "outcome"})
     alpha: float = Field(default=3.0, ge=0, description="Weight of the step advantages; useful: 0.5 to 6.")
+    scores: Literal["values", "advantages"] = Field(
+        default="values", description="Whether scores are values (v) or advantages (A = 2 s - 1)."
+    )
     best_of: int = Field(
         default=1, ge=1, description="Values are of the policy; the prover is its best-of-K."
     )
@@ -322,8 +326,16 @@ class Effective(CreditRule):
         "outcome.",
     )
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.scores == "advantages" and (self.best_of != 1 or self.start is not None):
+            raise ValueError(
+                "'best_of' and 'start' are about values: leave them out with 'scores' = advantages"
+            )
+        return self
+
     def _judged(self, group: Sequence[Sample]) -> list[Sample]:
-        return unknown_as_failed(group, scores=False)
+        return unknown_as_failed(group, scores=self.scores == "advantages")
 
     def group_credit(self, group: Sequence[Sample]) -> list[tuple[RewardStream, ...]]:
         """The outcome, and the advantages weighted by α.
@@ -343,6 +355,9 @@ class Effective(CreditRule):
                     f"a step's score is {score:g}, but credit 'effective' needs values in [0, 1]"
                 )
             at.append(end)
+            if self.scores == "advantages":
+                values.append(2 * score - 1)
+                continue
             value = self._prover_value(score)
             values.append(0.0 if previous is None else value - previous)
             previous = value

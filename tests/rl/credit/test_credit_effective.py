@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from scored_rollouts import credited, scored
 
 from surefoot.errors import ScoreError
@@ -75,6 +76,14 @@ def test_a_step_without_a_score_shares_the_advantage_of_the_stretch() -> None:
         3 * np.array([-0.1, -0.1, 0.5, 0.5, 0.5, 0.5, 0, 0]),
         atol=1e-12,
     )
+
+
+def test_scores_that_are_advantages_are_taken_as_they_are() -> None:
+    stream = _advantages(Effective(scores="advantages"), [0.5, None, 1.0, 0.0])
+    assert (stream.at, stream.values) == ((1, 3, 5, 7), (0.0, -1.0, 1.0, -1.0))
+    assert _advantages(Effective(scores="advantages"), [None, None]).at == ()
+    with pytest.raises(ValidationError, match="best_of"):
+        Effective(scores="advantages", best_of=4)
 
 
 def test_a_score_that_is_no_value_is_refused() -> None:

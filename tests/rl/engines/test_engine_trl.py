@@ -366,16 +366,21 @@ def turn_trainer(base, out, of_turns=lambda of_turns, **_: of_turns, credit=Summ
 
 @needs_trl
 @pytest.mark.filterwarnings("ignore")
-def test_each_turn_gets_its_own_reward_and_the_environment_none(lab_base, tmp_path):
-    credit = MinForm(form="strict", signed=False)
+@pytest.mark.parametrize(
+    ("credit", "first", "second"),
+    [
+        # all rewards from each turn on; the unknown one counts as the lowest of its group, 1/4
+        (Summed(), [1.25, 1.25, 1.25, 0, 0, 1.0], [0.75, 0, 0, 0.5, 0.5]),
+        # the lowest reward, for the turns up to its own
+        (MinForm(temperature=1e-3, signed=False), [0.25, 0.25, 0.25, 0, 0, 0], [0.25, 0, 0, 0, 0]),
+    ],
+)
+def test_each_turn_gets_its_own_reward_and_the_environment_none(lab_base, tmp_path, credit, first, second):
     trainer = turn_trainer(lab_base, tmp_path, credit=credit)
     trainer.train()
-    # the lowest reward from each turn on; the unknown one counts as the lowest of its group, 1/4
-    first = [0.25, 0.25, 0.25, 0, 0, 1.0]
-    second = [0.25, 0, 0, 0.5, 0.5, 0]
     found = trainer.seen["advantages"].numpy()
     for ids, advantages in zip(trainer.seen["completion_ids"].tolist(), found, strict=True):
-        np.testing.assert_allclose(advantages, first if ids[1] == 6 else second)
+        np.testing.assert_allclose(advantages, first if ids[1] == 6 else [*second, 0], atol=1e-12)
     np.testing.assert_array_equal(trainer.at_tokens.numpy() != 0, found != 0)
 
 
