@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -78,3 +79,6 @@ def test_the_options_of_the_deployment_exist() -> None:
     copied = re.search(r"^COPY ((?:\S+ )+)\./$", dockerfile, re.M)
     assert copied
     assert all((ROOT / name).exists() for name in copied[1].split())
+    [extras] = re.findall(r"surefoot-\*\.whl\)\[([\w,-]+)\]", dockerfile)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(extras.split(",")) <= project["optional-dependencies"].keys()

@@ -211,6 +211,16 @@ def test_command_lines_in_shell_blocks_exist(page: Path) -> None:
     assert [fault for words in lines for fault in unknown_in(words, known)] == []
 
 
+def test_the_commands_that_the_pages_of_the_server_name_exist() -> None:
+    templates = (ROOT / "src/surefoot/server/pages/templates").glob("*.html")
+    text = "".join(path.read_text(encoding="utf-8") for path in templates)
+    lines = [shlex.split(line) for line in re.findall(r"<code>(surefoot [^<]+)</code>", text)]
+    assert ["surefoot", "serve", "prune"] in lines
+    known = commands()
+    for words in lines:
+        assert list(unknown_in(words, known)) == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_blocks_compile(page: Path) -> None:
     for number, block in enumerate(blocks(page.read_text(encoding="utf-8"), "python")):
@@ -242,6 +252,8 @@ def test_the_tests_that_the_security_page_names_exist() -> None:
     assert files
     assert [file for file in files if not (ROOT / file).exists()] == []
     assert [name for name in named if f"def {name}(" not in text] == []
+    assert files
+    assert [file for file in files if not (ROOT / file).is_file()] == []
 
 
 def test_no_install_line_names_the_package_index() -> None:
