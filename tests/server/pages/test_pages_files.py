@@ -75,6 +75,17 @@ def test_label_studio_comes_into_another_project(found: Inspection, admin: Brows
     assert "0 items to label" in again.text
 
 
+def test_a_pool_of_candidates_comes_in_with_its_scores(found: Inspection, admin: Browser) -> None:
+    candidates = [{"text": "a\n\n2", "step_scores": [0.5, 0.25]}, {"text": "a", "step_scores": [0.5, 0.5]}]
+    pool = {"problem": "1 + 1?", "answer": "2", "candidates": candidates}
+    answer = send(admin, f"/projects/{found.other}", json.dumps(pool).encode(), make="solutions")
+    assert answer.status_code == 200, answer.text
+    assert "Left out: 1 × candidates with not as many steps" in answer.text
+    [row] = found.db.traces.find(found.other, RunFilter(scorer="stored PRM", max_score=1))
+    [scores] = found.db.traces.scores_of(found.other, [row.id])[row.id]
+    assert (scores.scores, row.steps) == ((0.5, 0.25), 2)
+
+
 def test_prm800k_comes_in(found: Inspection, admin: Browser) -> None:
     row = {"instruction": "q?", "responses": ["a"], "next_response": SCRIPT, "rating": -1}
     packed = gzip.compress((json.dumps(row) + "\nnot json\n").encode())

@@ -188,7 +188,7 @@ def import_files(database: Database, project_id: int, files: Mapping[Path, str])
     imported = {}
     for path, kind in sorted(files.items(), key=lambda file: order.get(file[1], 2)):
         report = ReadReport()
-        added = dict.fromkeys((kind,) if kind in RECORDS else ("problems", "traces", "labels"), Added())
+        added = dict.fromkeys((kind,) if kind in RECORDS else RECORDS, Added())
         for batch in _batches(kind, path, report, keep):
             for name, records in batch.items():
                 added[name] += add[name](project_id, records)
@@ -210,6 +210,7 @@ def _batches(
         yield {
             "problems": {item.problem.id: item.problem for item in batch if item.problem}.values(),
             "traces": [_cut(item.trace) for item in batch if item.trace],
+            "scores": [item.scores for item in batch if item.scores],
             "labels": [label for item in batch for label in item.labels],
         }
 
