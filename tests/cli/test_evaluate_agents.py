@@ -85,29 +85,21 @@ def test_scores_labels_and_judgements_side_by_side(data: Path, tmp_path: Path):
             "sample_index": 0,
             "human_step_labels": {str(label.step + 1): int(label.value or 0) for label in item.labels},
             "human_final_label": -1,
-            "judges": {"kind": {"step_labels": {str(label.step + 1): 1 for label in item.labels}}},
+            "judges": {
+                name: {"step_labels": {str(label.step + 1): sign for label in item.labels}}
+                for name, sign in (("kind", 1), ("strict", -1))
+            },
         }
         for item in items
     ]
     (tmp_path / "judged.jsonl").write_text("".join(json.dumps(one) + "\n" for one in judged))
-    predicted = [
-        {
-            "data_source": "own",
-            "query_index": item.trace.meta["agent_processbench"]["query_index"],
-            "sample_index": 0,
-            "annotator": "m",
-            "step_labels": {str(label.step + 1): -1 for label in item.labels},
-        }
-        for item in items
-    ]
-    (tmp_path / "predicted.jsonl").write_text("".join(json.dumps(one) + "\n" for one in predicted))
-    names = ("scores", "people", "judged", "predicted")
+    names = ("scores", "people", "judged")
     sources = [f"{name}={tmp_path / name}.jsonl" for name in names]
     good("evaluate", "--as=agent-processbench", *sources, "--data", data, "--out", tmp_path / "out", FEW)
     found = figures(tmp_path / "out")
     assert [found["scores"][name]["value"] for name in ("step", "first_error")] == [0.8, 1.0]
     assert [found["people"][name]["value"] for name in ("step", "first_error")] == [1.0, 1.0]
-    assert [found["predicted/m"][name]["value"] for name in ("step", "first_error")] == [0.4, 0.0]
+    assert [found["judged/strict"][name]["value"] for name in ("step", "first_error")] == [0.4, 0.0]
     assert [found["judged/kind"][name]["value"] for name in ("step", "first_error")] == [0.4, 0.5]
 
 
