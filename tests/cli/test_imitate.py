@@ -128,6 +128,7 @@ def test_commands_that_make_no_sense_are_refused(files, tmp_path) -> None:
     base = (files / "p.jsonl", "--policy", "lab", "--out", tmp_path / "x")
     assert "give one of them" in refused("imitate", *base, "--prm", "x", "--verifier", "lab")
     assert "raise the temperature" in refused("imitate", *base, "--temperature", 0)
+    assert "--threshold is of --labels" in refused("imitate", *base, "--threshold", 0.9)
     held = ("--held-out", files / "p.jsonl", "--traces", files / "t.jsonl")
     assert "--labels are of an expert's --traces" in refused("imitate", *base, "--labels", files / "l.jsonl")
     for own in (("--prm", "x"), ("--verifier", "lab"), ("--round-problems", 4), ("--samples", 3)):

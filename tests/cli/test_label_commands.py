@@ -289,7 +289,8 @@ def test_trees_are_grown_resumed_and_taken_apart(data, tmp_path):
     labels = read(out / "labels.jsonl")
     assert {label.trace_id for label in labels} == set(traces)
     assert all(label.step < len(traces[label.trace_id].steps) for label in labels)
-    assert "30 trees" in ended.err
+    assert f"30 trees, {len(labels)} labels, " in ended.err
+    assert "pairs" not in ended.err
     assert "problems not searched: " in ended.err
     pairs = list(read_records(out / "pairs.jsonl", StepPair))
     assert pairs

@@ -202,6 +202,7 @@ def test_a_task_states_what_its_judges_read():
     assert asked.reads == {"rules": ("calls", "observations", "reasoning", "text")}
     assert "graded, as asked" in str(asked)
     assert str(channels).endswith("hidden reasoning: not graded")
+    assert str(type(channels)(reads={})) == "hidden reasoning: not graded"
 
 
 def test_who_declares_nothing_counts_as_reading_everything():

@@ -132,6 +132,12 @@ def test_the_first_screen_says_that_a_gamed_policy_got_worse():
     assert first_screen(RLLog(), Origin()).sentence == "The policy was not evaluated twice."
 
 
+def test_the_first_screen_says_what_is_not_decided():
+    log = RLLog(updates=[update_row(1)], evaluations=[evaluation_row(0, 0.5), evaluation_row(1, 0.5)])
+    sentence = first_screen(log, Origin()).sentence
+    assert sentence.startswith("Not decided: whether the policy answers more problems after training; needs ")
+
+
 def test_a_difference_of_two_intervals_has_the_width_of_both():
     first = Interval(value=0.7, low=0.67, high=0.74)
     second = Interval(value=0.5, low=0.46, high=0.53)

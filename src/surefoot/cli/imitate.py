@@ -81,6 +81,10 @@ class Imitate(TaskCommand):
             raise ValueError("'specification' needs 'labels' that say whether the cited clauses apply")
         if self.labels and not self.traces:
             raise ValueError("'labels' are of an expert's 'traces'; give both")
+        if "threshold" in self.model_fields_set and not (
+            self.labels or self.judge.names or self.judge.verifier
+        ):
+            raise ValueError("'threshold' is of 'labels', or of what 'prm' or 'verifier' score; give one")
         changed = {name for name in _OWN if getattr(self.imitation, name) != getattr(RoundsConfig(), name)}
         judged = [name for name in ("names", "verifier") if getattr(self.judge, name)]
         for name in (*judged, *sorted(changed)) if self.traces else ():

@@ -35,9 +35,9 @@ class RewardChannels(FrozenModel):
     searched for it, and a find ends the run."""
 
     def __str__(self) -> str:
-        judges = "; ".join(f"{name} reads {', '.join(channels)}" for name, channels in self.reads.items())
+        judges = [f"{name} reads {', '.join(channels)}" for name, channels in self.reads.items()]
         graded = "graded, as asked" if self.grade_reasoning else "not graded"
-        return f"{judges}; hidden reasoning: {graded}"
+        return "; ".join([*judges, f"hidden reasoning: {graded}"])
 
 
 def reward_channels(

@@ -254,7 +254,7 @@ def _failure(trees: Sequence[GrownTree]) -> str | None:
 
 
 def _split(folder: Path) -> Tally:
-    """Write traces, labels and pairs of all trees into their files, and report the totals."""
+    """Write traces and labels of all trees into their files, and report the totals."""
     trees, spent, reasons, tally = 0, Usage(), Counter[str](), Tally(trees=True)
     with RecordFiles(folder) as files:
         for trees, grown in enumerate(read_records(folder / "trees.jsonl", GrownTree), start=1):  # noqa: B007
@@ -263,8 +263,8 @@ def _split(folder: Path) -> Tally:
                 tally.add(label.model_dump_json().encode())
             spent += grown.usage
             reasons.update([grown.reason] if grown.reason else ())
-    labels, pairs = files.count("labels"), files.count("pairs")
-    note(f"{trees} trees, {labels} labels, {pairs} pairs, {spent.tokens} tokens")
+    labels = files.count("labels")
+    note(f"{trees} trees, {labels} labels, {spent.tokens} tokens")
     for reason, count in reasons.most_common():
         note(f"  {count} problems not searched: {reason}")
     if labels:

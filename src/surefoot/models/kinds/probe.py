@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
@@ -30,7 +30,6 @@ from surefoot.protocols import ProblemTrace
 from surefoot.records import FrozenModel, StepScores, Trace
 
 Position = Literal["before", "first", "middle", "late", "last"]
-POSITIONS: tuple[Position, ...] = get_args(Position)
 """Token of a step: the one before its first, its first, the middle one, the one before its last visible one
 (in whose state the last one is chosen), and the last visible one."""
 StepChoice = Literal["every", "opening", "middle", "closing"]
