@@ -30,6 +30,8 @@ class Quick:
 
 SMOLLM2 = ROOT / "smollm2"
 """Where ``python -m benchmarks.common.smollm2 smollm2`` writes the model."""
+WORDS = ROOT / "runs" / "words"
+"""Where ``python -m benchmarks.worlds.words.train`` wrote ``policy`` and ``longer``."""
 BENCHMARKS = {
     "agents": Quick("agents.run", ("--data", str(DATA / "agent"))),
     "answers": Quick("answers.run"),
@@ -62,6 +64,11 @@ BENCHMARKS = {
     "training": Quick("performance.training"),
     "verifiers": Quick("verifiers.run", ("--data", str(DATA)), DATA / "calib"),
     "when_labels_pay": Quick("when_labels_pay.run"),
+    "words": Quick(
+        "worlds.words.run",
+        ("--policy", str(WORDS / "policy"), "--base", str(WORDS / "longer"), "--out", str(WORDS / "quick")),
+        WORDS,
+    ),
 }
 
 

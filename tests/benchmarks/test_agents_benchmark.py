@@ -30,7 +30,7 @@ def test_known_floors_and_the_headline(benchmark):
     rates = {one.system: one.subsets["all"].first_error.value for one in judged.scores}
     floors = [rates[one.system] for one in judged.scores if one.kind == "floor" and not one.uses_outcome]
     judges = [rates[one.system] for one in judged.scores if one.kind == "labels"]
-    assert (len(floors), len(judges)) == (4, 20)
+    assert (len(floors), len(judges)) == (3, 20)
     assert headline["value"] == 100 * max(judges)
     assert headline["ratio"] == pytest.approx(max(judges) / max(floors))
     assert (len(judges), rules["value"] > 0) == (

@@ -33,7 +33,7 @@ from surefoot.labelling.verifiers.programs import (
     unknown,
 )
 from surefoot.labels import AFTER_FIRST_ERROR
-from surefoot.protocols import ProblemTrace, Verdict
+from surefoot.protocols import ProblemTrace, Verdict, verify_each
 from surefoot.records import CodeTask, Execution, TestVisibility
 from surefoot.sandbox import TaskVerdict, TestOutcome, grade_python
 from surefoot.segment.code import parse
@@ -158,7 +158,7 @@ class _Graded:
         if self.repair is not None and self.statements is not None:
             line = self.statements.source_line(self.repair.line)
             return self.program.step(SourceLine(line)), f"line {line}: {self.repair.reason}"
-        [parsed] = CompileVerifier().verify([self.item])
+        [parsed] = verify_each(CompileVerifier(), [self.item])
         for step, verdict in enumerate(parsed):
             if verdict.value == -1:
                 return step, verdict.reason
