@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
+from typing import Final
 
 from surefoot.answers.extraction import extract_answer
+from surefoot.errors import RecordError
+from surefoot.images import embedded, is_local
 from surefoot.printable import printable
 from surefoot.records import StepScores, Trace
 from surefoot.scores import require_fit
-from surefoot.segment import segment_trace
+from surefoot.segment import segment_trace, trace_blocks
+
+_MOST_SHOWN: Final = 20 * 2**20
+"""Characters of data URLs in one view."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownImage:
+    """An image of a trace, checked by :func:`surefoot.images.embedded`."""
+
+    before: int
+    """The step that follows it; the number of steps after the last one."""
+    text: str
+    """Its name, or why it is not shown."""
+    url: str | None = None
+    """Its bytes as a data URL."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,18 +43,29 @@ class TraceView:
     first_below: int | None
     """0-based index of the first step with a score below the threshold. It need not be an error."""
     threshold: float
+    images: tuple[ShownImage, ...] = ()
 
     def __str__(self) -> str:
-        return printable("\n".join([self.title, *map(self._line, range(len(self.steps)))]))
+        lines = [self.title]
+        for step in range(len(self.steps) + 1):
+            lines += [f"     [{image.text}]" for image in self.images if image.before == step]
+            lines += [self._line(step)] if step < len(self.steps) else []
+        return printable("\n".join(lines))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """The same as a table of a notebook; the first low score is in bold."""
-        lines = [f"<pre>{escape(printable(self._line(step)))}</pre>" for step in range(len(self.steps))]
-        if self.first_below is not None:
-            lines[self.first_below] = f"<b>{lines[self.first_below]}</b>"
-        rows = "".join(f"<tr><td>{line}</td></tr>" for line in lines)
+        """The same as a table of a notebook, with the images; the first low score is in bold."""
+        lines = [""] * (len(self.steps) + 1)
+        for image in self.images:
+            text = escape(printable(image.text))
+            shown = f'<img src="{image.url}" alt="{text}" style="max-width: 100%; max-height: 24em">'
+            lines[image.before] += f"<tr><td>{shown if image.url else f'<pre>[{text}]</pre>'}</td></tr>"
+        for step in range(len(self.steps)):
+            line = f"<pre>{escape(printable(self._line(step)))}</pre>"
+            line = f"<b>{line}</b>" if step == self.first_below else line
+            lines[step] += f"<tr><td>{line}</td></tr>"
+        rows = "".join(lines)
         return f"<table><caption>{escape(printable(self.title))}</caption>{rows}</table>"
 
     def _line(self, step: int) -> str:
@@ -44,12 +75,19 @@ class TraceView:
         return f"{step + 1:3}  {score}{self.steps[step].strip()}{mark}"
 
 
-def show(solution: Trace | str, scores: StepScores | None = None, *, threshold: float = 0.5) -> TraceView:
+def show(
+    solution: Trace | str,
+    scores: StepScores | None = None,
+    *,
+    threshold: float = 0.5,
+    images: Path | str | None = None,
+) -> TraceView:
     """The steps of a trace with their ``scores``, and the first step that scores below ``threshold``.
 
     A text is cut into steps as in ``prm.score``. Scores learned from Monte Carlo labels predict the chance of
     success, so a correct early step of a hard problem may score below ½: choose the threshold on problems
-    with known errors.
+    with known errors. ``images`` is the folder of the records' file: the images that the trace keeps there
+    stand before the step that follows them, in a notebook at most 20 MB of them.
 
     Raises ``ScoreError`` if the scores belong to another trace or are not one per step.
     """
@@ -68,7 +106,26 @@ def show(solution: Trace | str, scores: StepScores | None = None, *, threshold: 
         steps=tuple(trace.step_text(step).strip("\n") for step in range(len(trace.steps))),
         scores=values,
         threshold=threshold,
+        images=() if images is None else tuple(_images(trace, Path(images))),
         first_below=next(
             (step for step, value in enumerate(values) if value is not None and value < threshold), None
         ),
     )
+
+
+def _images(trace: Trace, folder: Path) -> Iterator[ShownImage]:
+    steps, left = 0, _MOST_SHOWN
+    for block in trace_blocks(trace):
+        steps = steps if block.step is None else block.step + 1
+        if block.attachment is None or block.attachment.kind != "image":
+            continue
+        text, url = block.text, None
+        if is_local(block.attachment):  # a data URL in a record was not checked
+            try:
+                url = embedded(block.attachment, folder).uri or ""
+            except RecordError as error:
+                text = str(error)
+        if url is not None and len(url) > left:
+            text, url = f"{text}: too large to be shown here", None
+        left -= len(url or "")
+        yield ShownImage(before=steps, text=text, url=url)
