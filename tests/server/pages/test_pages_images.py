@@ -183,6 +183,14 @@ def test_what_is_not_one_bounded_still_image_is_not_kept(
     assert admin.get(f"{found.base}/images/{digest}").status_code == 404
 
 
+def test_beside_a_bad_image_nothing_is_kept(found: Inspection, admin: Browser) -> None:
+    problem = Problem(text="beside")
+    files = [("file", ("p.jsonl", problem.model_dump_json())), ("file", ("bad.png", SVG))]
+    data = {**admin.fields(f"{found.base}/files"), "make": "nothing"}
+    assert admin.client.post(f"{found.base}/files", data=data, files=files).status_code == 400
+    assert problem not in list(found.db.export.records(found.room.project, "problems"))
+
+
 @pytest.mark.parametrize(
     "url",
     ["https://example.org/cat.png", "http://169.254.169.254/x.png", "/etc/hostname", "../secret.png"],

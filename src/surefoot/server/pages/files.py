@@ -20,6 +20,7 @@ from typing import Final, Literal, get_args
 from starlette.responses import Response, StreamingResponse
 
 from surefoot.errors import NotFoundError, RecordError, StoreError
+from surefoot.images import checked
 from surefoot.io import ReadReport, read_records
 from surefoot.io.limits import lower_limits
 from surefoot.records import Record, StepLabel
@@ -50,6 +51,8 @@ def upload(page: Page) -> Response:
         kinds = {path: kind_of(path) for path in paths if path not in images}
         if not paths:
             raise StoreError("choose at least one file")
+        for path in images:  # before anything of another file is stored
+            checked(path.read_bytes(), path.name)
         known_items = []
         if make == "known":  # their labels are known, not an annotator's work
             known_items = _known_items([path for path, kind in kinds.items() if kind == "labels"])
