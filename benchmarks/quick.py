@@ -30,8 +30,8 @@ class Quick:
 
 SMOLLM2 = ROOT / "smollm2"
 """Where ``python -m benchmarks.common.smollm2 smollm2`` writes the model."""
-WORDS = ROOT / "runs" / "words"
-"""Where ``python -m benchmarks.worlds.words.train`` wrote ``policy`` and ``longer``."""
+WORDS = ROOT / "runs" / "words"  # where benchmarks.worlds.words.train wrote a policy and a trunk
+WORDS_ARGUMENTS = ("--policy", f"{WORDS}/policy", "--base", f"{WORDS}/longer", "--out", f"{WORDS}/quick")
 BENCHMARKS = {
     "agents": Quick("agents.run", ("--data", str(DATA / "agent"))),
     "answers": Quick("answers.run"),
@@ -64,11 +64,7 @@ BENCHMARKS = {
     "training": Quick("performance.training"),
     "verifiers": Quick("verifiers.run", ("--data", str(DATA)), DATA / "calib"),
     "when_labels_pay": Quick("when_labels_pay.run"),
-    "words": Quick(
-        "worlds.words.run",
-        ("--policy", str(WORDS / "policy"), "--base", str(WORDS / "longer"), "--out", str(WORDS / "quick")),
-        WORDS,
-    ),
+    "words": Quick("worlds.words.run", WORDS_ARGUMENTS, WORDS),
 }
 
 
