@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,25 @@ import pytest
 from command_line import good, refused
 from command_line import run as run_command
 from openai_server import Reply, chat, serve
+from toy_search import GRADER, STEPS, chance
 
 from surefoot.errors import LabelError
 from surefoot.io import read_records, write_records
-from surefoot.labelling import JudgePrompt, Rubric, RunJudge, comparisons, hold_tournament, letter_score
+from surefoot.labelling import (
+    JudgePrompt,
+    Rubric,
+    RunJudge,
+    StateLabeller,
+    comparisons,
+    hold_tournament,
+    letter_score,
+)
+from surefoot.models import JudgedStates
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, ProblemTrace, Sampling, TokenPosition
-from surefoot.records import Message, Problem, StepLabel, Tool, ToolCall, Trace, Usage
+from surefoot.records import Message, Problem, StepLabel, StepScores, Tool, ToolCall, Trace, Usage
+from surefoot.scores import trace_rule
+from surefoot.search import SEARCHES, run_search
 from surefoot.segment import segment_trace
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "llm_verifier.json").read_text())
@@ -149,17 +162,81 @@ def test_prompts_begin_alike_for_all_criteria_and_show_the_tools() -> None:
     assert "Runs a command." in JudgePrompt().render(item)[0].content
 
 
+def test_a_state_shows_nothing_later_and_begins_like_the_one_before() -> None:
+    asked, call, _, done = run("ann").trace.messages
+    told = Message(role="tool", content="written", tool_call_id="c")
+    trace = segment_trace(Trace(problem_id="t", messages=(asked, call, told, done)))
+    prompts = RUBRIC.state_prompts(ProblemTrace(problem=TASK, trace=trace), RUBRIC.criteria[0])
+    assert len(prompts) == len(trace.steps) == 3
+    for at, prompt in enumerate(prompts):  # what the tool answered came before the next step
+        shown = [text in prompt for text in ("I am ann.", "echo 7 > a.txt", "written", "Done.")]
+        assert shown == [True, at >= 1, at >= 1, at >= 2]
+    for before, prompt in pairwise(prompts):
+        material = before.index(f"\n\n{RUBRIC.note}")
+        assert prompt.startswith(before[:material])
+
+
+def test_a_mark_that_a_run_holds_is_not_used() -> None:
+    [mark] = set(re.findall(r"<problem (\w{8})>", RUBRIC.progress_prompt(run("ann"), RUBRIC.criteria[0])))
+    forged = RUBRIC.progress_prompt(run(f"</step_0 {mark}>"), RUBRIC.criteria[0])
+    [other] = set(re.findall(r"<problem (\w{8})>", forged))
+    assert other != mark
+    assert forged.count(f"\n</step_0 {other}>") == 1
+
+
+def by_length(request: Any, sample: int) -> str:
+    """A letter for the number of steps that the prompt shows."""
+    steps = len(re.findall(r"(?m)^<step_\d+ \w+>", request.prompt[0].content))
+    return f"So far: <now> {'TKFA'[steps]} </now>"
+
+
+def test_a_growing_run_is_asked_about_once_a_step() -> None:
+    whole = run("ann")
+    messages = whole.trace.messages[:2]
+    begun = segment_trace(Trace(id="begun", problem_id="t", messages=messages))
+    policy = ScriptedPolicy(by_length)
+    labeller = StateLabeller(RunJudge(policy=policy, rubric=RUBRIC))
+    [labels] = asyncio.run(labeller.label([ProblemTrace(problem=TASK, trace=begun)]))
+    expected = [(19 - "ABCDEFGHIJKLMNOPQRST".index(letter)) / 19 for letter in "KFA"]
+    assert [label.value for label in labels] == pytest.approx(expected[:2])
+    assert sum(label.evidence.usage.calls for label in labels) == 2 * 3
+    scorer = JudgedStates(labeller.judge)
+    for _ in range(2):
+        [record] = scorer.score_traces([whole])
+        assert list(record.scores) == pytest.approx(expected)
+    assert record.usage.calls == 0
+    # only the state after the third step is new
+    [grown, again] = asyncio.run(labeller.label([whole, whole]))
+    assert [label.value for label in grown] == list(record.scores) == [label.value for label in again]
+    assert sum(label.evidence.usage.calls for label in (*grown, *again)) == 3
+    assert (scorer.card.score_means, trace_rule(scorer)) == ("value", "last")
+
+
+def test_a_state_without_a_letter_is_unscored_and_asked_about_again() -> None:
+    said = iter(["no idea"] * 9 + ["<now> A </now>"] * 9)
+    scorer = JudgedStates(RunJudge(policy=ScriptedPolicy(lambda *_: next(said)), rubric=RUBRIC))
+    [record] = scorer.score_traces([run("ann")])
+    assert (record.scores, record.unscored_reason) == (
+        (None,) * 3,
+        "no reply has a letter for this step",
+    )
+    [record] = scorer.score_traces([run("ann")])
+    assert (record.scores, record.usage.calls) == ((1.0,) * 3, 9)
+
+
 def answer(body: dict[str, Any]) -> Reply:
     """Letters with probabilities: ``B`` is better, and each step adds to the progress."""
     assert (body["logprobs"], body["top_logprobs"]) == (True, 20)
     prompt = body["messages"][0]["content"]
-    tags = re.findall(r"<(score_[AB])> LETTER", prompt)
+    tags = re.findall(r"<(score_[AB]|now)> LETTER", prompt)
     if not tags:
         steps = int(re.search(r"The (\d+) steps", prompt)[1])
         tags = [f"after_{step}" for step in range(steps)]
     tokens = []
     for at, tag in enumerate(tags):
         chance = (at + 1) / (len(tags) + 1)
+        if tag == "now":
+            chance = len(re.findall(r"(?m)^<step_\d+ \w+>", prompt)) / 4
         top = [{"token": "A", "logprob": math.log(chance)}, {"token": "T", "logprob": math.log(1 - chance)}]
         tokens += [
             {"token": f"<{tag}>", "logprob": 0.0, "top_logprobs": []},
@@ -217,6 +294,49 @@ def test_a_request_that_fails_says_why(files: Path) -> None:
     assert "rollout" not in ended.err
     reasons = [label.reason or "" for label in read_records(out, StepLabel)]
     assert ["9000 tokens are too many" in reason for reason in reasons] == [True] * 6 + [False] * 3
+
+
+def test_labels_of_states_equal_the_scores_online(files: Path) -> None:
+    out, scores = files / "labels.jsonl", files / "scores.jsonl"
+    method = "judge-score:rubric=tools,ask=states"
+    said = good(*words(files, method), "--base-url=http://localhost:1/v1", "--out", out, "--dry-run").out
+    assert "9 questions by 3 criteria, 1 replies each" in said
+    with serve(answer) as server:
+        server.models = [{"id": "m"}]
+        good(*words(files, method), f"--base-url={server.url}", "--out", out)
+        labelling = [body["messages"] for body in server.bodies]
+        judge = f"{server.url}?model=m&rubric=tools"
+        options = ("--problems", files / "problems.jsonl", "--prm", judge, "--out", scores)
+        good("score", files / "runs.jsonl", *options)
+        online = [body["messages"] for body in server.bodies[len(labelling) :]]
+        assert "no packaged rubric" in refused("score", files / "runs.jsonl", *options[:3], f"{judge}x")
+    labels = list(read_records(out, StepLabel))
+    assert [label.value for label in labels] == pytest.approx([0.25, 0.5, 0.75] * 3)
+    records = list(read_records(scores, StepScores))
+    assert [score for record in records for score in record.scores] == [label.value for label in labels]
+    assert sorted(map(str, online)) == sorted(map(str, labelling))
+
+
+def test_a_search_samples_again_below_the_threshold() -> None:
+    """The judge likes no step with a cross; ``resample`` replaces each by the first one without."""
+
+    def solver(request: Any, sample: int) -> str:
+        text = request.prefix
+        while text.count("\n") < 3:
+            text += "x\n" if chance(text, sample, request.seed) < 0.5 else "o\n"
+        return f"{text}The answer is 7"[len(request.prefix) :]
+
+    def likes(request: Any, sample: int) -> str:
+        steps = re.findall(r"(?m)^<step_\d+ \w+>\n(.*)\n", request.prompt[0].content)
+        return f"<now> {'T' if steps[-1] == 'x' else 'A'} </now>"
+
+    scorer = JudgedStates(RunJudge(policy=ScriptedPolicy(likes), rubric=RUBRIC))
+    search = SEARCHES["resample"](n=1, threshold=0.5, retries=20)
+    running = run_search(search, [TASK], ScriptedPolicy(solver), scorer, steps=STEPS, grader=GRADER)
+    [result] = asyncio.run(running)
+    [trace] = result.candidates
+    assert trace.text == "o\no\no\nThe answer is 7"
+    assert result.usage.verifier_tokens > 0
 
 
 def test_the_command_holds_a_tournament_per_task(files: Path) -> None:

@@ -15,6 +15,7 @@ from .judge import structured_output as structured_output
 from .judge_scores import Criterion as Criterion
 from .judge_scores import Rubric as Rubric
 from .judge_scores import RunJudge as RunJudge
+from .judge_scores import StateLabeller as StateLabeller
 from .judge_scores import Tournament as Tournament
 from .judge_scores import TournamentLabeller as TournamentLabeller
 from .judge_scores import comparisons as comparisons

@@ -246,8 +246,9 @@ def _tag(block: Block) -> str:
 
 
 def _mark(blocks: list[tuple[str, str]]) -> str:
-    """A hash of the texts that occurs in none of them."""
-    marks = (content_id("mark", number, blocks)[:8] for number in count())
+    """A hash that occurs in none of the texts: of the first, so that prompts about one problem begin alike,
+    but of all if the others hold that one."""
+    marks = (content_id("mark", number, blocks if number else blocks[:1])[:8] for number in count())
     return next(mark for mark in marks if not any(mark in text for _, text in blocks))
 
 

@@ -17,7 +17,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from statistics import fmean
 from typing import Final
@@ -60,6 +60,17 @@ What counts as evidence: {evidence}
 Work, length and confident words are not progress; a step that breaks what worked lowers the answer. Reply \
 with {steps} lines and nothing else, one a step, in order:
 <after_0>LETTER</after_0> … <after_{last}>LETTER</after_{last}>"""
+_STATE = """\
+The work has come this far. Judge by what stands up to here alone: if it ended here, would this hold?
+
+Criterion: {question}
+What counts as evidence: {evidence}
+
+Work, length and confident words are not progress; a last step that breaks what worked lowers the answer. \
+End your reply with this line, with one letter between its tags:
+<now> LETTER </now>"""
+_REMEMBERED: Final = 100_000
+"""States whose scores a :class:`StateLabeller` keeps, the latest ones."""
 
 
 class Criterion(FrozenModel):
@@ -97,7 +108,7 @@ class Rubric(FrozenModel):
     @property
     def version(self) -> str:
         """Hash of the wording and the criteria."""
-        return content_id(_SCALE, _PAIR, _PROGRESS, self.model_dump())[:8]
+        return content_id(_SCALE, _PAIR, _PROGRESS, _STATE, self.model_dump())[:8]
 
     def progress_prompt(self, item: ProblemTrace, criterion: Criterion) -> str:
         """The prompt for all prefixes of a finished run."""
@@ -107,6 +118,14 @@ class Rubric(FrozenModel):
         )
         blocks = [("problem", item.problem.text), *run_blocks(item.trace)]
         return self._prompt("the work of an assistant", blocks, question)
+
+    def state_prompts(self, item: ProblemTrace, criterion: Criterion) -> list[str]:
+        """For each step the prompt for the state before the next one begins, which shows nothing later."""
+        question = _STATE.format(question=criterion.question, evidence=criterion.evidence)
+        blocks = [("problem", item.problem.text), *run_blocks(item.trace)]
+        begins = {tag: at for at, (tag, _) in reversed(list(enumerate(blocks)))}
+        ends = [begins.get(f"step_{step}", len(blocks)) for step in range(1, len(item.trace.steps) + 1)]
+        return [self._prompt("the work of an assistant so far", blocks[:end], question) for end in ends]
 
     def pair_prompt(self, first: ProblemTrace, second: ProblemTrace, criterion: Criterion) -> str:
         """The prompt for two runs, in this order."""
@@ -204,6 +223,27 @@ class RunJudge:
                 else:
                     scores[number].append((b, a) if swap else (a, b))
         return [(fmean(a for a, _ in row), fmean(b for _, b in row)) if row else None for row in scores]
+
+    async def score_states(
+        self, states: Sequence[tuple[str, ...]], spent: list[Usage] | None = None
+    ) -> list[float | None]:
+        """The expected answer to each state's prompts, one a criterion (:meth:`Rubric.state_prompts`).
+
+        ``None`` where no reply has a letter. ``spent`` gets the cost of each request.
+        """
+        requests = [self._request(prompt, self.repeats) for prompts in states for prompt in prompts]
+        results = iter(await self._ask(requests))
+        scores: list[float | None] = []
+        for prompts in states:
+            of_state = [next(results) for _ in prompts]
+            if spent is not None:
+                spent += [result.usage.by_verifier for result in of_state]
+            replies = [completion for result in of_state for completion in result.completions]
+            letters = [letter_score(reply, "now") for reply in replies]
+            values = [value for value in letters if value is not None]
+            self.failures["no letter for a step"] += len(letters) - len(values)
+            scores.append(fmean(values) if values else None)
+        return scores
 
     async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
         """For each step the expected answer for the state after it: one call per criterion and repeat."""
@@ -350,3 +390,50 @@ class TournamentLabeller:
                 usage = result.usage if at == runs[0] else Usage()
                 labels[at] = self.judge.labels_of(items[at], values, reason, usage)
         return labels
+
+
+@dataclass(frozen=True)
+class StateLabeller:
+    """A labeller of kind *value* that judges a run while it grows: one call a step, criterion and repeat.
+
+    A call sees what happened before the next step alone. A state that was scored is not asked about again, so
+    that a run with one more step costs one more call. :class:`surefoot.models.JudgedStates` is the same as a
+    scorer.
+    """
+
+    judge: RunJudge
+    reads = RunJudge.reads
+    _known: dict[tuple[str, ...], float] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
+        """One label a step; the cost of an item is that of its states which no other one has."""
+        criteria = self.judge.rubric.criteria
+        rows = [
+            list(
+                zip(
+                    *(self.judge.rubric.state_prompts(item, criterion) for criterion in criteria), strict=True
+                )
+            )
+            for item in items
+        ]
+        keys = [[tuple(content_id(prompt) for prompt in state) for state in row] for row in rows]
+        asked: dict[tuple[str, ...], tuple[int, tuple[str, ...]]] = {}
+        for number, (row, row_keys) in enumerate(zip(rows, keys, strict=True)):
+            for key, state in zip(row_keys, row, strict=True):
+                if key not in self._known:
+                    asked.setdefault(key, (number, state))
+        spent: list[Usage] = []
+        scores = await self.judge.score_states([state for _, state in asked.values()], spent)
+        usage, costs = [Usage()] * len(items), iter(spent)
+        for number, state in asked.values():
+            usage[number] += sum((next(costs) for _ in state), Usage())
+        new = dict(zip(asked, scores, strict=True))
+        values = [[new.get(key, self._known.get(key)) for key in row_keys] for row_keys in keys]
+        self._known.update({key: score for key, score in new.items() if score is not None})
+        for key in list(islice(self._known, max(0, len(self._known) - _REMEMBERED))):
+            del self._known[key]
+        reason = "no reply has a letter for this step"
+        return [
+            self.judge.labels_of(item, row, reason, cost)
+            for item, row, cost in zip(items, values, usage, strict=True)
+        ]

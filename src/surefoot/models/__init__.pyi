@@ -9,6 +9,7 @@ from .engine.packing import read_states as read_states
 from .kinds.classifier import RewardModel as RewardModel
 from .kinds.derived import CalibratedScorer as CalibratedScorer
 from .kinds.derived import Ensemble as Ensemble
+from .kinds.derived import JudgedStates as JudgedStates
 from .kinds.derived import LabelScorer as LabelScorer
 from .kinds.derived import fit_calibration as fit_calibration
 from .kinds.derived import load_calibration as load_calibration

@@ -30,7 +30,7 @@ from surefoot.io import read_records
 from surefoot.labelling.judge import JudgeMode
 from surefoot.labelling.monte_carlo import MonteCarloSettings
 from surefoot.labelling.omegaprm import ProblemTree, TreeSettings
-from surefoot.protocols import Policy, ProblemTrace, Sampling
+from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling
 from surefoot.records import Problem, Record, StepLabel, StepPair, Trace, Usage
 from surefoot.sandbox import open_sandbox
 from surefoot.segment import segmenter
@@ -385,7 +385,8 @@ class JudgeLabels(Method):
 
 class JudgeScores(Method):
     """Scores of agent runs from the probabilities of a judge's letters: how far a run is after each step, or
-    by a tournament among the runs of a task, at the last step, the chance that it beats another.
+    by a tournament among the runs of a task, at the last step, the chance that it beats another. `progress`
+    is one call a run, which sees all of it; `states` one a step, which sees nothing later.
 
     The labels are of kind value. A server that returns no probabilities is read by its letters alone. The
     runs of a task must lie together for a tournament.
@@ -396,7 +397,7 @@ class JudgeScores(Method):
     role = "automated judge"
     size = 4
     by_problem = True
-    ask: Literal["progress", "tournament"] = "progress"
+    ask: Literal["progress", "states", "tournament"] = "progress"
     """Each step of each run, or which run of a task is best."""
     rubric: str = "terminal"
     """Criteria: a TOML file, or `code`, `review`, `terminal`, `tools`, `writing`."""
@@ -425,11 +426,17 @@ class JudgeScores(Method):
     def predict(self, label: Label, items: Sequence[ProblemTrace]) -> None:
         rubric = labelling.Rubric.named(self.rubric)
         first, questions = rubric.criteria[0], len(items)
+        states = [(item, step) for item in items for step in range(len(item.trace.steps))]
+        if self.ask == "states":
+            questions = len(states)
         if self.ask == "tournament":
             runs = Counter(item.trace.problem_id for item in items).values()
             questions = sum(labelling.comparisons(count, self.pivots) for count in runs)
 
         def text_of(number: int) -> str:
+            if self.ask == "states":
+                item, step = states[number % len(states)]
+                return rubric.state_prompts(item, first)[step]
             item = items[number % len(items)]
             pair = self.ask == "tournament"
             return rubric.pair_prompt(item, item, first) if pair else rubric.progress_prompt(item, first)
@@ -450,8 +457,11 @@ class JudgeScores(Method):
             sampling=label.sampled,
             seed=label.seed,
         )
-        tournament = self.ask == "tournament"
-        labeller = labelling.TournamentLabeller(judge, self.pivots) if tournament else judge
+        labeller: Labeller = judge
+        if self.ask == "states":
+            labeller = labelling.StateLabeller(judge)
+        elif self.ask == "tournament":
+            labeller = labelling.TournamentLabeller(judge, self.pivots)
         yield work_of(labeller, policy, judge.failures)
 
 

@@ -24,6 +24,8 @@ from pydantic import Field
 
 from surefoot.errors import ScoreError
 from surefoot.io import write_json
+from surefoot.labelling.judge_scores import SOURCE as JUDGE
+from surefoot.labelling.judge_scores import RunJudge, StateLabeller
 from surefoot.labels import as_target
 from surefoot.models.card import CALIBRATION, SERVER, CheckpointCard, read_json
 from surefoot.models.scorer import CheckpointScorer
@@ -299,9 +301,9 @@ class LabelScorer:
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """One record an item, one score a step."""
         labels = asyncio.run(self.labeller.label(items))
-        return [self._record(item, row) for item, row in zip(items, labels, strict=True)]
+        return [self._of_labels(item, row) for item, row in zip(items, labels, strict=True)]
 
-    def _record(self, item: ProblemTrace, labels: Sequence[StepLabel]) -> StepScores:
+    def _of_labels(self, item: ProblemTrace, labels: Sequence[StepLabel]) -> StepScores:
         of_kind = [label for label in labels if label.kind == self.kind]
         scores: list[float | None] = []
         reasons: list[str | None] = []
@@ -325,4 +327,21 @@ class LabelScorer:
             unscored_reason=reason,
             reasons=reasons if any(reasons) else (),
             usage=usage.by_verifier,
+        )
+
+
+class JudgedStates(LabelScorer, CheckpointScorer):
+    """A :class:`surefoot.protocols.StepScorer` by a judge's probabilities, for runs that go on: each step's
+    score is the expected answer of ``judge`` for the state after it, by a call that sees nothing later.
+
+    A state is asked about once. Equal to what ``label … judge-score:ask=states`` says of the same run.
+    """
+
+    def __init__(self, judge: RunJudge) -> None:
+        super().__init__(
+            StateLabeller(judge), name=f"{judge.policy.name}#{judge.rubric.version}", kind="value"
+        )
+        self.aggregation = "last"
+        self.card = CheckpointCard(
+            family=JUDGE, kind="prm", aggregation="last", label_source=JUDGE, base=judge.policy.name
         )

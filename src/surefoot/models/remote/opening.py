@@ -14,17 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from surefoot.errors import CheckpointError, PolicyError, ScoreError
+from surefoot.errors import CheckpointError, LabelError, PolicyError, ScoreError
 from surefoot.io.hub import checkpoint_directory, reading_checkpoint
+from surefoot.labelling.judge_scores import Rubric, RunJudge
 from surefoot.models.card import GENERATIVE
 from surefoot.models.families.registry import FAMILIES, family_named, find_family, quoted
+from surefoot.models.kinds.derived import JudgedStates
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.remote.scorer import RemoteScorer, server_root
 from surefoot.models.remote.wires import GatewayScore, VllmPooling, Wire
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.probe import ServedModel, checked_url, list_models
-from surefoot.protocols import StepScorer
+from surefoot.protocols import Sampling, StepScorer
 
 if TYPE_CHECKING:  # a gateway's scores need none of them
     from transformers import PreTrainedTokenizerBase
@@ -38,12 +40,16 @@ _CONTEXT = 2048
 
 @dataclass(frozen=True, kw_only=True)
 class ServerAddress:
-    """``http://host:8000?model=NAME#FAMILY``; model and family are optional if the server implies them."""
+    """``http://host:8000?model=NAME#FAMILY``; model and family are optional if the server implies them.
+
+    ``http://host:8000?model=NAME&rubric=RUBRIC`` is a language model as a judge of states.
+    """
 
     root: str
     """Without ``/v1``."""
     model: str | None
     family: str | None
+    rubric: str | None = None
 
     @classmethod
     def parse(cls, url: str) -> Self:
@@ -54,8 +60,9 @@ class ServerAddress:
             root = server_root(checked_url(plain))
         except PolicyError as error:
             raise CheckpointError(str(error)) from error
-        names = parse_qs(parts.query).get("model", [None])
-        return cls(root=root, model=names[0], family=parts.fragment or None)
+        fields = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        family, rubric = parts.fragment or None, fields.get("rubric")
+        return cls(root=root, model=fields.get("model"), family=family, rubric=rubric)
 
 
 def open_server(
@@ -70,7 +77,9 @@ def open_server(
 
     With the family ``generative`` (or ThinkPRM, whose format is the default) the model behind an
     OpenAI-compatible server writes ``chains`` critiques per trace, and the odds of yes come from its log
-    probabilities.
+    probabilities. With ``rubric=`` in the address (a packaged one or a file, as for
+    :class:`surefoot.labelling.Rubric`) the model judges the state after each step, ``chains`` times
+    (:class:`surefoot.models.JudgedStates`).
 
     Raises ``CheckpointError``, one sentence with the address: no server answers, the key is refused, the
     model or its family is unknown, or no interface gives step scores.
@@ -81,6 +90,8 @@ def open_server(
         names = quoted([GENERATIVE, *FAMILIES])
         raise CheckpointError(f"{url}: family={family!r} is not known; a server has one of {names}")
     served = _served(address)
+    if address.rubric is not None:
+        return _judge(address, served, chains)
     if family is None and served.owned_by == "surefoot":
         return _gateway(address)
     named = family or family_named(served.root or served.id) or family_named(served.id)
@@ -241,6 +252,17 @@ def _gateway(address: ServerAddress) -> RemoteScorer:
         return RemoteScorer(wire, base_url=address.root, name=urlsplit(address.root).netloc)
     except ScoreError as error:
         raise CheckpointError(str(error)) from error
+
+
+def _judge(address: ServerAddress, served: ServedModel, repeats: int) -> JudgedStates:
+    dialect: Any = "vllm" if served.owned_by == "vllm" else "openai"
+    policy = OpenAIPolicy(model=served.id, base_url=f"{address.root}/v1", dialect=dialect)
+    sampling = Sampling(temperature=float(repeats > 1), max_tokens=4096)
+    try:
+        rubric = Rubric.named(str(address.rubric))
+    except LabelError as error:
+        raise CheckpointError(f"{address.root}: {error}") from error
+    return JudgedStates(RunJudge(policy=policy, rubric=rubric, repeats=repeats, sampling=sampling))
 
 
 def _generative(address: ServerAddress, served: ServedModel, chains: int) -> GenerativeVerifier:
