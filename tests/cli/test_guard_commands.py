@@ -97,6 +97,14 @@ def test_the_threshold_is_fitted_on_what_the_guard_will_show(recorded, monkeypat
 def test_what_cannot_be_fitted_is_refused(recorded):
     assert "needs" in refused(*words(recorded, "--max-false-blocks=0.001"))
     assert "no call counts as good" in refused(*words(recorded, "--labels", recorded / "l.jsonl"))
+    rows = (json.loads(line) for line in (recorded / "s.jsonl").read_text().splitlines())
+    unscored = [
+        StepScores(trace_id=row["trace_id"], scorer="s", scores=(None, None), unscored_reason="too long")
+        for row in rows
+    ]
+    (recorded / "s.jsonl").unlink()
+    write_records(recorded / "s.jsonl", unscored)
+    assert "no good call has a score: too long" in refused(*words(recorded))
     assert "--prm" in refused(*words(recorded)[:-2])
     assert "labels" in refused(*words(recorded, "--good=labelled"))
     assert "of whole runs" in refused(*words(recorded, "--monitor-sees=results"))

@@ -179,7 +179,7 @@ class Fit(Command):
         problems, traces = read_table(self.problems, Problem), read_table(self.traces, Trace)
         good_if = self.good or ("labelled" if self.labels else "successful")
         labels: Sequence[StepLabel] = read_table(self.labels, StepLabel) if self.labels else ()
-        runs = []
+        runs, unscored = [], ""
         with self._scorer() as scorer:
             items_left = iter(labelled(problems, traces, labels))
             while piece := list(islice(items_left, _PIECE)):
@@ -191,6 +191,7 @@ class Fit(Command):
                     for item in piece
                 ]
                 for item, seen, scores in zip(piece, items, checked_scores(scorer, items), strict=True):
+                    unscored = unscored or scores.unscored_reason or ""
                     labels_of = binary_labels(item.labels, len(item.trace.steps), LabelRule(neutral="good"))
                     whole_run = good_if == "all" or (good_if == "successful" and item.trace.outcome is True)
                     viewed_steps = call_steps(seen.trace)
@@ -202,6 +203,8 @@ class Fit(Command):
                     runs.append(g.RunScores(problem=item.problem.id, good=good, bad=bad))
         if not any(run.good for run in runs):
             raise RunError(f"no call counts as good with --good {good_if}; give --labels, or --good all")
+        if all(score is None for run in runs for score in run.good):
+            raise RunError(f"no good call has a score: {unscored or 'the scorer gives none'}")
         return runs
 
     @contextmanager
