@@ -34,6 +34,7 @@ ROUTES = {
         f"GET {PROJECT}/agreement",
         f"GET {PROJECT}/files",
         f"GET {PROJECT}/export/{{name}}",
+        f"GET {PROJECT}/images/{{digest}}",
         f"GET {PROJECT}/runs",
         f"GET {PROJECT}/run",
         f"GET {PROJECT}/compare",

@@ -107,6 +107,8 @@ def test_score_cuts_a_solution_and_says_why_a_step_has_none(scripted):
         ({"items": [{"problem": "p", "solution": "x"}], "threshold": 1.5}, 400, "threshold"),
         ({"model": "other", "items": [{"problem": "p", "solution": "x"}]}, 404, "'lines'"),
         (b'{"items": [{"problem": "\\ud800", "solution": "x"}]}', 400, "Invalid JSON"),
+        ({"items": [{"problem": "p", "solution": "a", "segment": "line"}]}, 400, "items.0.segment"),
+        ({"items": [{"problem": "p", "solution": "a"}], "treshold": 0.9}, 400, "treshold"),
     ],
 )
 def test_score_refuses_with_the_field(scripted, body, status, said):

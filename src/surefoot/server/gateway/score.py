@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,7 +22,13 @@ MAX_STEPS = 2000
 """Steps of one solution."""
 
 
-class SolutionInput(RequestModel):
+class _Exact(RequestModel):
+    """Fields are this route's own: one that it does not know would be another question."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class SolutionInput(_Exact):
     """A problem with a solution: its ``steps``, its text in ``solution``, or an agent's run in ``trace``."""
 
     problem: str = Field(min_length=1)
@@ -60,7 +66,7 @@ class SolutionInput(RequestModel):
         return ProblemTrace(problem=problem, trace=trace.model_copy(update={"problem_id": problem.id}))
 
 
-class ScoreRequest(RequestModel):
+class ScoreRequest(_Exact):
     """Body of ``/v1/score``."""
 
     model: str | None = Field(default=None, max_length=300)
