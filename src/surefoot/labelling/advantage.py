@@ -51,18 +51,18 @@ def _labels(item: LabelledTrace, start: float | None, best_of: int) -> list[Step
         raise LabelError(f"start[{item.problem.id!r}] is {start}; a success rate lies in [0, 1]")
     source = f"best-of-{best_of}-advantage" if best_of > 1 else "advantage"
     values, labels = _values(item), list[StepLabel]()
-    before, why = start, "no value of the problem itself ('start')"
+    value_before, why = start, "no value of the problem itself ('start')"
     for step in range(len(item.trace.steps)):
         value = values.get(step)
-        after = None if value is None else value.value
+        value_after = None if value is None else value.value
         advantage = reason = message = None
-        if after is None:
+        if value_after is None:
             reason = f"no value after the step: {value.reason if value else 'no label'}"
-        elif before is None:
+        elif value_before is None:
             reason = why
         else:
-            advantage = best_of_k(after, best_of) - best_of_k(before, best_of)
-            message = f"value {after:g} after, {before:g} before"
+            advantage = best_of_k(value_after, best_of) - best_of_k(value_before, best_of)
+            message = f"value {value_after:g} after, {value_before:g} before"
         # the evidence of the value after the step; the label costs nothing
         changes = {"message": message, "interval": None, "usage": Usage(), "execution": None}
         evidence = value.evidence if value is not None else Evidence()
@@ -77,7 +77,7 @@ def _labels(item: LabelledTrace, start: float | None, best_of: int) -> list[Step
                 evidence=evidence.model_copy(update=changes),
             )
         )
-        before, why = after, "no value before the step"
+        value_before, why = value_after, "no value before the step"
     return labels
 
 
