@@ -178,10 +178,9 @@ HOSTILE_TEXTS = ("\\[", "$", "```\n", "a. ", "\\begin{a}", "\n \n", "wait, ", " 
 
 def segmentation(attacker: Attacker, number: int) -> None:
     """Two million characters to be cut into steps."""
-    way = ("thoughts", "sentence", "blank-line", "line", "step-k", "turns", "ki")[number % 7]
-    piece = HOSTILE_TEXTS[(number // 7 + attacker.number) % len(HOSTILE_TEXTS)]
+    piece = HOSTILE_TEXTS[(number + attacker.number) % len(HOSTILE_TEXTS)]
     text = piece * (LONG // len(json.dumps(piece)))
-    attacker.post("/v1/score", {"items": [{"problem": "p", "solution": text, "segment": way}]})
+    attacker.post("/v1/score", {"items": [{"problem": "p", "solution": text}]})
 
 
 def score_batches(attacker: Attacker, number: int) -> None:
