@@ -24,7 +24,7 @@ _MOST_SHOWN: Final = 20 * 2**20
 class ShownImage:
     """An image of a trace, checked by :func:`surefoot.images.embedded`."""
 
-    before: int
+    next_step: int
     """The step that follows it; the number of steps after the last one."""
     text: str
     """Its name, or why it is not shown."""
@@ -48,7 +48,7 @@ class TraceView:
     def __str__(self) -> str:
         lines = [self.title]
         for step in range(len(self.steps) + 1):
-            lines += [f"     [{image.text}]" for image in self.images if image.before == step]
+            lines += [f"     [{image.text}]" for image in self.images if image.next_step == step]
             lines += [self._line(step)] if step < len(self.steps) else []
         return printable("\n".join(lines))
 
@@ -59,8 +59,8 @@ class TraceView:
         lines = [""] * (len(self.steps) + 1)
         for image in self.images:
             text = escape(printable(image.text))
-            shown = f'<img src="{image.url}" alt="{text}" style="max-width: 100%; max-height: 24em">'
-            lines[image.before] += f"<tr><td>{shown if image.url else f'<pre>[{text}]</pre>'}</td></tr>"
+            picture = f'<img src="{image.url}" alt="{text}" style="max-width: 100%; max-height: 24em">'
+            lines[image.next_step] += f"<tr><td>{picture if image.url else f'<pre>[{text}]</pre>'}</td></tr>"
         for step in range(len(self.steps)):
             line = f"<pre>{escape(printable(self._line(step)))}</pre>"
             line = f"<b>{line}</b>" if step == self.first_below else line
@@ -114,7 +114,7 @@ def show(
 
 
 def _images(trace: Trace, folder: Path) -> Iterator[ShownImage]:
-    steps, left = 0, _MOST_SHOWN
+    steps, characters_left = 0, _MOST_SHOWN
     for block in trace_blocks(trace):
         steps = steps if block.step is None else block.step + 1
         if block.attachment is None or block.attachment.kind != "image":
@@ -125,7 +125,7 @@ def _images(trace: Trace, folder: Path) -> Iterator[ShownImage]:
                 url = embedded(block.attachment, folder).uri or ""
             except RecordError as error:
                 text = str(error)
-        if url is not None and len(url) > left:
+        if url is not None and len(url) > characters_left:
             text, url = f"{text}: too large to be shown here", None
-        left -= len(url or "")
-        yield ShownImage(before=steps, text=text, url=url)
+        characters_left -= len(url or "")
+        yield ShownImage(next_step=steps, text=text, url=url)

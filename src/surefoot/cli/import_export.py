@@ -132,10 +132,10 @@ class Import(Command):
         counts.update({name: files.count(name) for name in _RECORDS})
         for text in context.account():
             note(text)
-        others = "".join(f", {counts[name]} {name}" for name in ("labels", "scores") if counts[name])
+        added = "".join(f", {counts[name]} {name}" for name in ("labels", "scores") if counts[name])
         note(
             f"{self.out}: {counts['problems']} problems, {counts['traces']} traces with {counts['steps']} "
-            f"steps, {counts['graded']} of them graded{others}"
+            f"steps, {counts['graded']} of them graded{added}"
         )
         if is_log and counts["problems"] and not counts["traces"]:
             note(

@@ -72,8 +72,8 @@ class Reward(Command):
                     yield trace, turn_rewards(trace, scores, self.rule)
 
         runs = rewarded() if self.to != "jsonl" else ()  # JSON lines keep null, the others need numbers
-        known = (reward for _, rewards in runs for reward in rewards if reward is not None)
-        worst = min(known, default=0.0)
+        values = (reward for _, rewards in runs for reward in rewards if reward is not None)
+        worst = min(values, default=0.0)
         for trace, rewards in rewarded():
             counts.update(runs=1, turns=len(rewards), unknown=rewards.count(None))
             row = reward_row(trace, rewards, self.to, worst=min(worst, 0.0))

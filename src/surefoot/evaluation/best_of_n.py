@@ -395,7 +395,7 @@ def best_of_n_section(result: BestOfNCurves) -> Section:
     """The decisive curve of each scorer; differences from majority and tokens of all as tables."""
     top = result.sizes[-1]
     decisive = {name: curve for name in result.scorers if (curve := _decisive(result, name))}
-    drawn = [CEILING, MAJORITY, *(curve.name for curve in decisive.values())]
+    plotted = [CEILING, MAJORITY, *(curve.name for curve in decisive.values())]
     return Section(
         title="Best-of-N: accuracy against samples and tokens",
         tested="choosing among samples",
@@ -415,5 +415,5 @@ def best_of_n_section(result: BestOfNCurves) -> Section:
             "Worked examples need step labels, which this report does not read.",
         ],
         results=result,
-        plots=[Plot("curves.accuracy", "Accuracy against N", where={"name": drawn}, log=True)],
+        plots=[Plot("curves.accuracy", "Accuracy against N", where={"name": plotted}, log=True)],
     )

@@ -100,7 +100,7 @@ def check_event(policy: ToolPolicy, event: Mapping[str, Any]) -> HookAnswer:
     user = [message.content or "" for message in messages if message.role == "user"]
     outcomes = judge_call(policy, call, CallHistory(call_results(messages)), user)
     # the prefix tells rules of a policy from other rules, and a hook has no others
-    unprefixed = [replace(one, reason=one.reason.removeprefix("policy: ")) for one in outcomes]
+    unprefixed = [replace(judged, reason=judged.reason.removeprefix("policy: ")) for judged in outcomes]
     outcome, reason = overall(unprefixed)
     if outcome == "violated":
         return HookAnswer(decision="deny", reason=reason)

@@ -59,8 +59,8 @@ class ConsensusReport:
             f"of {self.steps} steps {self.good_steps} good, {self.bad_steps} bad, "
             f"{sum(self.unlabelled_steps.values())} without consensus"
         ]
-        found = {"traces dropped": self.dropped_traces, "steps without consensus": self.unlabelled_steps}
-        for what, reasons in found.items():
+        reasons_of = {"traces dropped": self.dropped_traces, "steps without consensus": self.unlabelled_steps}
+        for what, reasons in reasons_of.items():
             counts = list(reasons.items())
             lines += [f"  {count} {what}: {reason}" for reason, count in counts[:_SHOWN]]
             if hidden := counts[_SHOWN:]:

@@ -417,17 +417,17 @@ class StateLabeller:
             for item in items
         ]
         keys = [[tuple(content_id(prompt) for prompt in state) for state in row] for row in rows]
-        asked: dict[tuple[str, ...], tuple[int, tuple[str, ...]]] = {}
+        requests: dict[tuple[str, ...], tuple[int, tuple[str, ...]]] = {}
         for number, (row, row_keys) in enumerate(zip(rows, keys, strict=True)):
             for key, state in zip(row_keys, row, strict=True):
                 if key not in self._known:
-                    asked.setdefault(key, (number, state))
+                    requests.setdefault(key, (number, state))
         spent: list[Usage] = []
-        scores = await self.judge.score_states([state for _, state in asked.values()], spent)
+        scores = await self.judge.score_states([state for _, state in requests.values()], spent)
         usage, costs = [Usage()] * len(items), iter(spent)
-        for number, state in asked.values():
+        for number, state in requests.values():
             usage[number] += sum((next(costs) for _ in state), Usage())
-        new = dict(zip(asked, scores, strict=True))
+        new = dict(zip(requests, scores, strict=True))
         values = [[new.get(key, self._known.get(key)) for key in row_keys] for row_keys in keys]
         self._known.update({key: score for key, score in new.items() if score is not None})
         for key in list(islice(self._known, max(0, len(self._known) - _REMEMBERED))):

@@ -169,8 +169,8 @@ class OmegaPRMLabeller:
         if self.estimate == "soft":
             return state.value if state.value is not None or state.ending is None else float(state.ending)
         # the first error is at the first prefix that is not good, if the one before it is
-        before = node.path()[:-1]
-        return 0.0 if state.good is False and all(above.data.good for above in before) else None
+        ancestors = node.path()[:-1]
+        return 0.0 if state.good is False and all(above.data.good for above in ancestors) else None
 
     def _label(
         self, trace: Trace, step: int, node: Node[PrefixRecord], value: float, usage: Usage

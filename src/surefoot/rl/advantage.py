@@ -162,7 +162,9 @@ def total_return(rollout: Sample) -> float | None:
     ``None`` without any reward, which is different from 0.
     """
     streams = [stream for stream in rollout.rewards if stream.at and not stream.centred]
-    returns = [at_tokens(one, one.weight * np.array(one.values), rollout.tokens)[0] for one in streams]
+    returns = [
+        at_tokens(stream, stream.weight * np.array(stream.values), rollout.tokens)[0] for stream in streams
+    ]
     return float(sum(returns)) if streams else None
 
 

@@ -104,9 +104,9 @@ def first_screen(log: RLLog, origin: Origin) -> FirstScreen:
             measured("learns", end.less(start), gain, problems, **options),
             measured("peak", best.accuracy.less(end), fall, problems, harm=True, update=update, **options),
         ]
-    said = headline("the policy", verdicts) if verdicts else "the policy was not evaluated twice."
+    sentence = headline("the policy", verdicts) if verdicts else "the policy was not evaluated twice."
     return FirstScreen(
-        sentence=said[0].upper() + said[1:],
+        sentence=sentence[0].upper() + sentence[1:],
         verdicts=verdicts,
         limits=[
             f"{problems} held-out problems; one training run, and another seed gives another policy.",

@@ -1,4 +1,4 @@
-"""A trace's typed parts, its steps, all of it in reading order, and what is left without hidden reasoning."""
+"""A trace's typed parts and steps, its blocks in reading order, and a copy without hidden reasoning."""
 
 from __future__ import annotations
 
@@ -419,7 +419,7 @@ class Block:
     message: int | None = None
     role: str | None = None
     attachment: Attachment | None = None
-    """Of a note that stands for one."""
+    """The attachment, where the text is a note in its place."""
 
     def __str__(self) -> str:
         """Text and calls, each call on a separate line."""

@@ -52,19 +52,19 @@ def audit_images(
     used = [case for case in cases if _images(case)]
     if not used:
         raise ScoreError(f"none of {len(cases)} traces holds a kept image")
-    before = audited.score([case.item for case in used])
-    usage, moves = before.usage, dict[ImageChange, FloatArray]()
+    original = audited.score([case.item for case in used])
+    usage, moves = original.usage, dict[ImageChange, FloatArray]()
     for change in CHANGES:
-        made = [
+        changed = [
             (row, new) for row, case in enumerate(used) if (new := _made(change, case, used, folder, seed))
         ]
-        after = audited.score([new for _, new in made])
-        usage += after.usage
+        answers = audited.score([new for _, new in changed])
+        usage += answers.usage
         moves[change] = np.full(len(used), math.nan)
-        for (row, _), scores in zip(made, after.steps, strict=True):
-            sizes = np.abs(scores - before.steps[row])
-            known = sizes[~np.isnan(sizes)]
-            moves[change][row] = known.mean() if len(known) else math.nan
+        for (row, _), scores in zip(changed, answers.steps, strict=True):
+            sizes = np.abs(scores - original.steps[row])
+            finite = sizes[~np.isnan(sizes)]
+            moves[change][row] = finite.mean() if len(finite) else math.nan
     bootstrap, problems = Bootstrap(draws=draws, seed=seed), [case.problem_id for case in used]
     effects = [
         Measured(
@@ -95,10 +95,14 @@ def _made(
     change: ImageChange, case: Case, cases: Sequence[Case], folder: Path, seed: int
 ) -> ProblemTrace | None:
     """The case after a change; ``None`` if no other problem has images, or one cannot be read."""
-    trace, others = case.item.trace, [other for other in cases if other.problem_id != case.problem_id]
-    if change == "swapped" and not others:
+    trace, other_cases = case.item.trace, [other for other in cases if other.problem_id != case.problem_id]
+    if change == "swapped" and not other_cases:
         return None
-    donors = _images(others[int(edit_stream(seed, change, trace.id).integers(len(others)))]) if others else []
+    donors = (
+        _images(other_cases[int(edit_stream(seed, change, trace.id).integers(len(other_cases)))])
+        if other_cases
+        else []
+    )
     changes: dict[ImageChange, _Change] = {
         "asked again": lambda _, image: image,
         # the text names the image as before
@@ -108,15 +112,15 @@ def _made(
     }
     number, messages = 0, []
     for message in trace.messages:
-        kept: list[Attachment] = []
+        attachments: list[Attachment] = []
         for each in message.attachments:
             try:
                 new = changes[change](number, each) if is_local(each) else each
             except RecordError:
                 return None
             number += is_local(each)
-            kept += [] if new is None else [new]
-        messages.append(message.model_copy(update={"attachments": tuple(kept)}))
+            attachments += [] if new is None else [new]
+        messages.append(message.model_copy(update={"attachments": tuple(attachments)}))
     # a scorer may keep what it said of a trace by its id
     new_trace = trace.model_copy(update={"id": f"{trace.id} {change}", "messages": tuple(messages)})
     return ProblemTrace(problem=case.item.problem, trace=new_trace)

@@ -144,8 +144,8 @@ class OpenAIYesNo:
     async def read(self, requests: Sequence[SampleRequest]) -> list[YesNo]:
         """Log odds after each request's prompt and prefix; a call that fails is unknown, with the reason."""
         once = Sampling(temperature=0.0, max_tokens=1)
-        asked = [replace(request, n=1, sampling=once, alternatives=self._top) for request in requests]
-        return [self._odds(result) for result in await self._policy.sample(asked)]
+        single_tokens = [replace(request, n=1, sampling=once, alternatives=self._top) for request in requests]
+        return [self._odds(result) for result in await self._policy.sample(single_tokens)]
 
     def _odds(self, result: SampleResult) -> YesNo:
         spent = result.usage.by_verifier

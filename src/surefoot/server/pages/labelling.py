@@ -76,8 +76,8 @@ def work_page(page: Page, *, empty: bool = False) -> Response:
 def item_page(page: Page, item_id: int) -> Response:
     """The item as far as it is labelled, and the current step."""
     item = _own(page, item_id)
-    kept = page.db.traces.images_of(page.id, item.trace)
-    data = item_view(item, page.project.protocol, kept)
+    images = page.db.traces.images_of(page.id, item.trace)
+    data = item_view(item, page.project.protocol, images)
     about = {"title": title_of(item.problem, item.trace), "blocks": data["blocks"], "disputed": None}
     return page.show("run.html", data, mode="label", key=new_key(), skip_reasons=SKIP_REASONS, **about)
 

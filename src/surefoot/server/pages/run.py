@@ -125,8 +125,8 @@ def show_run(
         for record in scores
     ]
     blocks, at = [], 0
-    kept = page.db.traces.images_of(page.id, trace) if page.opened else set[str]()
-    for block in timeline(trace, kept=kept):
+    images = page.db.traces.images_of(page.id, trace) if page.opened else set[str]()
+    for block in timeline(trace, kept=images):
         step, at = block["step"], at if block["step"] is None else block["step"]
         if step in part:
             block["labels"] = [label for label in data.get("labels", ()) if label["step"] == step]

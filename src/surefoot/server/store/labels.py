@@ -134,7 +134,7 @@ class Labels(Repository):
         checked_name("key", key)
         sent = [asdict(entry) for entry in entries]
         digests = [
-            digest_of(user_id, key, item_id, sent, finish, milliseconds, place) for place in range(len(sent))
+            digest_of(user_id, key, item_id, sent, finish, milliseconds, index) for index in range(len(sent))
         ]
         with self._connections.write() as connection:
             project, at = locked_project(connection, project_id), self._now
@@ -258,8 +258,8 @@ class Labels(Repository):
     def _import(self, connection: sa.Connection, project_id: int, records: Sequence[StepLabel]) -> Added:
         """A few statements, however many ``records`` there are."""
         names = {record.trace_id for record in records if storable(record.trace_id)}
-        known = (traces.c.project_id == project_id) & traces.c.id.in_(names)
-        query = sa.select(traces.c.id, traces.c.steps).where(known)
+        is_named = (traces.c.project_id == project_id) & traces.c.id.in_(names)
+        query = sa.select(traces.c.id, traces.c.steps).where(is_named)
         steps = {row.id: row.steps for row in connection.execute(query)}
         refusals, rows = Added(), list[dict[str, Any]]()
         for record in records:
@@ -354,17 +354,17 @@ def labels_in(
 
 
 def _by_trace(connection: sa.Connection, project_id: int, ids: Iterable[str]) -> dict[str, list[StoredLabel]]:
-    found: dict[str, list[StoredLabel]] = {trace_id: [] for trace_id in ids}
-    for label in labels_in(connection, project_id, _L.trace_id.in_(found)):
-        found[label.record.trace_id].append(label)
-    return found
+    by_trace: dict[str, list[StoredLabel]] = {trace_id: [] for trace_id in ids}
+    for label in labels_in(connection, project_id, _L.trace_id.in_(by_trace)):
+        by_trace[label.record.trace_id].append(label)
+    return by_trace
 
 
 def _note_errors(connection: sa.Connection, project_id: int, ids: Iterable[str]) -> None:
     """Store the first wrong step of traces whose labels have changed, so that lists find it."""
     rows = [
-        {"trace": name, "error": run_verdict(0, None, evidence_of(found)).error}
-        for name, found in _by_trace(connection, project_id, ids).items()
+        {"trace": name, "error": run_verdict(0, None, evidence_of(of_trace)).error}
+        for name, of_trace in _by_trace(connection, project_id, ids).items()
     ]
     where = (traces.c.project_id == project_id) & (traces.c.id == sa.bindparam("trace"))
     error = sa.bindparam("error", type_=traces.c.first_error.type)
@@ -384,8 +384,8 @@ def evidence_of(found: Sequence[StoredLabel], scores: Iterable[StepScores] = ())
         error = step if value == -1 else None
         yield Opinion(source="decision", kind="decision", checked=(step,), error=error)
     by_rater: dict[tuple[str, str], list[StepLabel]] = defaultdict(list)
-    others = (label.record for label in found if not label.is_decision)
-    for record in sorted(others, key=lambda record: (record.source, record.step)):
+    undecided = (label.record for label in found if not label.is_decision)
+    for record in sorted(undecided, key=lambda record: (record.source, record.step)):
         by_rater[record.source, record.evidence.rater or ""].append(record)
     rule, right = LabelRule(neutral="good"), {step for step, value in decided.items() if value != -1}
     for (source, _), records in by_rater.items():
@@ -400,8 +400,8 @@ def evidence_of(found: Sequence[StoredLabel], scores: Iterable[StepScores] = ())
         elif error is not None:
             yield Opinion(source=source, kind="objection", error=error)
     for scored in scores:
-        known = ((step, score) for step, score in enumerate(scored.scores) if score is not None)
-        low = [step for step, score in known if score < THRESHOLD and step not in right]
+        with_value = ((step, score) for step, score in enumerate(scored.scores) if score is not None)
+        low = [step for step, score in with_value if score < THRESHOLD and step not in right]
         if low and all(score is None or 0 <= score <= 1 for score in scored.scores):
             score = scored.scores[low[0]]
             yield Opinion(source=scored.scorer, kind="objection", error=low[0], score=score)
@@ -477,8 +477,8 @@ class Reviews(Repository):
         with self._connections.read() as connection:
             rows = connection.execute(query).all()
             project_in(connection, project_id)
-            found = labels_in(connection, project_id, IS_DECISION)
-        settled = {(label.record.trace_id, label.record.step): label for label in found}
+            decisions = labels_in(connection, project_id, IS_DECISION)
+        settled = {(label.record.trace_id, label.record.step): label for label in decisions}
         disputes = [
             Disagreement(
                 item_id=item_id,
@@ -550,10 +550,10 @@ class Reviews(Repository):
         """
         latest = sa.select(sa.func.max(_L.id)).where(_L.project_id == project_id, IS_DECISION)
         latest = latest.group_by(_L.trace_id, _L.step)
-        own = sa.and_(_L.id == decision_id, _L.user_id == user_id, _L.id.in_(latest))
+        is_own_latest = sa.and_(_L.id == decision_id, _L.user_id == user_id, _L.id.in_(latest))
         with self._connections.write() as connection:
             locked_project(connection, project_id)
-            undone = sa.update(labels).where(own).values(is_current=False).returning(_L.trace_id)
+            undone = sa.update(labels).where(is_own_latest).values(is_current=False).returning(_L.trace_id)
             trace_id = connection.scalar(undone)
             if trace_id is None:
                 raise ConflictError(f"decision {decision_id} is not your latest of its step; reload the page")

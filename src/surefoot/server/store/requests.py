@@ -180,15 +180,15 @@ def _row(record: GatewayRecord) -> dict[str, Any]:
     if record.created.tzinfo is None:
         raise StoreError("'created' lacks a time zone; use datetime.now(UTC)")
     scores = [answer.score for answer in record.candidates if answer.chosen and answer.score is not None]
-    shown = next((answer for answer in record.candidates if answer.chosen), None)
-    shown = shown or next(iter(record.candidates), None)
-    prompt = record.problem and prompt_of(record.problem, shown.trace if shown else None)
+    candidate = next((answer for answer in record.candidates if answer.chosen), None)
+    candidate = candidate or next(iter(record.candidates), None)
+    prompt = record.problem and prompt_of(record.problem, candidate.trace if candidate else None)
     return {
         **{name: getattr(record, name) for name in _COPIED},
         "title": storable_text((prompt or "").lstrip()[:_TITLE]) or f"{record.endpoint}: {record.request_id}",
         "held": any(decision.held for decisions in record.guard.values() for decision in decisions),
-        "scores": shown.scores.scores if shown and shown.scores else (),
-        "steps": len(shown.trace.steps) if shown else 0,
+        "scores": candidate.scores.scores if candidate and candidate.scores else (),
+        "steps": len(candidate.trace.steps) if candidate else 0,
         "failed": record.error is not None or record.status >= 400,
         "candidates": len(record.candidates),
         "tokens": record.usage.tokens,
