@@ -50,6 +50,9 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDocker:
 @pytest.fixture
 def files(tmp_path: Path) -> list[object]:
     problem, trace, _ = failing_program()
+    problem.meta["code"]["tests"].append(
+        {"name": "assert 2", "code": "assert total([3], 1) == 3", "visibility": "visible"}
+    )
     (tmp_path / "problems.jsonl").write_text(problem.model_dump_json() + "\n")
     (tmp_path / "traces.jsonl").write_text(trace.model_dump_json() + "\n")
     return [tmp_path / "traces.jsonl", "--problems", tmp_path / "problems.jsonl"]

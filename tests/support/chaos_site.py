@@ -104,6 +104,8 @@ class Server:
         self._process.kill()
         self._process.join(10)
         _wait_for_end(family, "processes of the killed server are left")
+        for left in self.temporary.iterdir():  # a killed process cannot delete its uploads
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
 
     def end(self) -> None:
         """End it by a signal. Raises ``AssertionError`` for processes and temporary files that are left."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -310,6 +310,7 @@ class CountRequest(MessagesRequest):
     """Body of ``/v1/messages/count_tokens``. Whatever strategy the model names, the policy's tokens count."""
 
     max_tokens: int = Field(default=1, ge=1, le=1)
+    stream: Literal[False] = False
 
     def as_chat(self) -> ChatRequest:
         """See the base class."""
