@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from forked_ranks import run_ranks
 from safetensors.torch import load_file
 
@@ -67,8 +68,7 @@ SETTINGS = {
         "epochs": 2,
         "microbatch_tokens": 64,
         "objective": {"kl": {"coefficient": 0.1}},
-        # Adam divides tiny gradients by their size: rounding of 6e-5 grows tenfold with each update
-        "updates": 2,
+        "updates": 2,  # rounding of 6e-5 grows tenfold with each
     },
     "critic": {
         "credit": {"rule": "summed"},
@@ -107,7 +107,7 @@ def numbers(row: dict) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
-def test_two_processes_give_the_updates_of_one(folders, name):
+def test_two_processes_give_the_updates_of_one(folders, lab_base, name):
     one, two = log(folders[0] / name), log(folders[1] / name)
     for mine, theirs in zip(two["updates"], one["updates"], strict=True):
         for field in ("samples", "filtered", "dropped", "unscored_steps", "usage"):
@@ -116,9 +116,12 @@ def test_two_processes_give_the_updates_of_one(folders, name):
         assert mine["gradient_norm"] == pytest.approx(theirs["gradient_norm"], rel=2e-2)
         assert mine["shape"] == pytest.approx(theirs["shape"])
     assert [row["accuracy"] for row in two["evaluations"]] == [row["accuracy"] for row in one["evaluations"]]
-    weights = load_file(folders[0] / name / "policy" / "model.safetensors")
-    for tensor_name, tensor in load_file(folders[1] / name / "policy" / "model.safetensors").items():
-        assert (tensor - weights[tensor_name]).abs().max() < 5e-4, tensor_name
+    start, mine, theirs = (
+        torch.cat([tensor.flatten() for _, tensor in sorted(load_file(folder / "model.safetensors").items())])
+        for folder in (lab_base, folders[1] / name / "policy", folders[0] / name / "policy")
+    )
+    # Adam divides a gradient that is rounding alone by its size, so single weights may differ
+    assert (mine - theirs).norm() < 0.01 * (theirs - start).norm()
 
 
 @pytest.mark.slow
