@@ -15,7 +15,6 @@ pytest.importorskip("accelerate")
 IMPORTS = """
 import json, sys
 from pathlib import Path
-from accelerate.state import AcceleratorState
 from surefoot.answers import Grade
 from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.models.engine.causal import load_causal
@@ -59,7 +58,7 @@ common = {
 for name, changes in runs.items():
     model, tokenizer = load_causal(base)
     train_policy(model, tokenizer, task, RLConfig.model_validate(common | changes), out / name)
-    AcceleratorState._reset_state(reset_partial_state=True)  # the next run opens its own process group
+    end_group()
 """
 
 SETTINGS = {

@@ -9,11 +9,20 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 
 PROGRAM = """
 import json, os, sys, traceback
 imports, body, jobs = json.loads(sys.stdin.read())
 exec(imports, globals())
+
+def end_group():
+    # the next group has a port of its own, so that an early rank cannot join the one that ends
+    from accelerate.state import AcceleratorState
+    AcceleratorState._reset_state(reset_partial_state=True)
+    if ports := os.environ.get("LATER_PORTS"):
+        os.environ["MASTER_PORT"], _, os.environ["LATER_PORTS"] = ports.partition(",")
+
 for ranks in jobs:
     children = []
     for environment, arguments in ranks:
@@ -41,6 +50,7 @@ def run_ranks(
 ) -> None:
     """Run ``body`` once per job, after ``imports``; a job is a number of processes and their arguments.
 
+    Between two runs of a body, ``end_group()`` ends the group of processes.
     One process imports, then forks the ranks of each job: imports take longer than the work.
     Raises ``AssertionError`` with the output if a rank fails or the time is over.
     """
@@ -68,8 +78,11 @@ def run_ranks(
 
 def _address(size: int) -> Callable[[int], dict[str, str]]:
     """The environment of each rank; a process alone needs none."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(16)]
+        for free in sockets:
+            free.bind(("127.0.0.1", 0))
+        first, *later = (str(free.getsockname()[1]) for free in sockets)
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": first, "LATER_PORTS": ",".join(later)}
+    shared["WORLD_SIZE"] = str(size)
     return lambda rank: shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if size > 1 else {}

@@ -18,7 +18,6 @@ from pathlib import Path
 import torch.distributed.fsdp, torch.distributed.tensor, transformers.models.llama.modeling_llama
 import accelerate.utils.fsdp_utils
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from accelerate.utils import InitProcessGroupKwargs
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
@@ -50,12 +49,12 @@ for name, stop_at, environment in runs:
         model, tokenizer = load_causal(base)
         fit_tokens(model, tokens, SFTConfig(**settings), out / name, name="it",
                    save=lambda state: save_causal(model, tokenizer, out / name, state=state))
-        AcceleratorState._reset_state(reset_partial_state=True)
+        end_group()
         continue
     if name.endswith("implicit"):
         model = ImplicitPRM.initialise(base)
         train_implicit(model, tokens, ImplicitConfig(**settings), out / name)
-        AcceleratorState._reset_state(reset_partial_state=True)
+        end_group()
         continue
     model = RewardModel.initialise(base, CheckpointCard(kind="prm", label_source="test", base="tiny"))
     config = plain.model_copy(update={"layout": "tree"}) if name.endswith("tree") else plain
@@ -68,7 +67,7 @@ for name, stop_at, environment in runs:
     except KeyboardInterrupt:
         stopped = True
     assert stopped == (stop_at is not None)
-    AcceleratorState._reset_state(reset_partial_state=True)  # the next run reads the environment afresh
+    end_group()
 """
 
 FSDP = {
