@@ -52,18 +52,29 @@ def group_advantages(
     result is [K]. The module :mod:`surefoot.rl.credit` has a worked example. Raises what the rule raises, and
     ``ScoreError`` if neither ends nor scores nor states are given, or if their numbers differ.
     """
+    samples = plain_samples(ends=ends, scores=scores, outcomes=outcomes, states=states)
+    return advantage.advantages(with_rewards([samples], credit))[0]
+
+
+def plain_samples(
+    *,
+    ends: Sequence[Sequence[int]] | None = None,
+    scores: Sequence[Sequence[float | None]] = (),
+    outcomes: Sequence[float | None] = (),
+    states: Sequence[Sequence[str]] = (),
+) -> list[Sample]:
+    """The samples of :func:`group_advantages`. Raises ``ScoreError`` as it does."""
     of_steps = scores or states
     if ends is None and not (of_steps and all(of_steps)):
         raise ScoreError("an episode needs 'scores' or 'states': one for each of its turns")
     rows = ends if ends is not None else [range(len(steps)) for steps in of_steps]
     nothing: list[Any] = [()] * len(rows)
-    samples = [
+    return [
         Sample(tokens=row[-1] + 1, ends=tuple(row), scores=tuple(of), outcome=outcome, states=tuple(keys))
         for row, of, outcome, keys in zip(
             rows, scores or nothing, outcomes or [None] * len(rows), states or nothing, strict=True
         )
     ]
-    return advantage.advantages(with_rewards([samples], credit))[0]
 
 
 SubtractBaseline: TypeAlias = Callable[[Sequence[RewardStream]], list[FloatArray]]

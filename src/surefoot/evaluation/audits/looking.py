@@ -95,14 +95,12 @@ def _made(
     change: ImageChange, case: Case, cases: Sequence[Case], folder: Path, seed: int
 ) -> ProblemTrace | None:
     """The case after a change; ``None`` if no other problem has images, or one cannot be read."""
-    trace, other_cases = case.item.trace, [other for other in cases if other.problem_id != case.problem_id]
-    if change == "swapped" and not other_cases:
-        return None
-    donors = (
-        _images(other_cases[int(edit_stream(seed, change, trace.id).integers(len(other_cases)))])
-        if other_cases
-        else []
-    )
+    trace, donors = case.item.trace, list[Attachment]()
+    if change == "swapped":
+        other_cases = [other for other in cases if other.problem_id != case.problem_id]
+        if not other_cases:
+            return None
+        donors = _images(other_cases[int(edit_stream(seed, change, trace.id).integers(len(other_cases)))])
     changes: dict[ImageChange, _Change] = {
         "asked again": lambda _, image: image,
         # the text names the image as before

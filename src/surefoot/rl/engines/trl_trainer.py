@@ -13,7 +13,7 @@ from accelerate.utils import gather_object
 from trl import GRPOTrainer
 
 from surefoot.errors import TrainingError
-from surefoot.rl.advantage import Estimator, total_return
+from surefoot.rl.advantage import Estimator, plain_samples, total_return
 from surefoot.rl.credit import CreditRule, with_rewards
 from surefoot.rl.engines.rewards import StepRewards, problems_of
 from surefoot.rl.sample import FloatArray, Sample
@@ -134,8 +134,8 @@ class TurnGRPOTrainer(_TokenGRPOTrainer):
     Args:
         model: as TRL takes it.
         turn_rewards: called as TRL calls a reward function; returns a list a completion, one number for each
-            turn (:func:`surefoot.rl.turn_rewards` makes them from labels or scores of steps). An unknown one
-            counts as the lowest of its group.
+            turn (:func:`surefoot.rl.turn_rewards` makes them from labels or scores of steps). ``credit`` says
+            what an unknown one counts as: the lowest of its group, for most rules.
         credit: what of these each turn is given (:mod:`surefoot.rl.credit`). Rules that need more read the
             columns ``outcome`` (1, 0 or ``None``) and ``states`` (one key before each turn) of the data set
             or of the rollout function.
@@ -161,20 +161,8 @@ class TurnGRPOTrainer(_TokenGRPOTrainer):
             raise TrainingError(
                 "'turn_rewards' must return one list for each completion, with one number a turn"
             )
-        outcomes = columns.get("outcome") or [None] * len(rewards)
-        states = columns.get("states") or [()] * len(rewards)
-        return self._returns(
-            [
-                Sample(
-                    tokens=len(row),
-                    ends=tuple(range(len(row))),
-                    scores=tuple(row),
-                    outcome=outcome,
-                    states=tuple(keys),
-                )
-                for row, outcome, keys in zip(rewards, outcomes, states, strict=True)
-            ]
-        )
+        outcomes, states = columns.get("outcome") or (), columns.get("states") or ()
+        return self._returns(plain_samples(scores=rewards, outcomes=outcomes, states=states))
 
     def _at_tokens(self, array: FloatArray, mask: FloatArray) -> FloatArray:
         written = mask.astype(bool)
