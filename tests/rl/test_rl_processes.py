@@ -14,6 +14,7 @@ pytest.importorskip("accelerate")
 
 IMPORTS = """
 import json, sys
+import torch
 from pathlib import Path
 from surefoot.answers import Grade
 from surefoot.lab.world import Difficulty, generate_problems
@@ -94,7 +95,8 @@ def folders(lab_base, tmp_path_factory) -> tuple[Path, Path]:
     """Runs of one process, and of two."""
     one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
     runs = json.dumps(SETTINGS), json.dumps(SETTINGS | {"one-sided": ONE_SIDED})
-    run_ranks(IMPORTS, PROGRAM, {1: (lab_base, one, runs[0]), 2: (lab_base, two, runs[1])})
+    jobs = {1: (lab_base, one, runs[0]), 2: (lab_base, two, runs[1])}
+    run_ranks(IMPORTS, PROGRAM, jobs, tmp_path_factory.mktemp("groups"))
     return one, two
 
 

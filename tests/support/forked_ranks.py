@@ -5,26 +5,38 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
+from pathlib import Path
 
 PROGRAM = """
-import json, os, sys, traceback
+import json, os, signal, sys, traceback
+from datetime import timedelta
 imports, body, jobs = json.loads(sys.stdin.read())
 exec(imports, globals())
 
+groups = 0
+
+def begin_group():
+    # a file, not a port: a port that was free may be taken when rank 0 listens, and rank 1 then waits for ever
+    global groups
+    groups += 1
+    if (size := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{os.environ['GROUP_FILE']}-{groups}", rank=int(os.environ["RANK"]),
+            world_size=size, timeout=timedelta(minutes=4),
+        )
+
 def end_group():
-    # the next group has a port of its own, so that an early rank cannot join the one that ends
     from accelerate.state import AcceleratorState
     AcceleratorState._reset_state(reset_partial_state=True)
-    if ports := os.environ.get("LATER_PORTS"):
-        os.environ["MASTER_PORT"], _, os.environ["LATER_PORTS"] = ports.partition(",")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    begin_group()
 
 for ranks in jobs:
-    children = []
+    children = set()
     for environment, arguments in ranks:
         child = os.fork()
         if child == 0:
@@ -32,6 +44,7 @@ for ranks in jobs:
             try:
                 os.environ.update(environment)
                 sys.argv = ["ranks", *arguments]
+                begin_group()
                 exec(body, globals())
                 status = 0
             except BaseException:
@@ -39,50 +52,56 @@ for ranks in jobs:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
-        children.append(child)
-    if any(os.waitpid(child, 0)[1] for child in children):
-        sys.exit(1)
+        children.add(child)
+    while children:
+        child, status = os.wait()
+        children.discard(child)
+        if status:
+            for other in children:  # they wait for the one that failed
+                os.kill(other, signal.SIGKILL)
+            sys.exit(1)
 """
 
 
 def run_ranks(
-    imports: str, body: str, jobs: Mapping[int, tuple[object, ...]], *, timeout_s: float = 600
+    imports: str, body: str, jobs: Mapping[int, tuple[object, ...]], folder: Path, *, timeout_s: float = 500
 ) -> None:
     """Run ``body`` once per job, after ``imports``; a job is a number of processes and their arguments.
 
-    Between two runs of a body, ``end_group()`` ends the group of processes.
+    ``imports`` name ``torch``. Between two runs of a body, ``end_group()`` ends the group of processes and
+    begins another; the processes of a group meet by files in ``folder``.
     One process imports, then forks the ranks of each job: imports take longer than the work.
     Raises ``AssertionError`` with the output if a rank fails or the time is over.
     """
     programs = []
     for size, arguments in jobs.items():
-        address = _address(size)
-        programs.append([(address(rank), [str(argument) for argument in arguments]) for rank in range(size)])
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-    )
-    try:
-        output, _ = process.communicate(json.dumps([imports, body, programs]), timeout=600)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert process.returncode == 0, output
-
-
-def _address(size: int) -> Callable[[int], dict[str, str]]:
-    """The environment of each rank; a process alone needs none."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(16)]
-        for free in sockets:
-            free.bind(("127.0.0.1", 0))
-        first, *later = (str(free.getsockname()[1]) for free in sockets)
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": first, "LATER_PORTS": ",".join(later)}
-    shared["WORLD_SIZE"] = str(size)
-    return lambda rank: shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if size > 1 else {}
+        shared = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "GROUP_FILE": f"{folder}/of-{size}"}
+        programs.append(
+            [
+                (
+                    shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if size > 1 else {},
+                    [str(argument) for argument in arguments],
+                )
+                for rank in range(size)
+            ]
+        )
+    output = folder / "output.txt"
+    with output.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+        )
+        try:
+            process.communicate(json.dumps([imports, body, programs]), timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    assert process.returncode == 0, output.read_text(encoding="utf-8")

@@ -15,10 +15,9 @@ IMPORTS = """
 import json, os, sys
 from pathlib import Path
 # what each rank would otherwise import anew
-import torch.distributed.fsdp, torch.distributed.tensor, transformers.models.llama.modeling_llama
+import torch, torch.distributed.fsdp, torch.distributed.tensor, transformers.models.llama.modeling_llama
 import accelerate.utils.fsdp_utils
 from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.engine.causal import load_causal, save_causal
@@ -102,7 +101,7 @@ def folders(lab_base, tmp_path_factory) -> tuple[Path, Path]:
     one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
     plain = [(name, None, {}) for name in ("plain", "plain-tokens", "plain-implicit", "plain-tree")]
     jobs = {1: (lab_base, one, json.dumps(plain)), 2: (lab_base, two, json.dumps(RUNS))}
-    run_ranks(IMPORTS, PROGRAM, jobs)
+    run_ranks(IMPORTS, PROGRAM, jobs, tmp_path_factory.mktemp("groups"))
     return one, two
 
 
@@ -128,3 +127,14 @@ def test_two_processes_that_are_stopped_resume_to_equal_numbers(folders):
     for name in ("training.json", "model.safetensors", "head.safetensors"):
         whole = (folders[1] / "fsdp" / name).read_bytes()
         assert (folders[1] / "cut" / name).read_bytes() == whole, name
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_ends_the_one_that_waits_for_it(tmp_path):
+    body = """
+if os.environ["RANK"] == "0":
+    raise RuntimeError("rank 0 fails")
+torch.distributed.barrier()
+"""
+    with pytest.raises(AssertionError, match="rank 0 fails"):
+        run_ranks("import os, torch", body, {2: ()}, tmp_path, timeout_s=60)
