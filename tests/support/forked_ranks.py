@@ -19,7 +19,7 @@ exec(imports, globals())
 groups = 0
 
 def begin_group():
-    # a file, not a port: a port that was free may be taken when rank 0 listens, and rank 1 then waits for ever
+    # a file, not a port: a free port may be taken before rank 0 listens, and rank 1 then waits for ever
     global groups
     groups += 1
     if (size := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
