@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import random
-import re
 import tempfile
 import threading
 import time
@@ -164,13 +163,9 @@ def gzip_bomb() -> tuple[str, bytes]:
 
 
 def wrong_links(attacker: Attacker, number: int) -> None:
-    """Guesses of the administrator's personal link, with the form's own secret."""
-    page, cookie = attacker.ask("GET", "/sign-in")
-    secret = re.search(r'name="csrf" value="([^"]*)"', page)
-    fields = {"csrf": secret[1] if secret else "", "link": f"guess{number}"}
-    kind = "application/x-www-form-urlencoded"
-    form = urlencode(fields).encode()
-    attacker.ask("POST", "/sign-in", form, Content_Type=kind, Cookie=cookie.partition(";")[0])
+    """Guesses of the administrator's personal link, as a page of the server sends them."""
+    headers = {"Content_Type": "application/x-www-form-urlencoded", "Sec_Fetch_Site": "same-origin"}
+    attacker.ask("POST", "/sign-in", urlencode({"link": f"guess{number}"}).encode(), **headers)
 
 
 HOSTILE_TEXTS = ("\\[", "$", "```\n", "a. ", "\\begin{a}", "\n \n", "wait, ", "  \n", "step 1", "{", "．．")

@@ -107,11 +107,12 @@ def hidden_fields(page: str, action: str) -> dict[str, str]:
 
 
 class Browser:
-    """Sends forms as a browser without a script does: with every hidden field of the page."""
+    """Sends forms as a browser without a script does: with every hidden field, and the page's origin."""
 
     def __init__(self, client: TestClient) -> None:
         self.client = client
         self.client.follow_redirects = False
+        self.client.headers["origin"] = str(client.base_url)
 
     def get(self, path: str, **kwargs: Any) -> Any:
         return self.client.get(path, **kwargs)

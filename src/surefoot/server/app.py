@@ -137,7 +137,6 @@ PAGES: Final[tuple[Route, ...]] = (
     Route("GET", f"{_PROJECT}/images/{{digest}}", files.image, "enter"),
     page(f"{_PROJECT}/runs", run.run_list, "read"),
     Route("POST", f"{_PROJECT}/runs", run.label_selection, "manage"),
-    Route("POST", f"{_PROJECT}/selection", run.open_selection, "read"),
     page(f"{_PROJECT}/run", run.run_page, "read"),
     Route("POST", f"{_PROJECT}/run", run.decide_here, "manage"),
     page(f"{_PROJECT}/compare", run.compare, "read"),

@@ -70,8 +70,6 @@ class Principal:
     """Of the account, or of a key without one."""
     user_id: int | None = None
     """``None`` = a key without an account."""
-    csrf: str | None = None
-    """Secret of the session's forms; ``None`` with a key, which browsers do not send by themselves."""
     key_role: Role | None = None
     """Role of the API key, which limits what its owner may do with it; ``None`` = signed in."""
     only_project: int | None = None

@@ -19,8 +19,8 @@ from surefoot.server.gateway.settings import ServerLimits
 
 PROJECT, ITEM = "/projects/{project_id}", "/projects/{project_id}/items/{item_id}"
 FORMS = {
-    "/sign-in": "link next csrf",
-    "/sign-out": "csrf",
+    "/sign-in": "link next",
+    "/sign-out": "",
     "/projects": "name",
     f"{PROJECT}/runs": "id",
     f"{PROJECT}/run": "step value note after",

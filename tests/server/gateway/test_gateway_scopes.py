@@ -40,7 +40,6 @@ ROUTES = {
         f"GET {PROJECT}/compare",
         f"GET {PROJECT}/annotate",
         f"GET {PROJECT}/items/{{item_id:number}}",
-        f"POST {PROJECT}/selection",
         f"POST {PROJECT}/items/{{item_id:number}}/label",
         f"POST {PROJECT}/items/{{item_id:number}}/undo",
         f"POST {PROJECT}/items/{{item_id:number}}/skip",

@@ -43,11 +43,10 @@ def work(room: Room, name: str, values: dict[int, tuple[int, ...]], project: int
 
 
 def upload(admin: Browser, project: int, make: str, **files: str) -> Any:
-    csrf = admin.fields(f"/projects/{project}/files")["csrf"]
     sent = {kind: (f"{kind}.jsonl", text.encode()) for kind, text in files.items()}
     return admin.client.post(
         f"/projects/{project}/files",
-        data={"csrf": csrf, "make": make},
+        data={"make": make},
         files=sent,
         headers={"Accept": "application/json"},
     )
@@ -169,7 +168,7 @@ def test_files_in_and_out(room: Room, tmp_path: Path) -> None:
     assert admin.get(f"/projects/{made}/export/secrets.jsonl").status_code == 404
     page = admin.client.post(
         f"/projects/{made}/files",
-        data={"csrf": admin.fields(f"/projects/{made}/files")["csrf"]},
+        data={},
         files={"traces": ("t.jsonl", b"<script>x</script>\n")},
     )
     assert page.status_code == 400
@@ -275,9 +274,8 @@ def test_an_import_says_which_scores_took_the_place_of_others(room: Room) -> Non
     admin = room.browser("admin")
     _, traces = solutions()
     rows = [StepScores(trace_id=traces[0].id, scorer="first", scores=(0.1, 0.2, 0.3))]
-    csrf = admin.fields("/projects/1/files")["csrf"]
     files = {"file": ("s.jsonl", (lines(rows) + "no json\n").encode())}
-    page = admin.client.post("/projects/1/files", data={"csrf": csrf, "make": "nothing"}, files=files).text
+    page = admin.client.post("/projects/1/files", data={"make": "nothing"}, files=files).text
     assert "<h1>Imported in part into " in page
     assert "1 rows read, 1 skipped" in page
     assert '<th scope="row">Scores</th><td>0</td><td>0</td><td>1</td><td>0</td>' in page

@@ -179,11 +179,12 @@ def test_errors_name_the_file_as_the_user_does(
     assert "tmp" not in answer.text
 
 
-def test_only_administrators_import_and_only_with_the_forms_secret(found: Inspection, admin: Browser) -> None:
+def test_only_administrators_import_and_only_from_an_own_page(found: Inspection, admin: Browser) -> None:
     assert '<form method="post" action="' + found.base not in found.viewer.get(f"{found.base}/files").text
     fields = admin.fields(f"{found.base}/files")
     files = {"file": ("x.json", b"[]")}
-    bare = admin.client.post(f"{found.base}/files", data={}, files=files)
+    elsewhere = {"origin": "https://evil.example"}
+    bare = admin.client.post(f"{found.base}/files", data=fields, files=files, headers=elsewhere)
     assert bare.status_code == 403
     foreign = found.viewer.client.post(f"{found.base}/files", data=fields, files=files)
     assert foreign.status_code == 403

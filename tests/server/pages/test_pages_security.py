@@ -58,7 +58,6 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
         ("ann", item, f"{item}/skip"),
         ("admin", "/projects", "/projects"),
         ("admin", "/projects/1/runs", "/projects/1/runs"),
-        ("admin", "/projects/1/runs", "/projects/1/selection"),
         ("admin", "/people", "/people"),
         ("admin", "/people", f"/people/{room.ids['eve']}"),
         ("admin", "/projects/1/settings", "/projects/1/settings"),
@@ -70,16 +69,41 @@ def forms(room: Room) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_every_form_wants_its_secret(room: Room) -> None:
+OTHERS: tuple[dict[str, str | None], ...] = (
+    {"origin": None},
+    {"origin": "null"},
+    {"origin": "https://evil.example"},
+    {"origin": "http://testserver.evil.example"},
+    {"origin": "http://testserver:8000"},
+    {"sec-fetch-site": "cross-site"},  # it alone decides where it is there
+    {"sec-fetch-site": "same-site"},
+    {"sec-fetch-site": ""},
+)
+
+
+def test_every_form_of_another_page_is_refused(room: Room) -> None:
     for who, page, action in forms(room):
         browser = room.browser(who)
         hidden = browser.fields(page, action)
-        assert hidden["csrf"], action
-        for wrong in (None, "", "guess", room.browser(who).fields(page, action)["csrf"]):
-            sent = {key: value for key, value in hidden.items() if key != "csrf"}
-            answer = browser.client.post(action, data=sent if wrong is None else {**sent, "csrf": wrong})
-            assert answer.status_code == 403, (action, wrong)
+        for headers in OTHERS:
+            request = browser.client.build_request("POST", action, data=hidden)
+            for name, value in headers.items():
+                if value is None:
+                    del request.headers[name]
+                else:
+                    request.headers[name] = value
+            assert browser.client.send(request).status_code == 403, (action, headers)
     assert room.db.export.stored(1) == []
+
+
+@pytest.mark.parametrize("headers", [{"sec-fetch-site": "same-origin"}, {"origin": "https://TESTSERVER"}])
+def test_a_form_of_an_own_page_is_taken(room: Room, headers: dict[str, str]) -> None:
+    assert room.browser("ann").send("/projects", "/sign-out", headers=headers).status_code == 303
+
+
+def test_a_request_without_a_host_owns_no_form(room: Room) -> None:
+    headers = {"host": "", "origin": ""}
+    assert room.browser("ann").send("/projects", "/sign-out", headers=headers).status_code == 403
 
 
 def test_every_post_of_the_app_is_in_the_list_of_forms(room: Room) -> None:
@@ -89,7 +113,7 @@ def test_every_post_of_the_app_is_in_the_list_of_forms(room: Room) -> None:
     assert {re.sub(r"\{[^}]*\}", "N", path) for path in posts} == known
 
 
-_SECRET = re.compile(r"csrf|\btoken\b|\bsecret\b")
+_SECRET = re.compile(r"\btoken\b|\bsecret\b")
 
 
 def _in_addresses(page: str, secret: re.Pattern[str]) -> list[str]:
@@ -120,8 +144,7 @@ def test_no_page_puts_a_secret_into_an_address(room: Room) -> None:
     digest, shown = hashlib.sha256(content.getvalue()).hexdigest(), set()
     for who in ("admin", "ann"):
         browser = room.browser(who)
-        secrets = {browser.fields("/projects", "/sign-out")["csrf"], browser.client.cookies[SESSION]}
-        found = re.compile("|".join(map(re.escape, secrets)))
+        found = re.compile(re.escape(browser.client.cookies[SESSION]))
         traces = [trace.id for trace in room.db.traces.find(1, RunFilter())]
         query = f"?id={traces[0]}&id={traces[1]}"
         for path in _gets(room):
@@ -141,13 +164,13 @@ def test_no_page_puts_a_secret_into_an_address(room: Room) -> None:
     }  # templates have their test
 
 
-def test_a_selection_is_compared_and_exported_at_addresses_without_the_secret(room: Room) -> None:
+def test_a_selection_is_compared_and_exported(room: Room) -> None:
     admin = room.browser("admin")
     ids = [trace.id for trace in room.db.traces.find(1, RunFilter())][:2]
-    for to, page in (("compare", "compare"), ("labels", "export/labels.jsonl")):
-        answer = admin.send("/projects/1/selection", page="/projects/1/runs", to=to, id=ids)
-        assert answer.headers["location"] == f"/projects/1/{page}?id={ids[0]}&id={ids[1]}"
-        assert admin.get(answer.headers["location"]).status_code == 200
+    page = admin.get("/projects/1/runs").text
+    for to in ("compare", "export/labels.jsonl", "export/traces.jsonl"):
+        assert f'formmethod="get" formaction="/projects/1/{to}"' in page
+        assert admin.get(f"/projects/1/{to}", params={"id": ids}).status_code == 200
 
 
 def test_nothing_is_open_without_signing_in(room: Room) -> None:
@@ -197,10 +220,9 @@ def test_annotators_do_not_get_to_pages_of_administrators(room: Room) -> None:
     for page in ADMIN_PAGES:
         assert ann.get(f"/projects/1/{page}").status_code == 403, page
     assert ann.get("/people").status_code == 403
-    csrf = ann.fields("/projects", "/sign-out")["csrf"]
     own = [f"/projects/1/{page}" for page in ("settings", "members", "queue", "files", "run?id=x")]
     for path in ("/projects", "/people", f"/people/{room.ids['admin']}", *own):
-        assert ann.client.post(path, data={"csrf": csrf}).status_code == 403, path
+        assert ann.client.post(path, data={}).status_code == 403, path
 
 
 def test_another_project_does_not_exist_for_who_is_no_member(room: Room) -> None:
@@ -222,9 +244,8 @@ def test_another_project_does_not_exist_for_who_is_no_member(room: Room) -> None
 def test_items_of_others_and_of_other_projects_do_not_exist(room: Room) -> None:
     ann, ben = room.browser("ann"), room.browser("ben")
     item = str(ann.get("/projects/1/annotate").headers["location"])
-    csrf = ben.fields("/projects", "/sign-out")["csrf"]
     assert ben.get(item).status_code == 404
-    form = {"csrf": csrf, "key": "k", "after": "0", "step": "0", "value": "1"}
+    form = {"key": "k", "after": "0", "step": "0", "value": "1"}
     assert ben.client.post(f"{item}/label", data=form).status_code == 404
     other = room.db.projects.create("other").id
     room.db.projects.set_member(other, room.ids["ann"], "annotator")
@@ -264,7 +285,7 @@ def test_hostile_text_in_every_field_is_text(room: Room, text: str) -> None:
     assert {user.name for user in room.db.users.list()} >= {"ann", name}
 
 
-@pytest.mark.parametrize("field", ["step", "after", "value", "key", "csrf"])
+@pytest.mark.parametrize("field", ["step", "after", "value", "key"])
 def test_nonsense_in_fields_is_refused(room: Room, field: str) -> None:
     ann = room.browser("ann")
     item = str(ann.get("/projects/1/annotate").headers["location"])
@@ -283,26 +304,23 @@ def test_forms_have_limits(tmp_path: Path) -> None:
     ann = room.browser("ann")
     item = str(ann.get("/projects/1/annotate").headers["location"])
     assert ann.send(item, f"{item}/label", value="1", comment="x" * 6_000).status_code == 413
-    csrf = ann.fields(item, f"{item}/label")["csrf"]
-    many = "&".join([f"csrf={csrf}", *(f"a{n}=" for n in range(600))])
+    many = "&".join(f"a{n}=" for n in range(600))
     headers = {"content-type": "application/x-www-form-urlencoded"}
     assert ann.client.post(f"{item}/undo", content=many, headers=headers).status_code == 400
-    stream = (part for part in [b"csrf=x"])
+    stream = (part for part in [b"after=0"])
     assert ann.client.post(f"{item}/undo", content=stream, headers=headers).status_code == 411
     admin = room.browser("admin")
     files = {"traces": ("t.jsonl", b"x" * 30_000)}
-    csrf = admin.fields("/projects/1/files")["csrf"]
-    assert admin.client.post("/projects/1/files", data={"csrf": csrf}, files=files).status_code == 413
+    assert admin.client.post("/projects/1/files", data={}, files=files).status_code == 413
     room.db.close()
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/srv/x.jsonl/../y", "x.exe", "x", "a.jsonl\0.txt"])
 def test_names_of_uploads_are_no_paths(room: Room, name: str, tmp_path: Path) -> None:
     admin = room.browser("admin")
-    csrf = admin.fields("/projects/1/files")["csrf"]
     before = {path for path in tmp_path.rglob("*") if "labels.db" not in path.name}
     answer = admin.client.post(
-        "/projects/1/files", data={"csrf": csrf, "make": "nothing"}, files={"traces": (name, b"{}\n")}
+        "/projects/1/files", data={"make": "nothing"}, files={"traces": (name, b"{}\n")}
     )
     assert answer.status_code == 400
     assert {path for path in tmp_path.rglob("*") if "labels.db" not in path.name} == before
@@ -449,7 +467,7 @@ def test_uploads_that_are_large_inside_are_refused_before_anything_is_kept(
         assert len(content) < 100_000
         answer = admin.client.post(
             "/projects/1/files",
-            data={"csrf": admin.fields("/projects/1/files")["csrf"], "make": "nothing"},
+            data={"make": "nothing"},
             files={"problems": ("p.jsonl", good), "traces": (name, content)},
         )
         assert answer.status_code == 400
@@ -461,7 +479,7 @@ def test_reports_on_uploads_name_the_files_as_the_user_does(room: Room) -> None:
     admin = room.browser("admin")
 
     def send(make: str, *files: tuple[str, tuple[str, bytes]]) -> str:
-        fields = {"csrf": admin.fields("/projects/1/files")["csrf"], "make": make}
+        fields = {"make": make}
         return str(admin.client.post("/projects/1/files", data=fields, files=files).text)
 
     good = (Problem(text="What is 2 + 2?").model_dump_json() + "\n").encode()
@@ -485,7 +503,7 @@ def test_a_score_that_is_no_number_is_refused_with_line_and_field(room: Room, sc
     content = "\n".join(rows).replace("0.5]}", f"{score}]}}", 1)
     answer = admin.client.post(
         "/projects/1/files",
-        data={"csrf": admin.fields("/projects/1/files")["csrf"], "make": "nothing"},
+        data={"make": "nothing"},
         files={"scores": ("s.jsonl", content.encode())},
     )
     assert answer.status_code == 200

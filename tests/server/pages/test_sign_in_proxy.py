@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from annotation_site import Browser, Room, hidden_fields, link_of, open_room
+from annotation_site import Browser, Room, link_of, open_room
 from gateway_server import served
 from nginx_server import nginx_program, sign_in_proxy
 from pydantic import ValidationError
@@ -40,8 +40,8 @@ def test_the_proxy_signs_in_the_user_it_names(room: Room) -> None:
     answer = ann.get("/sign-in?next=/projects")
     assert (answer.status_code, answer.headers["location"]) == (303, "/projects")
     assert "ann" in ann.get("/projects").text
-    # forms still need the session's secret
-    assert ann.client.post("/sign-out", data={"csrf": "guess"}).status_code == 403
+    # forms still need to be this server's own
+    assert ann.client.post("/sign-out", headers={"origin": "https://evil.example"}).status_code == 403
     assert ann.send("/projects", "/sign-out").status_code == 303
 
 
@@ -200,9 +200,9 @@ def test_a_real_proxy(tmp_path: Path) -> None:
         forged = browser.get("/people", auth=("ann", "one"), headers={HEADER: "admin"})
         assert forged.status_code == 403
         assert "for administrators" in forged.text
-        # a form with the session's secret
-        secret = hidden_fields(page.text, "/sign-out")["csrf"]
-        answer = browser.post("/sign-out", auth=("ann", "one"), data={"csrf": secret}, follow_redirects=False)
+        # a form of an own page
+        origin = {"origin": address}
+        answer = browser.post("/sign-out", auth=("ann", "one"), headers=origin, follow_redirects=False)
         assert answer.status_code == 303
         browser.cookies.clear()
         unknown = browser.get("/projects", auth=("zoe", "two"))

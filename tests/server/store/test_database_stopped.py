@@ -45,7 +45,7 @@ class Site:
         path = re.sub(r"\{(\w+)(:\w+)?\}", lambda found: VALUES.get(found[1], "1"), path)
         client = self.client if key else self.signed_in.client
         headers = {"Authorization": f"Bearer {self.key}"} if key else {}
-        form = {"csrf": "x", "link": "y"}
+        form = {"link": "y"}
         sent = {"json": QUESTION} if path.startswith("/v1") else {"data": form} if method == "POST" else {}
         answer = client.request(method, path, headers=headers, follow_redirects=False, **sent)
         return answer.status_code, answer.headers.get("retry-after"), answer.text

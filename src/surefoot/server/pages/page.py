@@ -6,7 +6,6 @@ terms, such as ``outcome:wrong error:3.. prm<0.2 tool:refund "in quotes"``.
 
 from __future__ import annotations
 
-import hmac
 import logging
 import math
 import random
@@ -19,7 +18,6 @@ from http import HTTPStatus
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import urlencode
 
-from markupsafe import Markup
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 from starlette.concurrency import run_in_threadpool
@@ -52,13 +50,8 @@ from surefoot.server.store.database import Database
 from surefoot.server.store.schema import checked_text
 
 S = TypeVar("S", bound=str)
-SameSite = Literal["lax", "strict"]
 SESSION: Final = "surefoot_session"
 """The token of a session, which is random, and stored as a hash."""
-SIGN_IN: Final = "surefoot_sign_in"
-"""Identifies the browser to which a sign-in form was sent, before it has a session."""
-_TOKEN: Final = Markup('<input type="hidden" name="csrf" value="{}">')
-"""The field of every form that carries the session's secret."""
 _OPEN_FORM_BYTES: Final = 20_000
 """Largest body of a form without sign-in: it is read before the user is known."""
 _LONGEST_QUERY: Final = 1000
@@ -93,11 +86,6 @@ class Form:
         if len(value) > most:
             raise StoreError(f"'{name}' has {len(value)} characters; the limit is {most}")
         return checked_text(name, value)
-
-    def sent(self, name: str) -> bytes:
-        """A field as bytes, to be compared with a secret; empty if it is absent or a file."""
-        value = self.data.get(name)
-        return value.encode("utf-8", "replace") if isinstance(value, str) else b""
 
     def optional(self, name: str, *, most: int = 20_000) -> str | None:
         """A text field; ``None`` if it is empty or absent."""
@@ -233,23 +221,16 @@ class Pages:
         address = client_address(request.client.host if request.client else "unknown")
         return self._sign_ins.take(address, self.settings.attempts)
 
-    def cookie_name(self, name: str) -> str:
-        """Secure cookies travel over HTTPS only, and browsers accept them from this very host alone: a
-        sibling domain cannot plant a cookie whose name begins with ``__Host-``."""
-        return f"__Host-{name}" if self.settings.secure else name
+    @property
+    def cookie(self) -> str:
+        """Name of the session's cookie. Secure cookies travel over HTTPS only, and browsers accept them from
+        this very host alone: a sibling domain cannot plant a cookie whose name begins with ``__Host-``."""
+        return f"__Host-{SESSION}" if self.settings.secure else SESSION
 
-    def set_cookie(
-        self, response: Response, name: str, value: str, *, seconds: float, samesite: SameSite = "lax"
-    ) -> None:
-        """Set a cookie that scripts cannot read, for so many seconds."""
-        name, secure = self.cookie_name(name), self.settings.secure
-        about: dict[str, Any] = {"path": "/", "secure": secure, "httponly": True, "samesite": samesite}
-        response.set_cookie(name, value, max_age=int(seconds), **about)
-
-    def delete_cookie(self, response: Response, name: str) -> None:
-        """Browsers ignore this unless it has the attributes that the cookie was set with."""
-        name, secure = self.cookie_name(name), self.settings.secure
-        response.delete_cookie(name, path="/", secure=secure, httponly=True)
+    def set_session(self, response: Response, token: str, seconds: float) -> None:
+        """Set the session's cookie, which scripts cannot read, for so many seconds; 0 deletes it."""
+        about: dict[str, Any] = {"secure": self.settings.secure, "httponly": True, "samesite": "lax"}
+        response.set_cookie(self.cookie, token, max_age=int(seconds), **about)
 
 
 class SignInNeeded(Exception):  # noqa: N818 - not an error: the response is the sign-in page
@@ -347,15 +328,10 @@ class Page:
         project_id = self.id if self.opened else None
         self.db.projects.audit(action, self.actor.user_id, project_id, **detail)
 
-    def cookie(self, name: str) -> str:
-        """The cookie; empty if there is none."""
-        return self.request.cookies.get(self.pages.cookie_name(name), "")
-
-    def check_secret(self) -> None:
-        """Raise 403 unless the form carries the session's secret."""
-        csrf = self.actor.csrf
-        if csrf is not None and not hmac.compare_digest(self.form.sent("csrf"), csrf.encode()):
-            raise HTTPException(403, "the form has expired or came from another page; load the page again")
+    @property
+    def session(self) -> str:
+        """The token of the session; empty if there is none."""
+        return self.request.cookies.get(self.pages.cookie, "")
 
     def show(self, template: str, data: Mapping[str, Any], *, status: int = 200, **extra: Any) -> Response:
         """The page, or its JSON twin. ``extra`` is for the template alone: tokens, choices, drawings."""
@@ -367,7 +343,6 @@ class Page:
             return JSONResponse(content, status_code=status, headers=HEADERS)
         reads_all = visitor is not None and visitor.may("read")
         context = {
-            "token": _TOKEN.format((visitor and visitor.csrf) or ""),
             "rail": project_page or (visitor and self.first_place()),
             "waiting_calls": self.db.held_calls.count()["waiting"] if reads_all else 0,
             **{"visitor": visitor, "place": project_page, "reads_all": reads_all, "status": status},
@@ -405,14 +380,14 @@ def page_endpoint(route: Route, pages: Pages) -> Callable[[Request], Awaitable[R
         ids = {name: value for name, value in request.path_params.items() if name != "project_id"}
         if route.method == "GET":
             return await run_in_threadpool(route.function, page, **ids)
+        if page.visitor is None or page.visitor.key_role is None:
+            require_own_form(request)
         settings = pages.settings
         most = settings.max_upload_bytes if route.files else settings.max_form_bytes
         most = _OPEN_FORM_BYTES if route.action is None else most
         form = await read_form(request, most, part=settings.max_form_bytes, files=route.files)
         page = replace(page, form=form)
         try:
-            if route.action is not None:
-                page.check_secret()
             return await run_in_threadpool(route.function, page, **ids)
         finally:
             await form.aclose()
@@ -420,11 +395,25 @@ def page_endpoint(route: Route, pages: Pages) -> Callable[[Request], Awaitable[R
     return answer
 
 
+def require_own_form(request: Request) -> None:
+    """Raise 403 unless a page of this server sends the form, as the browser itself states in a header.
+
+    ``Sec-Fetch-Site`` says so over HTTPS and on localhost, ``Origin`` everywhere; no script can set them.
+    Otherwise another site could use a visitor's session, or sign them in to an attacker's account.
+    """
+    site, host = request.headers.get("sec-fetch-site"), request.headers.get("host", "").lower()
+    own = site in ("same-origin", "none")
+    if site is None:
+        own = request.headers.get("origin", "").partition("://")[2].lower() == host != ""
+    if not own:
+        raise HTTPException(403, "the form came from another page, or a proxy does not pass 'Host' on")
+
+
 def visitor_of(request: Request) -> Principal | None:
     """The visitor, by API key or cookie; ``None`` = unknown."""
     pages: Pages = request.app.state.pages
     db, sent = pages.db, bearer_key(request)
-    user, session, key = None, None, None
+    user, key = None, None
     if sent is not None:
         key = db.keys.authenticate(sent)
         if key is None or key.role == "client":
@@ -432,9 +421,9 @@ def visitor_of(request: Request) -> Principal | None:
         with suppress(UnavailableError):  # the page works without it
             db.keys.note_use(key)
         user = None if key.user_id is None else db.users.get(key.user_id)
-    elif (signed_in := db.users.session(request.cookies.get(pages.cookie_name(SESSION), ""))) is not None:
-        user, session = signed_in
-        if pages.settings.trusted_user_header is not None:
+    else:
+        user = db.users.session(request.cookies.get(pages.cookie, ""))
+        if user is not None and pages.settings.trusted_user_header is not None:
             name = proxied_user(request, pages.settings)
             if name is None or folded_name(name) != folded_name(user.name):
                 return None
@@ -450,7 +439,6 @@ def visitor_of(request: Request) -> Principal | None:
         name=key.name if key else owner.name,
         role=owner.role,
         user_id=user.id if user else None,
-        csrf=session.csrf if session else None,
         key_role=key.role if key else None,
         only_project=key.project_id if key else None,
         scopes=key.scopes if key else None,

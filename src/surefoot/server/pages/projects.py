@@ -7,20 +7,17 @@ scripts cannot read, is new at each sign-in.
 
 from __future__ import annotations
 
-import hmac
-import secrets
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
 from surefoot.errors import ForbiddenError, NotFoundError, StoreError
 from surefoot.labelling.queueing import QueueCandidate, priorities
-from surefoot.server.pages.page import SESSION, SIGN_IN, Page, protocol_with, proxied_user, visitor_of
+from surefoot.server.pages.page import Page, protocol_with, proxied_user, visitor_of
 from surefoot.server.pages.render import HEADERS
 from surefoot.server.permissions import Role
 from surefoot.server.store.accounts import QueuePolicy, User
@@ -42,7 +39,6 @@ _ENDINGS = {
     "whole-solution": "with the first wrong step of the whole solution, shown at once",
 }
 _BATCH = 500
-_FORM_SECONDS: Final = 3600.0
 
 
 def start(page: Page) -> Response:
@@ -231,7 +227,6 @@ def sign_in(page: Page) -> Response:
     """Check the personal link, and open a new session whatever the cookie was before."""
     if page.settings.trusted_user_header is not None:
         raise HTTPException(403, "personal links are turned off here; sign in through the proxy")
-    _require_own_form(page)
     to = _local_path(page.form.text("next", default="", most=2000))
     if wait := page.pages.sign_in_wait(page.request):
         headers = {"Retry-After": str(int(wait) + 1)}
@@ -245,10 +240,9 @@ def sign_in(page: Page) -> Response:
 
 def sign_out(page: Page) -> Response:
     """End the session on the server as well."""
-    replace(page, visitor=visitor_of(page.request)).check_secret()
-    page.db.users.end_session(page.cookie(SESSION))
+    page.db.users.end_session(page.session)
     response = page.done("/sign-in")
-    page.pages.delete_cookie(response, SESSION)
+    page.pages.set_session(response, "", 0)
     return response
 
 
@@ -279,12 +273,11 @@ def _proxied_account(page: Page, name: str) -> User:
 def _open_session(page: Page, user: User, to: str) -> Response:
     """A redirect to the path ``to`` with a new session; one that the browser had before ends."""
     lifetime = timedelta(hours=page.settings.session_hours)
-    page.db.users.end_session(page.cookie(SESSION))
-    token, _ = page.db.users.open_session(user.id, lifetime=lifetime)
+    page.db.users.end_session(page.session)
+    token = page.db.users.open_session(user.id, lifetime=lifetime)
     page.db.projects.audit("sign-in", user.id)
     response = page.done(to)
-    page.pages.set_cookie(response, SESSION, token, seconds=lifetime.total_seconds())
-    page.pages.delete_cookie(response, SIGN_IN)
+    page.pages.set_session(response, token, lifetime.total_seconds())
     return response
 
 
@@ -295,23 +288,5 @@ def _local_path(to: str) -> str:
 
 
 def _sign_in_form(page: Page, to: str, *, failed: bool = False) -> Response:
-    """The form with a secret of the browser's, which a cookie has, too."""
-    secret = secrets.token_urlsafe(24)
     data = {"failed": failed, "links": page.settings.trusted_user_header is None}
-    response = page.show("sign_in.html", data, status=401 if failed else 200, secret=secret, next=to)
-    page.pages.set_cookie(response, SIGN_IN, secret, seconds=_FORM_SECONDS, samesite="strict")
-    return response
-
-
-def _require_own_form(page: Page) -> None:
-    """Raise 403 unless this server sent the form to this browser, and one of its pages sent it back.
-
-    Otherwise another site could sign a visitor in to an attacker's account and watch their actions there.
-    """
-    secret = page.cookie(SIGN_IN)
-    if not secret:
-        raise HTTPException(403, "the form has expired, or cookies are off; load the page again")
-    ours = hmac.compare_digest(page.form.sent("csrf"), secret.encode())
-    # browsers state the origin themselves, on HTTPS and on localhost
-    if not ours or page.request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-        raise HTTPException(403, "the form has expired or came from another page; load the page again")
+    return page.show("sign_in.html", data, status=401 if failed else 200, next=to)

@@ -389,10 +389,3 @@ def label_selection(page: Page) -> Response:
     items = page.db.items.add_solutions(page.id, page.form.ids("id"))
     page.audit("runs to label", items=len(items))
     return page.done(f"/projects/{page.id}/label", {"items": len(items)})
-
-
-def open_selection(page: Page) -> Response:
-    """Redirect to the comparison or export. A form with GET would put its secret into the address."""
-    to = page.form.choice("to", ("compare", "traces", "labels", "scores"))
-    name = to if to == "compare" else f"export/{to}.jsonl"
-    return page.done(f"/projects/{page.id}/{name}?{urlencode({'id': page.form.ids('id')}, doseq=True)}")

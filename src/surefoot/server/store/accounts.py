@@ -24,9 +24,11 @@ from surefoot.records import FrozenModel
 from surefoot.server.permissions import ROLE_SCOPES, SCOPES, KeyScope, Role
 from surefoot.server.store.engine import Repository, changed_by
 from surefoot.server.store.schema import (
+    BIG,
     METADATA,
     Count,
     Mark,
+    Moment,
     ProjectId,
     RowId,
     UserId,
@@ -64,18 +66,15 @@ users = table(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Session:
-    """A signed-in browser. ``csrf`` is the secret that its forms must send back."""
-
-    id: RowId
-    user_id: Annotated[int, sa.ForeignKey("users.id", ondelete="CASCADE"), Mark.INDEXED]
-    csrf: Annotated[str, sa.String(64)]
-    created: datetime
-    expires: Annotated[datetime, Mark.INDEXED]
-
-
-sessions = table("sessions", Session, sa.Column("token_hash", sa.String(64), nullable=False, unique=True))
+# Signed-in browsers.
+sessions = sa.Table(
+    "sessions",
+    METADATA,
+    sa.Column("token_hash", sa.String(64), primary_key=True),
+    sa.Column("user_id", BIG, sa.ForeignKey("users.id", ondelete="CASCADE"), nullable=False, index=True),
+    sa.Column("created", Moment, nullable=False),
+    sa.Column("expires", Moment, nullable=False, index=True),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,37 +239,24 @@ class Users(Repository):
         self._set(user_id, role=checked_role(role))
         return self.get(user_id)
 
-    def open_session(self, user_id: int, *, lifetime: timedelta = timedelta(hours=12)) -> tuple[str, Session]:
-        """A new session and its token, which is stored nowhere; expired sessions are deleted."""
+    def open_session(self, user_id: int, *, lifetime: timedelta = timedelta(hours=12)) -> str:
+        """The token of a new session, which is stored nowhere; expired sessions are deleted."""
         token, moment = new_token(), self._now
         with self._connections.write() as connection:
             if not _user(connection, users.c.id == user_id).active:
                 raise StoreError("the user is not active; activate them first")
             connection.execute(sa.delete(sessions).where(sessions.c.expires <= moment))
-            session = inserted(
-                connection,
-                Session,
-                sessions,
-                token_hash=token_hash(token),
-                user_id=user_id,
-                csrf=secrets.token_urlsafe(32),
-                created=moment,
-                expires=moment + lifetime,
-            )
-            return token, session
+            row = {"user_id": user_id, "created": moment, "expires": moment + lifetime}
+            connection.execute(sa.insert(sessions).values(**row, token_hash=token_hash(token)))
+            return token
 
-    def session(self, token: str) -> tuple[User, Session] | None:
+    def session(self, token: str) -> User | None:
         """The owner of a token; ``None`` if it is unknown, ended or expired, or its user inactive."""
-        hashed = token_hash(token)
-        with self._connections.read() as connection:
-            query = sa.select(sessions).where(sessions.c.token_hash == hashed)
-            row = connection.execute(query).mappings().one_or_none()
-            moment = self._now
-            # one from the future was opened before the clock was set back, and would last too long
-            if row is None or not row["created"] - _SKEW <= moment < row["expires"]:
-                return None
-            user = _user(connection, users.c.id == row["user_id"])
-            return (user, as_data(Session, row)) if user.active else None
+        s, moment = sessions.c, self._now
+        # one from the future was opened before the clock was set back, and would last too long
+        valid = (s.token_hash == token_hash(token)) & (s.created <= moment + _SKEW) & (s.expires > moment)
+        query = sa.select(users).join(sessions, s.user_id == users.c.id).where(valid, users.c.active)
+        return next(iter(self._rows(User, query)), None)
 
     def end_session(self, token: str) -> None:
         """Sign out. An unknown token is ignored."""
