@@ -123,7 +123,8 @@ class Audit(ReportCommand):
                     rule = rules.get(part) or rules.get(name) or rules.get("", "min")
                     subjects.append(a.AuditedScorer(name=part, scorer=scores, rule=rule, stored=True))
             else:
-                prm = models.load_prm(path, loading=self.loading)
+                folder = Path(self.traces or "-").parent
+                prm = models.load_prm(path, loading=self.loading, images=folder)
                 rule = rules.get(name) or rules.get("") or prm.card.aggregation
                 subjects.append(a.AuditedScorer(name=name, scorer=a.CachedScorer(prm), rule=rule))
         subjects += map(_verifier, self.verifier)
@@ -471,29 +472,34 @@ class Paths(AuditTest):
 
 
 class Look(Stays):
-    """Does a judge look at the images? Asks the `--policy` behind `--base-url` about the steps of traces with
-    images, again with another problem's images, blank ones and none, each time in one reply.
+    """Does a scorer look at the images? Scores the steps of traces with images, again with another problem's
+    images, blank ones and none: by the checkpoints, and by the `--policy` behind `--base-url`.
     """
 
     def check(self, audit: Audit) -> None:
-        if not (audit.policy and audit.policy.base_url and audit.problems and audit.traces):
-            raise ValueError("give 'policy' with 'base_url', 'problems' and 'traces'")
+        asked = audit.scorers or (audit.policy and audit.policy.base_url)
+        if not (asked and audit.problems and audit.traces):
+            raise ValueError("give 'problems', 'traces' and 'scorers', or 'policy' with 'base_url'")
 
     def sections(self, audit: Audit) -> list[Section]:
-        settings, folder = audit.policy or o.PolicySettings(name=""), Path(audit.traces or "").parent
-        body = labelling.structured_output("per-step")
-        judge = labelling.JudgeLabeller(
-            policy=settings.open(chat=True, loading=audit.loading, extra_body=body),
-            prompt=labelling.JudgePrompt(images=folder),
-            seed=audit.seed,
-        )
-        scorer = LabelScorer(judge, name=settings.name, neutral=0.5)
-        subject = a.AuditedScorer(name=settings.name, scorer=scorer, rule="min")
-        test = partial(a.audit_images, draws=audit.draws, seed=audit.seed)
-        result = test(subject, audit.cases, folder, tolerance=self.tolerance)
-        for reason, count in judge.failures.items():
+        folder, subjects = Path(audit.traces or "").parent, audit.live if audit.scorers else []
+        if settings := audit.policy:
+            judge = labelling.JudgeLabeller(
+                policy=settings.open(
+                    chat=True,
+                    loading=audit.loading,
+                    extra_body=labelling.structured_output("per-step"),
+                ),
+                prompt=labelling.JudgePrompt(images=folder),
+                seed=audit.seed,
+            )
+            scorer = LabelScorer(judge, name=settings.name, neutral=0.5)
+            subjects.append(a.AuditedScorer(name=settings.name, scorer=scorer, rule="min"))
+        test = partial(a.audit_images, draws=audit.draws, seed=audit.seed, tolerance=self.tolerance)
+        results = [test(subject, audit.cases, folder) for subject in subjects]
+        for reason, count in judge.failures.items() if settings else ():
             note(f"{count} replies could not be used: {reason}")
-        return [a.images_section([result])]
+        return [a.images_section(results)]
 
 
 TESTS: Final[Mapping[str, type[AuditTest]]] = {

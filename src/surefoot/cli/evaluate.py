@@ -148,6 +148,7 @@ class Evaluate(ReportCommand):
                 layout=layout,
                 reading=LabelRule(neutral=neutral),
                 loading=self.loading,
+                images=Path(self.traces or "-").parent,
                 progress=progress,
             )
         for system in systems:

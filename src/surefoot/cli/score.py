@@ -106,6 +106,7 @@ class Score(Command):
             calibrated=self.calibrated,
             tokenizer=self.tokenizer,
             windows=self.windows,
+            images=Path(self.traces or "-").parent,
         )
 
     def _show(self, scorer: m.CheckpointScorer, problem: str) -> None:

@@ -185,15 +185,16 @@ def open_systems(
     layout: StepLayout | None = None,
     reading: LabelRule | None = None,
     loading: Loading = LOADING,
+    images: Path | None = None,
     progress: Progress = lambda *_: None,
 ) -> list[System]:
     """One system per source, in order; a file with several scorers gives one each, ``name/scorer``.
 
     ``layout`` has the steps of the traces, if ``items`` lacks traces without text. A source that is a file, a
-    pattern or a storage URL contains records; any other is a checkpoint for ``load_prm``, whose scores are
-    stored in ``store/NAME`` shard by shard. Raises ``RunError`` if this folder contains scores of another
-    model or of other traces, ``RecordError`` for a file without usable records, and whatever loading or
-    scoring raises.
+    pattern or a storage URL contains records; any other is a checkpoint for ``load_prm`` (with ``images``),
+    whose scores are stored in ``store/NAME`` shard by shard. Raises ``RunError`` if this folder contains
+    scores of another model or of other traces, ``RecordError`` for a file without usable records, and
+    whatever loading or scoring raises.
     """
     systems: list[System] = []
     layout = layout or StepLayout(facts_of(item.trace) for item in items)
@@ -201,7 +202,7 @@ def open_systems(
         if names_files(path):
             systems += _stored(name, path, layout, reading)
         else:
-            records = score_once(name, path, items, store, loading=loading, progress=progress)
+            records = score_once(name, path, items, store, loading=loading, images=images, progress=progress)
             systems += _of_scores(name, records, layout)
     return systems
 
@@ -213,6 +214,7 @@ def score_once(
     store: Path,
     *,
     loading: Loading = LOADING,
+    images: Path | None = None,
     progress: Progress = lambda *_: None,
 ) -> Iterator[StepScores]:
     """Scores of ``items`` by ``checkpoint``, as a stream.
@@ -230,14 +232,13 @@ def score_once(
             f"{name!r} cannot name a folder; give NAME=CHECKPOINT with letters, digits, '.', '_', '-'"
         )
     config = {"model": checkpoint, "items": content_id_of(items)}
-    if loading.dtype != AS_SAVED:
-        config["dtype"] = loading.dtype
+    config |= {} if loading.dtype == AS_SAVED else {"dtype": loading.dtype}
     files = identifying_files(checkpoint)
     files.pop(CALIBRATION, None)  # stored scores are not calibrated
     with Run.open(store / name, command="score", config=config, inputs=files) as run:
         journal = run.journal("scores", StepScores)
         if missing := journal.missing(math.ceil(len(items) / _PIECE)):
-            scorer = load_prm(checkpoint, loading=loading)
+            scorer = load_prm(checkpoint, loading=loading, images=images)
             for number in missing:
                 start = number * _PIECE
                 progress(name, start, len(items))

@@ -82,6 +82,8 @@ class EncodedTrace:
     does not say."""
     dropped: int = 0
     """Steps without a token: the tokenizer drops all of their text."""
+    images: tuple[bytes, ...] = ()
+    """Files of the images in the tokens, of a family that reads images."""
     refused: str | None = None
     """Why the model cannot read this trace at all; there are then no tokens and no positions."""
 

@@ -58,6 +58,7 @@ def load_prm(
     calibrated: bool = False,
     tokenizer: str | Path | None = None,
     windows: bool | None = None,
+    images: str | Path | None = None,
 ) -> CheckpointScorer:
     """Load a reward model; ``load_prm(name).score(problem, solutions)`` scores.
 
@@ -76,6 +77,8 @@ def load_prm(
     the one that the checkpoint names. ``chains`` critiques of a generative verifier are averaged. Code that
     comes with a checkpoint is never run. ``windows`` reads traces that are longer than the context in several
     windows (:class:`surefoot.models.Scorer`), or does not, whatever the checkpoint was trained with.
+    ``images`` is the folder of the records' file, to which the paths of images are relative; only models that
+    read images look there.
 
     Scores are the model's own unless ``calibrated``: then they go through the map in ``calibration.json``
     (:func:`surefoot.models.fit_calibration`), which has to be there. A threshold that was chosen on one is
@@ -88,7 +91,8 @@ def load_prm(
     option is given that its kind does not have, or a server does not answer or is of no known kind.
     """
     options: _Options = {
-        "reference": reference, "base": base, "chains": chains, "tokenizer": tokenizer, "windows": windows
+        "reference": reference, "base": base, "chains": chains, "tokenizer": tokenizer, "windows": windows,
+        "images": None if images is None else Path(images),
     }  # fmt: skip
     names = [name] if isinstance(name, str | Path) else list(name)
     scorers = [_open(path, family, loading, options, calibrated) for path in names]
@@ -107,7 +111,7 @@ _Options = dict[str, Any]
 def _refuse(options: _Options, *known: str, of: str) -> None:
     """Raise ``CheckpointError`` if an option is set that a checkpoint ``of`` a kind does not know."""
     for name, value in options.items():
-        if name not in known and (value is True or value not in (None, False, 1)):
+        if name in _FOR and name not in known and (value is True or value not in (None, False, 1)):
             raise CheckpointError(f"{name}={value!r} is for {_FOR[name]}; this is {of}")
 
 
@@ -199,11 +203,11 @@ def _published(
     if family not in (None, *FAMILIES):
         raise CheckpointError(f"family={family!r} is not known; choose {quoted([*FAMILIES, *OWN])}")
     family = family or find_family(checkpoint, name=split_revision(name)[0])
-    writes, compares = family == "thinkprm", FAMILIES[family].has_reference
-    accepted = "chains" if writes else "reference" if compares else "windows"
+    accepted = "reference" if FAMILIES[family].has_reference else "windows"
+    accepted = {"thinkprm": "chains", "visualprm": "images"}.get(family, accepted)
     _refuse(options, accepted, of=f"of family {family!r}")
     settings = {"name": Path(name).name, "batch_tokens": loading.batch_tokens}
-    settings |= {"chains": options["chains"]} if writes else {}
+    settings |= {accepted: options[accepted]} if accepted in ("chains", "images") else {}
     scorer: CheckpointScorer = FAMILIES[family].load().load(checkpoint).scorer(**settings)
     return scorer
 

@@ -130,11 +130,14 @@ class Checkpoint:
         bias = self.tensor(f"{prefix}.bias") if f"{prefix}.bias" in self.tensors else None
         return _linear(weight, bias, self.directory)
 
-    def answers(self, ids: Sequence[int]) -> nn.Linear:
-        """The rows ``ids`` of the language-model head: logits of these tokens alone."""
-        name = "lm_head.weight"
+    def answers(self, ids: Sequence[int], *, within: str = "") -> nn.Linear:
+        """The rows ``ids`` of the language-model head: logits of these tokens alone.
+
+        ``within`` begins the names of the language model's weights, if it is a part of the model.
+        """
+        name = f"{within}lm_head.weight"
         if name not in self.tensors and self._facts.tie_word_embeddings:
-            name = "model.embed_tokens.weight"
+            name = f"{within}model.embed_tokens.weight"
         return _linear(self.tensor(name, ids), None, self.directory)
 
     def trunk(self) -> PreTrainedModel:

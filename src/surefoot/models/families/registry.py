@@ -107,6 +107,12 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             certain=False,
             has_reference=True,
         ),
+        "visualprm": Family(
+            "visualprm:VisualPRM",
+            ("OpenGVLab/VisualPRM-8B", "OpenGVLab/VisualPRM-8B-v1_1"),
+            lambda it: any(name.startswith("InternVL") for name in it.architectures),
+            certain=False,
+        ),
         # it closes thoughts, as DeepSeek-R1-Distill-Qwen does, which it is trained from
         "thinkprm": Family(
             "thinkprm:ThinkPRM",
