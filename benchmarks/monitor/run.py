@@ -18,10 +18,10 @@ from surefoot.policies import IN_PROCESS, Capabilities
 from surefoot.protocols import ProblemTrace, SampleRequest, SampleResult
 from surefoot.records import Problem
 from surefoot.server import (
+    ChangeChart,
     Gateway,
     GatewayRecord,
     GatewaySettings,
-    Monitor,
     MonitorSettings,
     ServerSettings,
     create_app,
@@ -190,26 +190,26 @@ class Streams:
         rounds = [self.rng.permutation(size) for _ in range(-(-count // size))]
         return [(name, int(at)) for at in np.concatenate([*rounds, np.empty(0, dtype=int)])[:count]]
 
-    def monitor(self, reference: list[tuple[str, int]]) -> Monitor:
-        monitor = Monitor(MonitorSettings(reference=REFERENCE, gold_share=GOLD_SHARE, gold_project=1))
+    def monitor(self, reference: list[tuple[str, int]]) -> ChangeChart:
+        monitor = ChangeChart(MonitorSettings(reference=REFERENCE, gold_share=GOLD_SHARE, gold_project=1))
         self.feed(monitor, reference, [])
         return monitor
 
     def feed(
-        self, monitor: Monitor, stream: list[tuple[str, int]], late: list[tuple[float, bool]]
+        self, monitor: ChangeChart, stream: list[tuple[str, int]], late: list[tuple[float, bool]]
     ) -> int | None:
         """Add requests, and gold labels with their delay; the number of requests until the first alarm."""
         for number, (name, at) in enumerate(stream, start=1):
             record, right = self.pools[name][at]
-            monitor.chart.add(record)
+            monitor.add(record)
             sampled = self.rng.random() < GOLD_SHARE and record.candidates
             late.append((float(self.scores[name][at]), right) if sampled else (-1.0, False))
             # the labels of the reference arrive before its end
-            if len(late) > GOLD_DELAY or not monitor.chart.fitted:
+            if len(late) > GOLD_DELAY or not monitor.fitted:
                 proxy, gold = late.pop(0)
                 if proxy >= 0:
-                    monitor.chart.add_gold(proxy, gold)
-            if monitor.chart.alarm:
+                    monitor.add_gold(proxy, gold)
+            if monitor.alarm:
                 return number
         return None
 

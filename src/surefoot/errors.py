@@ -90,10 +90,6 @@ class ExpiredKeyError(ForbiddenError):
     """The API key has expired."""
 
 
-class ScopeError(ForbiddenError):
-    """The API key lacks the scope for this request."""
-
-
 class UnavailableError(StoreError):
     """The database failed or did not respond; the request itself is valid."""
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.evaluation.verdict import Opinion, bound_verdict, run_verdict
-from surefoot.stats.intervals import wilson_interval
+from surefoot.evaluation.verdict import Opinion, run_verdict
 
 TABLE = Path(__file__).with_name("verdicts.txt")
 """One line for each sentence on a run of five steps: the state of the sources, the tone, the sentence."""
@@ -106,19 +105,3 @@ def test_the_table_of_sentences():
         verdict = run_verdict(STEPS, outcome, evidence, missing_calls=missing)
         lines[name] = f"{verdict.tone:5} | {name:51} | {verdict.sentence}"
     assert "\n".join(lines.values()) + "\n" == TABLE.read_text("utf-8")
-
-
-@pytest.mark.parametrize(
-    ("happened", "answers", "alarm", "short", "tone"),
-    [
-        (0, 10, False, "not decided", "open"),
-        (0, 100, False, "not above 10%", "good"),
-        (9, 100, False, "not decided", "open"),
-        (12, 100, True, "alarm: above 10%", "wrong"),
-    ],
-)
-def test_a_share_keeps_its_bound_only_if_its_interval_does(happened, answers, alarm, short, tone):
-    verdict = bound_verdict(wilson_interval(happened, answers), 0.1, above=True, alarm=alarm)
-    assert (verdict.short, verdict.tone) == (short, tone)
-    assert verdict.decided == (tone != "open")
-    assert bound_verdict(wilson_interval(90, 100), 0.5, above=False, alarm=False).short == "not below 50%"

@@ -202,7 +202,7 @@ def run(site: Site) -> Chaos:
     keys = site.room.db.keys
     names = [name for name, _ in CLIENTS] + [*INNOCENT, "prober", "hostile"]
     load = Load(site.port, {name: keys.create(name, "client")[0] for name in names})
-    load.keys["hostile admin"], _ = keys.create("hostile admin", "admin", user_id=site.room.ids["admin"])
+    load.keys["hostile admin"], _ = keys.create("hostile admin", "admin")
     chaos = Chaos(site, load, random.Random(SEED))
     chaos.ready(True, RECOVERED_S)
     for number in range(4):  # starts the workers

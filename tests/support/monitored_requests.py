@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.segment import segment_trace
-from surefoot.server import GatewayCandidate, GatewayRecord, Monitor, MonitorSettings
+from surefoot.server import ChangeChart, GatewayCandidate, GatewayRecord, MonitorSettings
 
 
 def request_of(number: int, score: float) -> GatewayRecord:
@@ -23,11 +23,11 @@ def request_of(number: int, score: float) -> GatewayRecord:
     )  # fmt: skip
 
 
-def changed_monitor() -> Monitor:
+def changed_monitor() -> ChangeChart:
     """A monitor whose answers' scores fell 30 requests ago."""
-    monitor = Monitor(MonitorSettings(reference=100, run_length=1000, least=20))
+    monitor = ChangeChart(MonitorSettings(reference=100, run_length=1000))
     for number in range(180):
         monitor.count("accepted", number % 3 != 0)
         monitor.count("unparsed", number % 2 == 0)
-        monitor.chart.add(request_of(number, 0.8 if number < 150 else 0.2))
+        monitor.add(request_of(number, 0.8 if number < 150 else 0.2))
     return monitor

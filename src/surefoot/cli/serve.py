@@ -30,7 +30,7 @@ from surefoot.server.gateway.settings import (
     ToolGuard,
     is_loopback,
 )
-from surefoot.server.permissions import KeyScope, Role
+from surefoot.server.permissions import KeyRole, Role
 
 DatabaseName = Annotated[
     str,
@@ -150,7 +150,7 @@ class Serve(Command):
             settings=settings,
             limits=self.server.limits,
             log=db.gateway if self.record else None,
-            monitor=s.resume_monitor(self.monitor, db.gateway, policy=policy.name, gold=db.gold),
+            monitor=s.resume_chart(self.monitor, db.gateway, policy=policy.name, gold=db.gold),
             verifiers=verifiers,
             holds=None if self.pages is False else db.held_calls,
             gold=db.gold,
@@ -196,41 +196,30 @@ class AddKey(DatabaseCommand):
 
     Example: `surefoot serve keys add alice --rate 60`
 
-    Example: `surefoot serve keys add grader --scope score --expires 30d`
+    Example: `surefoot serve keys add dashboard --role viewer --expires 30`
     """
 
     name: Annotated[str, Flag(argument=True)] = Field(description="Name of the key.")
-    role: Role = "client"
-    """`client`: the gateway; `viewer`: reads the pages; `annotator`: labels; `admin`: all."""
+    role: KeyRole = "client"
+    """`client`: the gateway; `viewer`: reads the pages and metrics; `admin`: all but labels."""
     rate: int | None = Field(default=None, ge=1)
     """Requests per minute; the server's limit if not given."""
-    user: str | None = None
-    """Account whose labels are made with it; the key never has more rights than the account."""
     project: int | None = Field(default=None, ge=1, description="Number of the only project that it opens.")
-    expires: str | None = None
-    """Period (`30d`, `12h`, `2w`) or last day (`2026-12-31`, UTC); never if not given."""
-    scopes: Annotated[tuple[KeyScope, ...], Flag(name="--scope")] = ()
-    """Scopes of the key; all scopes of its role if not given."""
+    expires: float | None = Field(default=None, gt=0, le=36500)
+    """Days until it ends; never if not given."""
 
     def run(self) -> None:
-        expires = s.expiry_of(self.expires, datetime.now(UTC)) if self.expires is not None else None
+        expires = datetime.now(UTC) + timedelta(self.expires) if self.expires is not None else None
         with self.open() as db:
-            user_id = db.users.by_name(self.user).id if self.user is not None else None
             key, _ = db.keys.create(
-                self.name,
-                self.role,
-                user_id=user_id,
-                project_id=self.project,
-                rate_limit=self.rate,
-                expires=expires,
-                scopes=self.scopes or None,
+                self.name, self.role, project_id=self.project, rate_limit=self.rate, expires=expires
             )
         echo(key)
         note("only the hash of the key is stored: this is the one time it is shown")
 
 
 class ListKeys(DatabaseCommand):
-    """List keys: number, role, rate, project, created, last used, expires, revoked, scopes and name.
+    """List keys: number, role, rate, project, created, expires, revoked and name.
 
     Example: `surefoot serve keys list`
     """
@@ -238,11 +227,10 @@ class ListKeys(DatabaseCommand):
     def run(self) -> None:
         with self.open() as db:
             for key in db.keys.list():
-                moments = (key.created, key.last_used, key.expires, key.revoked)
+                moments = (key.created, key.expires, key.revoked)
                 times = (moment.isoformat(timespec="minutes") if moment else "-" for moment in moments)
                 limits = key.rate_limit or "-", key.project_id or "-"
-                scopes = ",".join(key.scopes) if key.scopes else "-"
-                echo("\t".join(map(str, (key.id, key.role, *limits, *times, scopes, key.name))))
+                echo("\t".join(map(str, (key.id, key.role, *limits, *times, key.name))))
 
 
 class RevokeKey(DatabaseCommand):

@@ -237,20 +237,6 @@ def _lines(
     yield from map(_objection, objections)
 
 
-def bound_verdict(share: Interval, bound: float, *, above: bool, alarm: bool) -> Conclusion:
-    """Whether a share keeps its bound; ``above`` says on which side of it an alarm is raised."""
-    within = share.high <= bound if above else share.low >= bound
-    side = f"{'above' if above else 'below'} {bound:.0%}"
-    short = f"alarm: {side}" if alarm else f"not {side}" if within else "not decided"
-    return Conclusion(
-        sentence=f"{share:.1%}: {short}" + ("." if alarm or within else f" whether it is {side}."),
-        tone="wrong" if alarm else "good" if within else "open",
-        decided=alarm or within,
-        needs="" if alarm or within else "more answers",
-        short=short,
-    )
-
-
 SMALLEST_EFFECT = 0.05
 """Smallest effect of interest of shares, AUCs, F1s and scores, unless a report states another."""
 SMALLEST_GAIN = 0.02

@@ -2,11 +2,11 @@ from .app import GracefulServer as GracefulServer
 from .app import create_app as create_app
 from .app import create_pages_app as create_pages_app
 from .app import make_server as make_server
+from .gateway.changes import ChangeChart as ChangeChart
 from .gateway.errors import ApiError as ApiError
 from .gateway.flags import AnswerFlags as AnswerFlags
 from .gateway.gateway import Gateway as Gateway
-from .gateway.monitor import Monitor as Monitor
-from .gateway.monitor import resume_monitor as resume_monitor
+from .gateway.monitor import resume_chart as resume_chart
 from .gateway.sessions import Conversation as Conversation
 from .gateway.sessions import ConversationTurn as ConversationTurn
 from .gateway.sessions import session_conversations as session_conversations
@@ -29,7 +29,6 @@ from .store.accounts import Member as Member
 from .store.accounts import Project as Project
 from .store.accounts import Protocol as Protocol
 from .store.accounts import User as User
-from .store.accounts import expiry_of as expiry_of
 from .store.database import Database as Database
 from .store.database import open_database as open_database
 from .store.labels import LabelInput as LabelInput

@@ -33,9 +33,9 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from surefoot.server.gateway import chat, score
 from surefoot.server.gateway.access import PEER, GuardedRoute, KeyAuth, Route
+from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.gateway.errors import EXPECTED_ERRORS, ApiError, answered, error_response
 from surefoot.server.gateway.gateway import Gateway
-from surefoot.server.gateway.monitor import Monitor
 from surefoot.server.gateway.settings import PageSettings, ServerSettings
 from surefoot.server.pages import files, labelling, live, projects, reports, run
 from surefoot.server.pages.page import ERROR_HANDLERS, Pages, StaticFiles, page_endpoint
@@ -75,7 +75,7 @@ async def ready(gateway: Gateway, _: Request) -> Response:
 
 
 async def metrics(gateway: Gateway, _: Request) -> Response:
-    """Counts, times, shares, score drift and alarms."""
+    """Counts, times, score drift and alarms."""
     return Response(gateway.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -202,7 +202,7 @@ def create_pages_app(
     settings: PageSettings | None = None,
     *,
     rng: random.Random | None = None,
-    gateway_monitor: Monitor | None = None,
+    gateway_monitor: ChangeChart | None = None,
 ) -> Starlette:
     """The pages over a database, as an ASGI app to be mounted at the root, after the gateway's routes.
 

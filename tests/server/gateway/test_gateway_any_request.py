@@ -105,8 +105,7 @@ def site(tmp_path):
     """Gateway and pages; the keys of all roles, and none, and wrong ones."""
     room = open_room(tmp_path, settings=PageSettings())
     keys = [
-        room.db.keys.create("admin", "admin", user_id=room.ids["admin"])[0],
-        room.db.keys.create("ann", "annotator", user_id=room.ids["ann"])[0],
+        room.db.keys.create("admin", "admin")[0],
         room.db.keys.create("reader", "viewer")[0],
         room.db.keys.create("client", "client")[0],
         "sf-00000000-wrong",

@@ -37,7 +37,7 @@ def db(tmp_path):
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory):
     with open_database(tmp_path_factory.mktemp("keys") / "store.db") as db:
-        keys = {role: db.keys.create(role, role)[0] for role in ("client", "admin", "viewer", "annotator")}
+        keys = {role: db.keys.create(role, role)[0] for role in ("client", "admin", "viewer")}
         keys["slow"], _ = db.keys.create("slow", "client", rate_limit=2)
         project = db.projects.create("p").id
         keys["narrow"], _ = db.keys.create("narrow", "admin", project_id=project)
@@ -95,8 +95,7 @@ def test_roles(locked):
         ("client", 200, 403),
         ("admin", 200, 200),
         ("narrow", 200, 403),  # an administrator of one project is none of the server
-        ("viewer", 403, 403),
-        ("annotator", 403, 403),
+        ("viewer", 403, 200),
     ):
         assert status(f"{locked.root}/v1/models", locked.keys[key]) == models
         assert status(f"{locked.root}/metrics", locked.keys[key]) == metrics
@@ -201,15 +200,6 @@ def test_without_keys_only_this_machine_is_answered(db):
         assert ask(f"{found.root}/v1/models")[0] == 200
 
 
-def test_a_key_opens_though_its_use_cannot_be_written(db, tmp_path, caplog):
-    key, _ = db.keys.create("alice", "client")
-    with closing(sqlite3.connect(tmp_path / "store.db")) as behind_its_back:
-        behind_its_back.execute(
-            "CREATE TRIGGER full BEFORE UPDATE ON api_keys BEGIN SELECT RAISE(FAIL, 'disk full'); END"
-        )
-    assert check(db, key).name == "alice"
-
-
 def test_beyond_loopback_keys_are_asked_for():
     for host in (
         "0.0.0.0",  # noqa: S104
@@ -244,22 +234,24 @@ def test_keys_from_the_command_line(tmp_path):
     def listed():
         return [line.split("\t") for line in good("serve", "keys", "list", *here).out.splitlines()]
 
-    [[number, role, rate, *_, revoked, _, name]] = listed()
+    [[number, role, rate, *_, revoked, name]] = listed()
     assert (role, rate, revoked, name) == ("admin", "5", "-", "alice")
-    good("serve", "keys", "add", "guest", "--expires", "2099-12-31", "--scope", "score", *here)
-    *_, expires, _, scopes, name = listed()[1]
-    assert (expires, scopes, name) == ("2100-01-01T00:00+00:00", "score", "guest")
+    good("serve", "keys", "add", "guest", "--expires", "0.5", *here)
+    *_, created, expires, _, name = listed()[1]
+    assert name == "guest"
+    lifetime = datetime.fromisoformat(expires) - datetime.fromisoformat(created)
+    assert abs(lifetime - timedelta(hours=12)) <= timedelta(minutes=1)
     good("serve", "keys", "add", "bounded", "--rate", 7, *here)
     _, second, third = listed()
     assert (third[2], third[-2:]) == ("7", ["-", "bounded"])
-    assert (second[2], second[-4]) == ("-", "2100-01-01T00:00+00:00")
-    assert "'expires'" in refused("serve", "keys", "add", "bob", "--expires", "soon", *here)
-    assert "choose from chat, score" in refused("serve", "keys", "add", "bob", "--scope", "pages", *here)
+    assert second[2] == "-"
+    for wrong in ("soon", "0", "-1", "1e9", "nan"):
+        assert "expires" in refused("serve", "keys", "add", "bob", "--expires", wrong, *here)
     with open_database(path) as db:
         assert check(db, key, "operate").name == "alice"
     assert "client" in refused("serve", "keys", "add", "bob", "--role", "king", *here)
     assert "project" in refused("serve", "keys", "add", "bob", "--project", 7, *here)
-    assert "the user does not exist" in refused("serve", "keys", "add", "bob", "--user", "nobody", *here)
+    assert "client" in refused("serve", "keys", "add", "bob", "--role", "annotator", *here)
     good("serve", "keys", "revoke", number, *here)
     with open_database(path) as db, pytest.raises(ApiError):
         check(db, key, "operate")

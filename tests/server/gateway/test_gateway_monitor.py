@@ -21,10 +21,9 @@ from surefoot.server import (
     GatewayCandidate,
     GatewayRecord,
     GoldResult,
-    Monitor,
     MonitorSettings,
     open_database,
-    resume_monitor,
+    resume_chart,
 )
 from surefoot.server.gateway.changes import ChangeChart, p_value
 from surefoot.server.gateway.people import GoldStream
@@ -81,7 +80,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_seen_and_its_signals_are_named(name):
-    chart = Monitor(MonitorSettings(reference=600)).chart
+    chart = ChangeChart(MonitorSettings(reference=600))
     fields, signals = CHANGES[name]
     assert fed(chart, 0, 1500) is None
     assert chart.change.signals == {}
@@ -124,7 +123,7 @@ def test_the_tails_of_students_t_are_the_integral_of_its_density(degrees, errors
 
 
 def test_requests_that_clients_got_wrong_are_passed_over():
-    chart = Monitor(MonitorSettings(reference=40)).chart
+    chart = ChangeChart(MonitorSettings(reference=40))
     for number in range(60):
         chart.add(record_of(number, status=422, candidates=()))
     assert not chart.fitted
@@ -132,21 +131,8 @@ def test_requests_that_clients_got_wrong_are_passed_over():
         chart.add_gold(1.5, True)
 
 
-def test_shares_need_enough_events():
-    monitor = Monitor(MonitorSettings(window=20, least=10))
-    assert monitor.share("unparsed") is None
-    monitor.count("unparsed", True, 9)
-    assert (monitor.share("unparsed"), monitor.alarm("unparsed")) == (1.0, False)
-    monitor.count("unparsed", True)
-    assert monitor.alarm("unparsed")
-    monitor.count("accepted", True, 10)
-    assert not monitor.alarm("accepted")
-    monitor.count("accepted", False, 100)
-    assert (monitor.share("accepted"), monitor.alarm("accepted")) == (0.0, True)
-
-
 def test_metrics_tell_what_happened():
-    monitor = Monitor(MonitorSettings(window=40, least=4))
+    monitor = ChangeChart(MonitorSettings())
     with served(ScriptedPolicy(lines), LineScorer(), monitor=monitor) as found:
 
         def chat(strategy, **more):
@@ -171,30 +157,30 @@ def test_metrics_tell_what_happened():
     assert got["surefoot_verdicts_total", "reject"] == 1
     assert got["surefoot_tokens_total", "completion"] == sum(one["completion_tokens"] for one in used) + 26
     assert got["surefoot_running",] == 0
-    assert got["surefoot_share", "abstained"] == pytest.approx(1 / 3)
-    assert got["surefoot_share", "unparsed"] == 0
-    assert got["surefoot_share", "accepted"] == pytest.approx(4 / 5)  # of five draws
-    assert got["surefoot_alarm", "accepted"] == 0
-    assert got["surefoot_alarm", "change"] == 0
+    events = {key[1:]: count for key, count in got.items() if key[0] == "surefoot_events_total"}
+    assert (events["abstained", "yes"], events["abstained", "no"]) == (1, 2)
+    assert (events.get(("unparsed", "yes"), 0), events["no", "unparsed"]) == (0, 3)
+    assert (events["accepted", "yes"], events["accepted", "no"]) == (4, 1)  # of five draws
+    assert got["surefoot_change_alarm",] == 0
     assert got["surefoot_policy_batch_samples_count",] > 0
 
 
 def test_a_restart_continues_where_the_log_ends(tmp_path):
     settings = MonitorSettings(reference=100)
     with open_database(tmp_path / "store.db") as db:
-        monitor = Monitor(settings)
+        monitor = ChangeChart(settings)
         records = [record_of(number) for number in range(150)]
         records += [record_of(number, score=0.3) for number in range(150, 230)]
         for number, one in enumerate(records):
             stored = one.model_copy(update={"created": one.created + timedelta(seconds=number)})
             db.gateway.write_all([stored])
-            monitor.chart.add(stored)
-        assert "score" in monitor.chart.change.signals
-        again = resume_monitor(settings, db.gateway, policy="p")
-        assert again.chart.change == monitor.chart.change
-        assert not resume_monitor(settings, db.gateway, policy="other").chart.fitted
+            monitor.add(stored)
+        assert "score" in monitor.change.signals
+        again = resume_chart(settings, db.gateway, policy="p")
+        assert again.change == monitor.change
+        assert not resume_chart(settings, db.gateway, policy="other").fitted
         later = settings.model_copy(update={"since": records[160].created + timedelta(seconds=160)})
-        assert not resume_monitor(later, db.gateway, policy="p").chart.alarm
+        assert not resume_chart(later, db.gateway, policy="p").alarm
 
 
 def json_of(body):
@@ -227,7 +213,7 @@ class People:
 
 def test_random_answers_go_to_people_and_their_labels_to_the_chart():
     people = People()
-    monitor = Monitor(MonitorSettings(gold_share=0.5, gold_project=3, gold_poll_s=0.05))
+    monitor = ChangeChart(MonitorSettings(gold_share=0.5, gold_project=3, gold_poll_s=0.05))
     with served(ScriptedPolicy(lines), LineScorer(), monitor=monitor, gold=people) as found:
         for number in range(40):
             body = {"model": "best-of-n:n=2", "messages": [{"role": "user", "content": f"x{number}"}]}
@@ -271,7 +257,7 @@ def test_a_share_for_people_needs_their_project():
 
 def test_labels_that_come_late_are_charted_against_the_first_ones(tmp_path):
     """No label arrives before the reference is complete; the first fifty become theirs."""
-    chart = Monitor(MonitorSettings(reference=200)).chart
+    chart = ChangeChart(MonitorSettings(reference=200))
     for number in range(400):
         chart.add(record_of(number % 35))
     for number in range(60):

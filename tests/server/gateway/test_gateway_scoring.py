@@ -24,7 +24,6 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import Attachment, Message, Problem, Reasoning, ToolCall, Trace
 from surefoot.segment import Line, segment_trace
-from surefoot.server import Monitor, MonitorSettings
 
 
 def post(url, body):
@@ -139,13 +138,12 @@ def test_a_verdict_accepts_rejects_and_says_what_it_does_not_know(scripted):
     assert judged({"problem": "p", "trace": run}) == ("reject", 1)
 
 
-def test_a_model_that_computes_nan_is_never_accepted_and_raises_the_alarm(lab_base):
+def test_a_model_that_computes_nan_is_never_accepted_and_is_counted(lab_base):
     card = CheckpointCard(kind="prm", encoding=Encoding(max_length=64), label_source="test", base="lab")
     broken = RewardModel.initialise(lab_base, card)
     with torch.no_grad():
         broken.head.weight.fill_(float("nan"))
-    monitor = Monitor(MonitorSettings(least=3))
-    with served(ScriptedPolicy(lines), Scorer(broken, name="prm"), monitor=monitor) as found:
+    with served(ScriptedPolicy(lines), Scorer(broken, name="prm")) as found:
         for number in range(3):
             steps = [f"{number} + 4 = 7\n", "Answer: 7\n"]
             item = {"problem": "Start with 3. Add 4.", "steps": steps}
@@ -154,7 +152,7 @@ def test_a_model_that_computes_nan_is_never_accepted_and_raises_the_alarm(lab_ba
             assert (status, result["decision"], result["scores"]) == (200, "unscored", [None, None])
             assert "2 of 2 scores were not finite" in result["unscored_reason"]
         _, metrics = ask(f"{found.root}/metrics")
-    assert 'surefoot_alarm{of="unscored"} 1.0' in metrics
+    assert 'surefoot_events_total{happened="yes",of="unscored"} 3.0' in metrics
     assert 'surefoot_verdicts_total{decision="unscored"} 3.0' in metrics
     assert 'decision="accept"' not in metrics
     assert "surefoot_unscored_steps_total 6.0" in metrics

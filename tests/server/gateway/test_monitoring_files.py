@@ -14,7 +14,7 @@ from gateway_server import LineScorer, ask, lines, served
 from prometheus_client.parser import text_string_to_metric_families
 
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.server import Monitor, MonitorSettings
+from surefoot.server import ChangeChart, MonitorSettings
 
 FOLDER = Path(__file__).parents[3] / "examples" / "monitoring"
 RULES = yaml.safe_load((FOLDER / "alerts.yml").read_text())
@@ -33,7 +33,7 @@ class NoPeople:
 
 @pytest.fixture(scope="module")
 def names():
-    monitor = Monitor(MonitorSettings(gold_share=1, gold_project=1))
+    monitor = ChangeChart(MonitorSettings(gold_share=1, gold_project=1))
     with served(ScriptedPolicy(lines), LineScorer(), monitor=monitor, gold=NoPeople()) as found:
         text = ask(f"{found.root}/metrics")[1]
     families = list(text_string_to_metric_families(text))

@@ -191,7 +191,7 @@ def test_story(tmp_path: Path, browser: Browser, gpt2_base: Path) -> None:
         judge.goto(f"{project}/adjudicate")
         assert "Open: 2" in judge.content()
         judge.keyboard.press("Enter")
-        judge.wait_for_url("**disagreement=1*")
+        judge.wait_for_url("**disagreement=1*", wait_until="load")  # with its scripts
         first = judge.url
         judge.keyboard.press("1")
         judge.wait_for_selector("text=Decided")

@@ -11,7 +11,7 @@ import pytest
 from annotation_site import Room, open_room
 from monitored_requests import request_of
 
-from surefoot.server import Monitor, MonitorSettings, create_pages_app
+from surefoot.server import ChangeChart, MonitorSettings, create_pages_app
 from surefoot.server.pages.render import FOLDER
 
 
@@ -30,32 +30,24 @@ def test_without_a_gateway_the_page_says_what_to_do(room: Room) -> None:
 
 
 def test_drift_with_intervals_and_alarms(room: Room) -> None:
-    monitor = Monitor(MonitorSettings(reference=100, run_length=1000, least=20))
+    monitor = ChangeChart(MonitorSettings(reference=100, run_length=1000))
     room.app = create_pages_app(room.db, gateway_monitor=monitor)
     admin = room.browser("admin")
     assert "become the reference" in admin.get("/monitor").text
     for number in range(130):
-        monitor.count("accepted", number % 2 == 0)
-        monitor.chart.add(request_of(number, 0.8))
+        monitor.add(request_of(number, 0.8))
     state = admin.json("/monitor")["state"]
     assert (state["fitted"], state["change"]["alarm"]) == (True, False)
-    assert state["shares"]["accepted"]["interval"]["value"] == 0.5
-    assert (
-        state["shares"]["accepted"]["interval"]["low"] < 0.5 < state["shares"]["accepted"]["interval"]["high"]
-    )
-    assert state["shares"]["unscored"]["interval"] is None
     assert {len(curve["values"]) for curve in state["curves"].values()} == {31}
     both = state["signals"]["score"]
     assert both["reference"]["low"] < both["latest"]["value"] < both["reference"]["high"]
     assert "No change since the reference" in admin.get("/monitor").text
     for number in range(60):
-        monitor.count("accepted", False)
-        monitor.chart.add(request_of(number, 0.2))
+        monitor.add(request_of(number, 0.2))
     state, page = admin.json("/monitor")["state"], admin.get("/monitor").text
     assert "score" in state["change"]["signals"]
     assert state["signals"]["score"]["latest"]["high"] < state["signals"]["score"]["reference"]["low"]
     assert "Something changed" in page
-    assert "alarm: below" not in page  # 65 of 190 are accepted, above the bound
     assert min(state["curves"]["Score of the answer"]["values"]) < 0.3  # no peak is thinned away
 
 
@@ -65,9 +57,9 @@ def test_curves_and_lists_are_live(room: Room) -> None:
         pytest.skip("there is no chromium on the path")
     from browsing import enter, served
 
-    monitor = Monitor(MonitorSettings(reference=60))
+    monitor = ChangeChart(MonitorSettings(reference=60))
     for number in range(70):
-        monitor.chart.add(request_of(number, 0.8))
+        monitor.add(request_of(number, 0.8))
     app = create_pages_app(room.db, gateway_monitor=monitor)
     with served(app) as address, playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

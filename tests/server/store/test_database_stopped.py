@@ -59,7 +59,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     pytest.importorskip("psycopg", reason="the PostgreSQL driver psycopg is not installed")
     with running_postgres(programs) as server:
         room = open_room(tmp_path, url=server.url("postgres"))
-        key, _ = room.db.keys.create("all", "admin", user_id=room.ids["admin"])
+        key, _ = room.db.keys.create("all", "admin")
         gateway = Gateway(ScriptedPolicy(lambda request, sample: "yes"), log=room.db.gateway)
         app = create_app(ServerSettings(require_key=True), gateway=gateway, pages=room.app, keys=room.db.keys)
         with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:

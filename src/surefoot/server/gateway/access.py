@@ -1,4 +1,4 @@
-"""A route as one line, and the checks before it runs: the API key with its role, scopes and rate, the
+"""A route as one line, and the checks before it runs: the API key with its role and rate, the
 client's address, and the body's size, nesting and encoding."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from surefoot.concurrency import CALLER
-from surefoot.errors import ExpiredKeyError, ForbiddenError, ScopeError, StoreError
+from surefoot.errors import ExpiredKeyError, ForbiddenError, StoreError
 from surefoot.server.gateway.errors import ApiError, ClientDisconnectedError, invalid
 from surefoot.server.gateway.settings import ServerLimits, ServerSettings, is_loopback
 from surefoot.server.permissions import Action, Principal, allowed
@@ -34,7 +34,7 @@ MOST_BUCKETS: Final = 100_000
 """Most owners whose rate is tracked."""
 KEY_PREFIX = "sf-"
 """Prefix of every key."""
-READERS, WRITERS = 4, 1
+READERS = 4
 _LOOKUP_TIMEOUT_S = 10.0
 """Seconds for the lookup of a key."""
 _PROXIES = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
@@ -42,7 +42,7 @@ _LOG = logging.getLogger("surefoot.server")
 
 
 class KeyAuth:
-    """Checks the key of a request: its validity, role, scopes and rate.
+    """Checks the key of a request: its validity, role and rate.
 
     If no key is ``required``, every request from this machine is allowed, and a valid key only identifies the
     client. ``store`` is called in its own threads, so that no other slow call delays a check.
@@ -54,7 +54,6 @@ class KeyAuth:
         self.store, self.required, self.rate_per_minute = store, required, rate_per_minute
         self._rates = Buckets()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="surefoot-keys")
-        self._writer = ThreadPoolExecutor(WRITERS, thread_name_prefix="surefoot-key-use")
 
     async def check(self, headers: Mapping[str, str], action: Action = "connect") -> ApiKey | None:
         """The key of a request, or ``None`` without one. Raises :class:`ApiError` 401, 403, 429 or 503."""
@@ -70,18 +69,10 @@ class KeyAuth:
         if key is None:
             require_local(headers)
             return None
-        actor = Principal(
-            name=key.name,
-            role=key.role,
-            key_role=key.role,
-            only_project=key.project_id,
-            scopes=key.scopes,
-        )
         try:
-            allowed(actor, action)
+            allowed(Principal(name=key.name, role=key.role, only_project=key.project_id), action)
         except ForbiddenError as error:
-            code = "missing_scope" if isinstance(error, ScopeError) else "role"
-            raise ApiError(403, str(error), code=code) from error
+            raise ApiError(403, str(error), code="role") from error
         rate = key.rate_limit or self.rate_per_minute
         if rate is not None and (wait_s := self._rates.take(str(key.id), rate)) > 0:
             message = f"key {key.name!r} is allowed {rate:g} requests per minute"
@@ -91,33 +82,22 @@ class KeyAuth:
     def close(self) -> None:
         """Stop the threads."""
         self._readers.shutdown(wait=False, cancel_futures=True)
-        self._writer.shutdown(wait=False, cancel_futures=True)
 
     async def _look_up(self, key: str) -> ApiKey | None:
         if self.store is None:
             return None
+        if (recalled := self.store.recall(key)) is not None:
+            return recalled
         work = asyncio.get_running_loop().run_in_executor
         try:
-            authorized = self.store.recall(key)
-            if authorized is None:
-                async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
-                    authorized = await work(self._readers, self.store.authenticate, key)
-                if authorized is not None:
-                    work(self._writer, self._note_use, authorized)  # the request does not wait for it
+            async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
+                return await work(self._readers, self.store.authenticate, key)
         except ExpiredKeyError as error:
             raise ApiError(401, str(error), code="expired_api_key") from error
         except (StoreError, TimeoutError) as error:
             raise ApiError(
                 503, "the keys cannot be read now", code="store_failed", retry_after_s=5
             ) from error
-        return authorized
-
-    def _note_use(self, key: ApiKey) -> None:
-        try:
-            if self.store is not None:
-                self.store.note_use(key)
-        except StoreError as error:
-            _LOG.warning("the use of key %d could not be recorded: %s", key.id, error)
 
 
 class Buckets:

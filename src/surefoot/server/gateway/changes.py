@@ -146,8 +146,8 @@ def _means(values: Sequence[float], size: int) -> list[float]:
 class ChangeChart:
     """The first ``settings.reference`` requests are the reference; the chart follows the others."""
 
-    def __init__(self, settings: MonitorSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: MonitorSettings | None = None) -> None:
+        self.settings = settings = settings or MonitorSettings()
         gold_length = settings.run_length * (settings.gold_share or 1.0)
         spreads = {"without answer": _LEAST_SPREAD}
         self._tests = {

@@ -20,10 +20,11 @@ from surefoot.protocols import Policy, ProblemTrace, SampleRequest, StepScorer, 
 from surefoot.records import StepScores, Usage
 from surefoot.scores import trace_rule
 from surefoot.server.gateway.admission import Admission, Slot
+from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.gateway.choice import SHORT_CHARACTERS, Choice
 from surefoot.server.gateway.errors import CLIENT_DISCONNECTED, ApiError, ClientDisconnectedError
 from surefoot.server.gateway.flags import AnswerFlags
-from surefoot.server.gateway.monitor import Metrics, Monitor
+from surefoot.server.gateway.monitor import Metrics
 from surefoot.server.gateway.people import GoldStream, Holds
 from surefoot.server.gateway.plain import plain_choices
 from surefoot.server.gateway.plan import DEFAULT, PLAIN, Plan, Planner
@@ -52,7 +53,7 @@ class Gateway:
     """Answers many clients with one policy and one scorer, in shared batches.
 
     Make one per application; it serves one event loop. ``log``, such as ``Database.gateway``, stores requests
-    and stays open; ``monitor`` watches the scores for drift. ``verifiers`` are the guard's rules if
+    and stays open; ``monitor`` watches the answers for changes. ``verifiers`` are the guard's rules if
     ``settings.guard`` is enabled, and ``holds``, such as ``Database.held_calls``, stores calls that wait for
     people; without it they are rejected. ``gold``, such as ``Database.gold``, gets a random share of answers
     for people to label. ``continues`` says whether the policy can continue a
@@ -68,14 +69,14 @@ class Gateway:
         settings: GatewaySettings | None = None,
         limits: ServerLimits | None = None,
         log: RequestLog | None = None,
-        monitor: Monitor | None = None,
+        monitor: ChangeChart | None = None,
         verifiers: Sequence[StepVerifier] = (),
         holds: HeldCalls | None = None,
         gold: GoldSamples | None = None,
         continues: bool = True,
     ) -> None:
         self.settings, self.limits = settings or GatewaySettings(), limits or ServerLimits()
-        self.monitor = monitor or Monitor()
+        self.monitor = monitor or ChangeChart()
         self.admission = Admission(
             running=self.limits.running,
             waiting=self.limits.waiting,
@@ -88,7 +89,7 @@ class Gateway:
             rules=verifiers,
         )
         share = self.monitor.settings.gold_share
-        self.gold = GoldStream(gold, self.monitor.settings, self.monitor.chart) if gold and share else None
+        self.gold = GoldStream(gold, self.monitor) if gold and share else None
         self.recorder = Recorder(log, on_loss=lambda: self.metrics.log_failures.inc())
         self.metrics = Metrics(self.admission, self.monitor, self.recorder, self.gold, self.checker.failures)
         self._texts = FairQueue(TEXT_TURNS, quick=TEXT_TURNS // 2)
@@ -151,8 +152,7 @@ class Gateway:
             raise
         finally:
             self.metrics.add_usage(plan.usage)
-        self.metrics.add_choices(plan.strategy.method, choices)
-        self.monitor.add_choices(plan, choices)
+        self.metrics.add_choices(plan, choices)
         self.watch(record)
         return choices
 
@@ -191,7 +191,7 @@ class Gateway:
 
     def watch(self, record: GatewayRecord) -> None:
         """Add a request to the chart, and offer it to people."""
-        self.monitor.chart.add(record)
+        self.monitor.add(record)
         if self.gold is not None:
             self.gold.offer(record)
 

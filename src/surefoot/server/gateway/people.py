@@ -16,7 +16,7 @@ from surefoot.guard import GuardDecision, Review
 from surefoot.records import Message
 from surefoot.server.gateway.admission import cancel
 from surefoot.server.gateway.changes import ChangeChart
-from surefoot.server.gateway.settings import MonitorSettings, ToolGuard
+from surefoot.server.gateway.settings import ToolGuard
 from surefoot.server.records import GatewayRecord, HeldCall
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Holds:
 
 
 class GoldStream:
-    """Offers each answer to people with the chance ``settings.gold_share``, and polls for their labels.
+    """Offers each answer to people with a chance, ``gold_share``, and polls for their labels.
 
     Answers do not wait for it; an answer that cannot be queued is counted in ``lost``.
     """
@@ -151,11 +151,10 @@ class GoldStream:
     def __init__(
         self,
         store: GoldSamples,
-        settings: MonitorSettings,
         chart: ChangeChart,
         rng: random.Random | None = None,
     ) -> None:
-        self._store, self._settings, self._chart = store, settings, chart
+        self._store, self._settings, self._chart = store, chart.settings, chart
         self._rng = rng or random.SystemRandom()
         self._tasks: set[asyncio.Task[None]] = set()
         self._polling: asyncio.Task[None] | None = None

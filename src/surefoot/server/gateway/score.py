@@ -101,7 +101,7 @@ async def score(gateway: Gateway, request: Request, body: ScoreRequest) -> Respo
         records = await gateway.score(items)
         answer = await gateway.compute(size, lambda: answer_of(items, records))
     for result in answer["results"]:
-        gateway.monitor.count("unscored", None in result["scores"])
+        gateway.metrics.count("unscored", None in result["scores"])
         gateway.metrics.verdicts.labels(result["decision"]).inc()
     return answered(answer)
 

@@ -221,7 +221,7 @@ class GatewaySettings(Settings):
 
 
 class MonitorSettings(Settings):
-    """Windows and alarms of a :class:`surefoot.server.Monitor`."""
+    """Reference and alarm of a :class:`surefoot.server.ChangeChart`."""
 
     since: AwareDatetime | None = Field(
         default=None,
@@ -243,14 +243,6 @@ class MonitorSettings(Settings):
         default=50, ge=20, description="Labels that proxy minus gold is compared with: the first ones."
     )
     gold_poll_s: float = Field(default=30.0, gt=0, description="Seconds between looks for people's labels.")
-    window: int = Field(default=1000, ge=20, description="Latest events of a share.")
-    least: int = Field(default=200, ge=1, description="Events below which a share raises no alarm.")
-    accepted_below: float = Field(default=0.2, ge=0, le=1, description="Alarm of the share accepted.")
-    abstained_above: float = Field(default=0.3, ge=0, le=1, description="Alarm of the share withheld.")
-    unparsed_above: float = Field(
-        default=0.3, ge=0, le=1, description="Alarm of the share without an answer."
-    )
-    unscored_above: float = Field(default=0.1, ge=0, le=1, description="Alarm of the share without a score.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -10,11 +10,10 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from surefoot.errors import NotFoundError, StoreError
-from surefoot.evaluation.verdict import bound_verdict
 from surefoot.records import StepScores, Trace
 from surefoot.search.saved_tree import SavedTree
 from surefoot.segment import segment_trace
-from surefoot.server.gateway.monitor import Monitor, Share
+from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.pages.page import Filter, Page, show_list
 from surefoot.server.pages.run import show_run, strip
 from surefoot.server.records import GatewayCandidate, HeldCall
@@ -32,12 +31,6 @@ TERMS: Final = {
     **dict.fromkeys(_FLAGS, ("yes", "no")),
 }
 """Terms of the filter of requests."""
-_SHARES: Final[dict[Share, str]] = {
-    "accepted": "Steps accepted",
-    "abstained": "Answers withheld or missing",
-    "unparsed": "Answers without a final answer",
-    "unscored": "Answers with an unscored step",
-}
 
 
 def request_list(page: Page) -> Response:
@@ -226,33 +219,22 @@ def decide_held(page: Page, number: int) -> Response:
 
 def monitor_page(page: Page) -> Response:
     """The state of the monitor. ``curves`` of the JSON twin has a value for each of the latest requests."""
-    monitor = page.pages.monitor
-    state = None if monitor is None else _state(monitor)
-    return page.show("monitor.html", {"state": state}, shares=_SHARES)
+    chart = page.pages.monitor
+    return page.show("monitor.html", {"state": None if chart is None else _state(chart)})
 
 
-def _state(monitor: Monitor) -> dict[str, Any]:
-    chart, settings = monitor.chart, monitor.settings
+def _state(chart: ChangeChart) -> dict[str, Any]:
     evidence = [math.log10(max(value, 1e-3)) for value in chart.evidence]
     return {
         "fitted": chart.fitted,
-        "settings": settings,
+        "settings": chart.settings,
         "change": chart.change,
-        "shares": {share: _share(monitor, share) for share in get_args(Share)},
         "signals": {
             name: {"reference": reference, "latest": latest}
             for name, (reference, latest) in chart.compared().items()
         },
         "curves": {
-            "Evidence (log10)": {"values": evidence, "limit": math.log10(settings.run_length)},
+            "Evidence (log10)": {"values": evidence, "limit": math.log10(chart.settings.run_length)},
             "Score of the answer": {"values": list(chart.scores), "limit": None},
         },
     }
-
-
-def _share(monitor: Monitor, share: Share) -> dict[str, Any]:
-    above, interval = share != "accepted", monitor.interval(share)
-    where = "above" if above else "below"
-    bound: float = getattr(monitor.settings, f"{share}_{where}")
-    verdict = interval and bound_verdict(interval, bound, above=above, alarm=monitor.alarm(share))
-    return {"interval": interval, "verdict": verdict, "bound": f"{where} {bound:.0%}"}

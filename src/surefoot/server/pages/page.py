@@ -12,7 +12,6 @@ import random
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Final, Literal, TypeVar
@@ -40,7 +39,7 @@ from surefoot.errors import (
     unknown,
 )
 from surefoot.server.gateway.access import PEER, Buckets, Route, address_in, client_address
-from surefoot.server.gateway.monitor import Monitor
+from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.gateway.settings import PageSettings
 from surefoot.server.pages.mathematics import page_budget
 from surefoot.server.pages.render import FOLDER, HEADERS, templates
@@ -210,7 +209,7 @@ class Pages:
     """State of the pages app; ``request.app.state.pages``."""
 
     def __init__(
-        self, db: Database, settings: PageSettings, rng: random.Random | None, monitor: Monitor | None
+        self, db: Database, settings: PageSettings, rng: random.Random | None, monitor: ChangeChart | None
     ) -> None:
         self.db, self.settings, self.monitor = db, settings, monitor
         self.rng = rng or random.SystemRandom()
@@ -301,9 +300,9 @@ class Page:
 
     @property
     def user_id(self) -> int:
-        """The user who acts. Raises ``ForbiddenError`` for a key without an account."""
+        """The user who acts. Raises ``ForbiddenError`` for a key."""
         if self.actor.user_id is None:
-            raise ForbiddenError("labelling needs an account; this key belongs to none")
+            raise ForbiddenError("this is for people who sign in; a key belongs to nobody")
         return self.actor.user_id
 
     def enter(self, project_id: int, action: Action = "enter") -> Page:
@@ -380,7 +379,7 @@ def page_endpoint(route: Route, pages: Pages) -> Callable[[Request], Awaitable[R
         ids = {name: value for name, value in request.path_params.items() if name != "project_id"}
         if route.method == "GET":
             return await run_in_threadpool(route.function, page, **ids)
-        if page.visitor is None or page.visitor.key_role is None:
+        if page.visitor is None or page.visitor.user_id is not None:
             require_own_form(request)
         settings = pages.settings
         most = settings.max_upload_bytes if route.files else settings.max_form_bytes
@@ -413,37 +412,24 @@ def visitor_of(request: Request) -> Principal | None:
     """The visitor, by API key or cookie; ``None`` = unknown."""
     pages: Pages = request.app.state.pages
     db, sent = pages.db, bearer_key(request)
-    user, key = None, None
     if sent is not None:
         key = db.keys.authenticate(sent)
         if key is None or key.role == "client":
             return None
-        with suppress(UnavailableError):  # the page works without it
-            db.keys.note_use(key)
-        user = None if key.user_id is None else db.users.get(key.user_id)
-    else:
-        user = db.users.session(request.cookies.get(pages.cookie, ""))
-        if user is not None and pages.settings.trusted_user_header is not None:
-            name = proxied_user(request, pages.settings)
-            if name is None or folded_name(name) != folded_name(user.name):
-                return None
+        return Principal(name=key.name, role=key.role, only_project=key.project_id)
+    user = db.users.session(request.cookies.get(pages.cookie, ""))
+    if user is None:
+        return None
+    if pages.settings.trusted_user_header is not None:
+        name = proxied_user(request, pages.settings)
+        if name is None or folded_name(name) != folded_name(user.name):
+            return None
 
     def member_role(project_id: int) -> Role | None:
-        member = None if user is None else db.projects.member(project_id, user.id)
+        member = db.projects.member(project_id, user.id)
         return member.role if member else None
 
-    owner = user or key
-    if owner is None:
-        return None
-    return Principal(
-        name=key.name if key else owner.name,
-        role=owner.role,
-        user_id=user.id if user else None,
-        key_role=key.role if key else None,
-        only_project=key.project_id if key else None,
-        scopes=key.scopes if key else None,
-        member_role=member_role,
-    )
+    return Principal(name=user.name, role=user.role, user_id=user.id, member_role=member_role)
 
 
 def bearer_key(request: Request) -> str | None:

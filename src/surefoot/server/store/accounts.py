@@ -8,20 +8,18 @@ SHA-256.
 from __future__ import annotations
 
 import hashlib
-import re
 import secrets
 import unicodedata
-from collections.abc import Collection
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta
-from typing import Annotated, Any, Final, Literal, get_args
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 import sqlalchemy as sa
 from pydantic import Field
 
 from surefoot.errors import ConflictError, ExpiredKeyError, ForbiddenError, NotFoundError, StoreError
 from surefoot.records import FrozenModel
-from surefoot.server.permissions import ROLE_SCOPES, SCOPES, KeyScope, Role
+from surefoot.server.permissions import KeyRole, Role
 from surefoot.server.store.engine import Repository, changed_by
 from surefoot.server.store.schema import (
     BIG,
@@ -31,8 +29,6 @@ from surefoot.server.store.schema import (
     Moment,
     ProjectId,
     RowId,
-    UserId,
-    as_data,
     checked_name,
     checked_text,
     inserted,
@@ -42,6 +38,7 @@ from surefoot.server.store.schema import (
     table,
 )
 
+R = TypeVar("R", bound=str)
 QueuePolicy = Literal["order", "random", "convincing-wrong", "uncertainty", "disagreement"]
 """Which item comes next: as added; at random; by the stored priorities, highest first."""
 
@@ -83,20 +80,14 @@ class ApiKey:
 
     id: RowId
     name: str
-    role: Role
-    user_id: UserId | None
-    """Whose labels are made with it; ``None`` for a program without an account."""
+    role: KeyRole
     project_id: ProjectId | None
     """The one project it opens; ``None`` = all."""
     rate_limit: Count | None
     """Requests per minute; ``None`` = no limit."""
     expires: datetime | None
     """When it ends; ``None`` = never."""
-    scopes: tuple[KeyScope, ...] | None
-    """What it may do; ``None`` = all that its role may."""
     revoked: datetime | None
-    last_used: datetime | None
-    """To the minute: not every request writes it."""
     created: datetime
 
 
@@ -179,11 +170,10 @@ class AuditEntry:
 audit_log = table("audit_log", AuditEntry)
 
 
-_LAST_USED_EVERY: Final = timedelta(minutes=1)
 _SKEW: Final = timedelta(minutes=5)
 """Between the clocks of servers on one database."""
 _RECALLED: Final = timedelta(seconds=1)
-"""How long a valid key is not looked up again; changes by this process show at once."""
+"""How long a valid key is not looked up again; one that this process revokes ends at once."""
 _MOST_RECALLED: Final = 10_000
 
 
@@ -267,7 +257,6 @@ class Users(Repository):
             if not changed_by(connection, sa.update(users).where(users.c.id == user_id).values(values)):
                 raise NotFoundError(f"user {user_id} does not exist")
             connection.execute(sa.delete(sessions).where(sessions.c.user_id == user_id))
-        self._connections.keys.clear()
 
 
 def folded_name(name: str) -> str:
@@ -293,10 +282,10 @@ def checked_user_name(name: str) -> str:
     return name
 
 
-def checked_role(role: Role) -> Role:
-    """``role``. Raises ``StoreError`` if it is not a ``Role``."""
-    if role not in get_args(Role):
-        raise StoreError(f"'{role}' is not a role; choose from {', '.join(get_args(Role))}")
+def checked_role(role: R, of: Any = Role) -> R:
+    """``role``. Raises ``StoreError`` if it is not one ``of`` a literal type."""
+    if role not in get_args(of):
+        raise StoreError(f"'{role}' is not a role; choose from {', '.join(get_args(of))}")
     return role
 
 
@@ -320,55 +309,43 @@ class Keys(Repository):
     def create(
         self,
         name: str,
-        role: Role,
+        role: KeyRole,
         *,
-        user_id: int | None = None,
         project_id: int | None = None,
         rate_limit: int | None = None,
         expires: datetime | None = None,
-        scopes: Collection[KeyScope] | None = None,
     ) -> tuple[str, ApiKey]:
         """A new key ``sf-…`` and its row. The key itself is not stored: show it now.
 
-        By default it never expires, and may do what its role may. Raises
-        ``NotFoundError`` for an unknown user or project; ``StoreError`` for an unknown role, a limit below 1,
-        an expiry that is past, and scopes that are none or beyond the role.
+        By default it never expires. Raises ``NotFoundError`` for an unknown project; ``StoreError`` for an
+        unknown role, a limit below 1, and an expiry that is past.
         """
-        row = {"name": checked_name("name", name), "role": checked_role(role), "created": self._now}
+        row = {"name": checked_name("name", name), "role": checked_role(role, KeyRole), "created": self._now}
         if rate_limit is not None and rate_limit < 1:
             raise StoreError("'rate_limit' must be at least 1, or None for no limit")
         if expires is not None and expires <= self._now:
             raise StoreError(f"'expires' is in the past: {expires.isoformat(timespec='minutes')}")
-        row |= {"user_id": user_id, "project_id": project_id, "rate_limit": rate_limit, "expires": expires}
-        row["scopes"] = _checked_scopes(role, scopes)
+        row |= {"project_id": project_id, "rate_limit": rate_limit, "expires": expires}
         key = f"sf-{new_token()}"
         with self._connections.write() as connection:
-            for number, table in ((user_id, users), (project_id, projects)):
-                exists = sa.select(table.c.id).where(table.c.id == number)
-                if number is not None and connection.scalar(exists) is None:
-                    raise NotFoundError(f"row {number} of {table.name} does not exist")
+            if project_id is not None:
+                project_in(connection, project_id)
             return key, inserted(connection, ApiKey, api_keys, key_hash=token_hash(key), **row)
 
     def authenticate(self, key: str) -> ApiKey | None:
-        """The row of ``key``; ``None`` if it is unknown or revoked, or its user is not active.
+        """The row of ``key``; ``None`` if it is unknown or revoked.
 
         Raises ``ExpiredKeyError`` if it is right, but past its time. The row is found by the key's hash,
-        which cannot be guessed. Writes nothing; see ``note_use``.
+        which cannot be guessed.
         """
         digest = token_hash(key)
-        query = (
-            sa.select(api_keys, users.c.active)
-            .join(users, users.c.id == api_keys.c.user_id, isouter=True)
-            .where(api_keys.c.key_hash == digest)
-        )
-        with self._connections.read() as connection:
-            row = connection.execute(query).mappings().one_or_none()
-        if row is None or row["revoked"] is not None or row["active"] is False:
+        valid = (api_keys.c.key_hash == digest) & api_keys.c.revoked.is_(None)
+        api_key = next(iter(self._rows(ApiKey, sa.select(api_keys).where(valid))), None)
+        if api_key is None:
             return None
-        if row["expires"] is not None and row["expires"] <= self._now:
-            when = row["expires"].isoformat(timespec="minutes")
-            raise ExpiredKeyError(f"key {row['name']!r} expired at {when}; ask for a new one")
-        api_key = as_data(ApiKey, row)
+        if api_key.expires is not None and api_key.expires <= self._now:
+            when = api_key.expires.isoformat(timespec="minutes")
+            raise ExpiredKeyError(f"key {api_key.name!r} expired at {when}; ask for a new one")
         recalled = self._connections.keys
         if len(recalled) >= _MOST_RECALLED:
             recalled.clear()
@@ -385,18 +362,6 @@ class Keys(Repository):
             return None
         return api_key
 
-    def note_use(self, key: ApiKey) -> None:
-        """Write that ``key`` was used now, at most once a minute: a busy key does not write each time.
-
-        Apart from ``authenticate``, so that who may pass does not depend on whether this can be written.
-        """
-        moment = self._now
-        if key.last_used is not None and moment - key.last_used < _LAST_USED_EVERY:
-            return
-        last_used = api_keys.c.last_used
-        stale = sa.or_(last_used.is_(None), last_used <= moment - _LAST_USED_EVERY)
-        self._change(sa.update(api_keys).where(api_keys.c.id == key.id, stale).values(last_used=moment))
-
     def list(self) -> list[ApiKey]:
         """All keys, oldest first, revoked ones too."""
         return self._rows(ApiKey, sa.select(api_keys).order_by(api_keys.c.id))
@@ -412,35 +377,6 @@ class Keys(Repository):
         self._change(sa.update(api_keys).where(valid).values(revoked=self._now))
         self._connections.keys.clear()
         return self.get(key_id)
-
-
-def _checked_scopes(role: Role, scopes: Collection[KeyScope] | None) -> tuple[KeyScope, ...] | None:
-    if scopes is None:
-        return None
-    if not scopes:
-        raise StoreError("'scopes' is empty; leave it out for all that the role may do")
-    if unknown := sorted(set(scopes) - ROLE_SCOPES[role]):
-        allowed = ", ".join(scope for scope in SCOPES if scope in ROLE_SCOPES[role])
-        raise StoreError(f"the role {role} does not include the scope '{unknown[0]}'; choose from {allowed}")
-    return tuple(scope for scope in SCOPES if scope in scopes)
-
-
-_PERIOD: Final = re.compile(r"([1-9][0-9]{0,4})([hdw])")
-_UNITS: Final = {"h": "hours", "d": "days", "w": "weeks"}
-
-
-def expiry_of(text: str, now: datetime) -> datetime:
-    """When a key ends: ``30d`` (or ``12h``, ``2w``) from ``now``, or with the day ``2026-12-31`` (UTC).
-
-    Raises ``StoreError`` for anything else.
-    """
-    if period := _PERIOD.fullmatch(text):
-        return now + timedelta(**{_UNITS[period[2]]: int(period[1])})
-    try:
-        return datetime.combine(date.fromisoformat(text), time(), UTC) + timedelta(days=1)
-    except (ValueError, OverflowError) as error:
-        message = "write a period such as 30d, 12h or 2w, or a last day such as 2026-12-31"
-        raise StoreError(f"'expires' is {text[:100]!r}; {message}") from error
 
 
 class Projects(Repository):

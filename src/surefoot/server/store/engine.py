@@ -56,7 +56,7 @@ class Connections:
         self.sqlite = engine.dialect.name == "sqlite"
         self._one_writer = threading.Lock() if self.sqlite else nullcontext()
         self.keys: dict[str, tuple[datetime, Any]] = {}
-        """By hash: when a key was found valid, and its row; emptied by each change of keys and users."""
+        """By hash: when a key was found valid, and its row; emptied when one is revoked."""
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
