@@ -241,7 +241,7 @@ def test_answers_queued_at_the_same_time_are_all_counted():
 
     async def offered():
         settings = MonitorSettings(gold_share=1, gold_project=3, gold_poll_s=60)
-        stream = GoldStream(Slow(), settings, ChangeChart(settings))
+        stream = GoldStream(Slow(), ChangeChart(settings))
         for number in range(4):
             stream.offer(record_of(number))
         await stream.close()
