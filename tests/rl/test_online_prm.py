@@ -17,8 +17,7 @@ from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.models.loading import load_prm
 from surefoot.models.lora import Lora, add_adapter
 from surefoot.policies.prompts import PromptFormat
-from surefoot.rl.actor import LearnerSettings
-from surefoot.rl.config import OnlinePRMConfig
+from surefoot.rl.config import OnlinePRMConfig, RLConfig
 from surefoot.rl.judges import OnlinePRM
 from surefoot.training.config import TrainingLog
 from surefoot.training.loop import load_state, save_state
@@ -39,7 +38,7 @@ def start(base, *, microbatch_tokens: int = 16_384, recompute: bool = False, **s
     return OnlinePRM.from_policy(
         *base,
         OnlinePRMConfig(**settings),
-        LearnerSettings(microbatch_tokens=microbatch_tokens, gradient_checkpointing=recompute),
+        RLConfig(microbatch_tokens=microbatch_tokens, gradient_checkpointing=recompute),
         prompt=PromptFormat(),
         name="start",
     )
@@ -171,12 +170,12 @@ def test_the_checkpoint_gives_the_same_rewards_to_the_same_tokens(base, rollouts
 def test_one_that_was_trained_before_goes_on_with_its_own_reference(base, rollouts, tmp_path):
     first = shaken(start(base))
     first.save(tmp_path / "prm")
-    model = OnlinePRM(ImplicitPRM.load(tmp_path / "prm"), OnlinePRMConfig(), LearnerSettings())
+    model = OnlinePRM(ImplicitPRM.load(tmp_path / "prm"), OnlinePRMConfig(), RLConfig())
     for one, other in zip(model.log_ratios(rollouts), first.log_ratios(rollouts), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
     assert model.learn(rollouts, [1, 0] * 3) == pytest.approx(first.learn(rollouts, [1, 0] * 3), abs=1e-5)
     with pytest.raises(TrainingError, match="beta"):
-        OnlinePRM(ImplicitPRM.load(tmp_path / "prm"), OnlinePRMConfig(beta=0.1), LearnerSettings())
+        OnlinePRM(ImplicitPRM.load(tmp_path / "prm"), OnlinePRMConfig(beta=0.1), RLConfig())
 
 
 def test_its_state_goes_on_from_a_checkpoint(base, rollouts, tmp_path):

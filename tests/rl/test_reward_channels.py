@@ -11,6 +11,7 @@ import pytest
 from fixed_scorer import FixedScorer
 from hypothesis import given
 from hypothesis import strategies as st
+from rollouts import TellsTokens
 from tokenizers import ByteLevelBPETokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -27,7 +28,7 @@ from surefoot.records import Message, Problem, Reasoning, StepScores, Trace
 from surefoot.rl import Judges, RLConfig, Sample, Task, roll_out, training_samples
 from surefoot.rl.channels import canaries, heard, require_no_leak, trace_canaries
 from surefoot.rl.credit import Implicit, MinForm, Mixed, Outcome
-from surefoot.rl.engines.rewards import StepRewards, step_reward_function
+from surefoot.rl.engines.rewards import StepRewards
 from surefoot.rl.loop import _sample_row
 from surefoot.rl.rounds import select_solutions
 from surefoot.scores import channels_read
@@ -69,9 +70,10 @@ def tokenizer(*special: str) -> PreTrainedTokenizerFast:
 def rollouts(text: str = THOUGHT + SHOWN, *, template: str = "{problem}\n", **fields) -> list[list[Sample]]:
     task = Task(problems=[PROBLEM], segmenter=Line(), grader=GRADER, **fields)
     task = replace(task, prompt=replace(task.prompt, template=template))
-    policy = ScriptedPolicy(lambda request, sample: text if sample % 2 else SHOWN)
+    words = tokenizer()
+    policy = TellsTokens(ScriptedPolicy(lambda request, sample: text if sample % 2 else SHOWN), words)
     return asyncio.run(
-        roll_out(policy, [PROBLEM], tokenizer(), task, n=2, seed=0, sampling=Sampling(max_tokens=99))
+        roll_out(policy, [PROBLEM], words, task, n=2, seed=0, sampling=Sampling(max_tokens=99))
     ).groups
 
 
@@ -152,7 +154,7 @@ def test_an_engine_that_drops_the_tags_is_found():
 
 def test_parsed_reasoning_of_a_completion_is_not_graded():
     scorer = Watching()
-    function = step_reward_function(scorer, credit=MinForm(), segmenter=Line())
+    function = StepRewards(scorer=scorer, credit=MinForm(), segmenter=Line())
     message = {"role": "assistant", "content": SHOWN, "reasoning_content": SECRET}
     assert function(["q"], [[message]])[0] == function(["q"], [SHOWN])[0]
     assert [trace.text for trace in scorer.seen] == [SHOWN, SHOWN]

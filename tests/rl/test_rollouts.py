@@ -8,10 +8,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import ByteLevelBPETokenizer, Tokenizer, decoders, models, pre_tokenizers
+from rollouts import TellsTokens
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from surefoot.answers import AnswerChecker, Grader
+from surefoot.errors import TrainingError
 from surefoot.policies.prompts import PromptFormat
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.transformers import TransformersPolicy
@@ -65,7 +67,6 @@ def byte_starts(tokenizer, ids, text) -> list[int]:
 def test_the_labs_steps_are_the_texts_of_their_tokens(lab):
     tokenizer = lab.tokenizer
     found = roll(lab, tokenizer, n=30)
-    assert found.retokenized == 0
     assert found.failed == 0
     assert [len(group) for group in found.groups] == [30, 30]
     finished = 0
@@ -172,47 +173,32 @@ def test_failures_and_empty_texts_are_counted(lab):
         return ("", "1 + 3 = 4\nAnswer: 4\n", " \n")[sample % 3]
 
     policy = ScriptedPolicy(answer, fail=lambda request: "server: 503" if "4." in request.prompt else None)
-    found = roll(policy, lab.tokenizer)
+    found = roll(TellsTokens(policy, lab.tokenizer), lab.tokenizer)
     assert [len(group) for group in found.groups] == [6, 0]
     assert found.failed == 6
     assert found.error == "server: 503"
-    assert found.retokenized == 6
     for rollout in found.groups[0]:  # an empty text is a solution, too: one step that nobody can score
         assert rollout.ends[-1] == len(rollout.ids) - 1
         assert bool(rollout.trace.steps) == (rollout.trace.sample % 3 == 1)
 
 
-def test_a_policy_without_token_ids_is_retokenized(lab):
+def test_text_without_its_tokens_is_refused(lab):
+    policy = ScriptedPolicy(lambda request, sample: "1 + 3 = 4\nAnswer: 4\n")
+    with pytest.raises(TrainingError, match="does not say which tokens it sampled"):
+        roll(policy, lab.tokenizer)
+
+
+def test_a_solution_that_the_limit_ended_has_no_end_of_sequence(lab):
     policy = ScriptedPolicy(
         lambda request, sample: "1 + 3 = 4\nAnswer: 4\n", tokens=len
     )  # a character is a token
     tokenizer = lab.tokenizer
-    ((rollout, *_), _) = roll(policy, tokenizer).groups
+    ((rollout, *_), _) = roll(TellsTokens(policy, tokenizer), tokenizer).groups
     expected = tokenizer("1 + 3 = 4\nAnswer: 4\n", add_special_tokens=False)["input_ids"]
     assert rollout.ids == (*expected, tokenizer.eos_token_id)
     assert rollout.ends == (5, 9)
     assert rollout.trace.outcome is True
-    ((cut, *_), _) = roll(policy, tokenizer, sampling=Sampling(max_tokens=9)).groups
-    assert cut.ids == tuple(expected[:5])  # the limit ended it: no end of sequence
+    short = Sampling(max_tokens=9)
+    ((cut, *_), _) = roll(TellsTokens(policy, tokenizer), tokenizer, sampling=short).groups
+    assert cut.ids == tuple(expected[:5])
     assert (cut.trace.finish_reason, cut.ends) == ("length", (4,))
-
-
-def test_a_stop_text_is_no_end_of_sequence(lab):
-    policy = ScriptedPolicy(lambda request, sample: "1 + 3 = 4\nAnswer: 4\n", tokens=len)
-    ((rollout, *_), _) = roll(policy, lab.tokenizer, sampling=Sampling(stop=("\n",))).groups
-    assert rollout.trace.text == "1 + 3 = 4\n"
-    assert rollout.ids == tuple(lab.tokenizer("1 + 3 = 4\n", add_special_tokens=False)["input_ids"])
-
-
-def test_a_text_whose_beginning_would_melt_into_the_prompt():
-    """Where the two are tokenized together, a line break at the seam becomes part of the prompt's last."""
-    words = ByteLevelBPETokenizer()
-    words.train_from_iterator(["a\n\n\nb"] * 50, vocab_size=300, min_frequency=2, show_progress=False)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words._tokenizer, eos_token="<end>")
-    text = "\n\n7 + 3\n"
-    both, alone = tokenizer("a\n" + text)["input_ids"], tokenizer("a\n")["input_ids"]
-    assert both[: len(alone)] != alone
-    policy = ScriptedPolicy(lambda request, sample: text)
-    ((rollout,),) = roll(policy, tokenizer, [Problem(text="a")], n=1).groups
-    assert rollout.prompt_ids == tuple(alone)
-    assert tokenizer.decode(list(rollout.ids), skip_special_tokens=True) == text

@@ -12,7 +12,7 @@ from openai_server import Reply, serve
 from rollouts import rolled
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from surefoot.errors import PolicyError
+from surefoot.errors import PolicyError, TrainingError
 from surefoot.models.lora import Lora, add_adapter
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.rl.server_weights import PROBE, ServerWeights, write_weights
@@ -112,8 +112,7 @@ def test_a_server_answers_with_the_weights_that_were_published_last(vllm, lab_ba
     for seed in (1, 2):
         model = changed(lab_base, seed=seed)
         published = publisher(vllm).publish(model, vllm.tokenizer, tmp_path)
-        assert published.gap < 1e-4
-        assert published.path == tmp_path / "weights"
+        assert published < 1e-4
         pairs = zip(model.parameters(), vllm.model.parameters(), strict=True)
         assert all(torch.equal(given, held) for given, held in pairs)
     assert [path.name for path in tmp_path.iterdir()] == ["weights"]
@@ -129,14 +128,6 @@ def test_weights_are_read_while_the_server_rests_and_its_prefixes_go_before_it_w
     assert vllm.server.bodies[-1]["prompt"] == PROBE
 
 
-def test_the_server_may_see_the_files_at_a_path_of_its_own(vllm, lab_base, tmp_path):
-    (tmp_path / "here").mkdir()
-    (tmp_path / "there").symlink_to(tmp_path / "here")
-    sees = publisher(vllm, server_directory=tmp_path / "there")
-    assert sees.publish(changed(lab_base), vllm.tokenizer, tmp_path / "here").gap < 1e-4
-    assert vllm.server.bodies[1]["kwargs"] == {"weights_path": str(tmp_path / "there" / "weights")}
-
-
 def test_a_relative_directory_reaches_the_server_as_an_absolute_one(vllm, lab_base, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     publisher(vllm).publish(changed(lab_base), vllm.tokenizer, Path("run"))
@@ -144,10 +135,10 @@ def test_a_relative_directory_reaches_the_server_as_an_absolute_one(vllm, lab_ba
 
 
 def test_files_of_a_publication_that_was_cut_short_do_no_harm(vllm, lab_base, tmp_path):
-    for leftover in ("weights.new", "weights.old"):
+    for leftover in (".weights.new", ".weights.old"):
         (tmp_path / leftover).mkdir()
         (tmp_path / leftover / "model.safetensors").write_text("half")
-    assert publisher(vllm).publish(changed(lab_base), vllm.tokenizer, tmp_path).gap < 1e-4
+    assert publisher(vllm).publish(changed(lab_base), vllm.tokenizer, tmp_path) < 1e-4
     assert [path.name for path in tmp_path.iterdir()] == ["weights"]
 
 
@@ -156,7 +147,7 @@ def test_the_probe_is_read_without_dropout_and_leaves_the_model_in_its_mode(gpt2
     model = changed(gpt2_base).train()
     with serve(scripted) as scripted.server:
         published = publisher(scripted, probe="1 2 3").publish(model, scripted.tokenizer, tmp_path)
-    assert published.gap < 1e-4
+    assert published < 1e-4
     assert model.training
 
 
@@ -242,9 +233,9 @@ def test_an_adapter_replaces_the_one_before_under_the_same_name(lora_vllm, lab_b
     model, gives = changed(lab_base, lora=Lora(rank=2)), publisher(lora_vllm, model="policy")
     for seed in (1, 2):
         published = gives.publish(jolted(model, seed), lora_vllm.tokenizer, tmp_path)
-        assert published.gap < 1e-4
-        assert [published.path] == list((tmp_path / "adapters").iterdir())
-        assert not (published.path / "model.safetensors").exists()
+        assert published < 1e-4
+        [path] = (tmp_path / "adapters").iterdir()
+        assert not (path / "model.safetensors").exists()
     each = ["/v1/unload_lora_adapter", "/v1/load_lora_adapter", "/v1/completions"]
     assert lora_vllm.paths == 2 * each
     assert {body["lora_name"] for body in lora_vllm.server.bodies if "lora_name" in body} == {"policy"}
@@ -254,9 +245,10 @@ def test_an_adapter_replaces_the_one_before_under_the_same_name(lora_vllm, lab_b
 
 def test_the_same_adapter_keeps_its_path_so_its_cached_prefixes_stay_good(lora_vllm, lab_base, tmp_path):
     model, gives = changed(lab_base, lora=Lora(rank=2)), publisher(lora_vllm, model="policy")
-    paths = [gives.publish(model, lora_vllm.tokenizer, tmp_path).path for _ in range(2)]
-    assert paths[0] == paths[1]
-    assert [paths[0]] == list((tmp_path / "adapters").iterdir())
+    for _ in range(2):
+        gives.publish(model, lora_vllm.tokenizer, tmp_path)
+    [path] = (tmp_path / "adapters").iterdir()
+    assert lora_vllm.adapters == [str(path)] * 2
 
 
 def test_a_server_without_adapters_is_told_how_to_start(lora_vllm, lab_base, tmp_path):
@@ -292,23 +284,23 @@ def test_weights_without_untie_are_tied_as_they_were(gpt2_base, tmp_path):
 # Rollouts from a server
 
 
-@pytest.mark.parametrize("dialect", ["vllm", "openai"])
-def test_rollouts_hold_the_tokens_that_the_server_drew_or_say_that_it_told_none(lab_base, dialect):
+def test_rollouts_hold_the_tokens_that_the_server_drew(lab_base):
     tokenizer = AutoTokenizer.from_pretrained(lab_base)
     written = tokenizer("3 + 4 = 7\nAnswer: 7", add_special_tokens=False)["input_ids"]
     drawn = [*written, tokenizer.eos_token_id]
     text = tokenizer.decode(drawn, skip_special_tokens=True)
-    told = {"token_ids": drawn} if dialect == "vllm" else {}
 
     def answer(body):
+        told = {"token_ids": drawn} if body.get("return_token_ids") else {}
         choices = [
             {"index": i, "text": text, "finish_reason": "stop", **told} for i in range(body.get("n", 1))
         ]
         return Reply(payload={"choices": choices, "usage": {"prompt_tokens": 3, "completion_tokens": 9}})
 
     with serve(answer) as server:
-        policy = OpenAIPolicy(model="tiny", base_url=server.url, mode="completions", dialect=dialect)
-        rollouts = rolled(policy, tokenizer, ["3 + 4"], n=2)
-    assert [[rollout.ids for rollout in group] for group in rollouts.groups] == [[tuple(drawn)] * 2]
-    assert rollouts.retokenized == (0 if dialect == "vllm" else 2)
-    assert rollouts.groups[0][0].ends[-1] == len(drawn) - 1
+        settings = {"model": "tiny", "base_url": server.url, "mode": "completions"}
+        rollouts = rolled(OpenAIPolicy(**settings, dialect="vllm"), tokenizer, ["3 + 4"], n=2)
+        assert [[rollout.ids for rollout in group] for group in rollouts.groups] == [[tuple(drawn)] * 2]
+        assert rollouts.groups[0][0].ends[-1] == len(drawn) - 1
+        with pytest.raises(TrainingError, match="does not say which tokens"):
+            rolled(OpenAIPolicy(**settings, dialect="openai"), tokenizer, ["3 + 4"], n=2)

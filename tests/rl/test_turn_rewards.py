@@ -106,20 +106,30 @@ def test_rewards_arrive_at_the_tokens_of_verl_and_skyrl() -> None:
 
 
 def test_columns_for_trl_hold_the_whole_run() -> None:
-    row = reward_row(RUN, [0.5, None, -1.0], "trl", worst=-2.5)
-    assert row["turn_rewards"] == [0.5, -2.5, -1.0]
-    assert row["reward"] == -1.0
+    row = reward_row(RUN, [0.5, None, 0.25], "trl")
+    assert row["turn_rewards"] == [0.5, 0.0, 0.25]
+    assert row["reward"] == 0.25
     assert reward_row(RUN, [None] * 3, "trl")["reward"] is None  # TRL leaves it out of its group
-    with pytest.raises(ScoreError, match="has the reward -1, and 'worst' is 0"):
-        reward_row(RUN, [0.5, None, -1.0], "verl")
     assert [message["role"] for message in row["prompt"]] == ["system", "user"]
     roles = [message["role"] for message in row["completion"]]
     assert roles == ["assistant", "tool", "assistant", "user", "assistant"]
 
 
+@pytest.mark.parametrize("number", [-1.0, -1e-9, 1.5, float("nan"), float("inf")])
+def test_a_number_on_another_scale_is_refused(number: float) -> None:
+    with pytest.raises(ScoreError, match="a signed score s from -1 to 1"):
+        turn_rewards(RUN, [number, None, 1.0, 1.0])
+    with pytest.raises(ScoreError, match="has the reward"):
+        reward_row(RUN, [0.5, None, number], "verl")
+
+
 def test_a_verifiers_trace_has_a_reward_or_null_for_each_sampled_node() -> None:
     row = reward_row(RUN, [0.5, None, 1.0], "prime-rl")
     assert row["info"] == {"turn_rewards": [0.5, None, 1.0]}
+    assert row["rewards"] == {"outcome": {"score": 0.0}}
+    open_run = RUN.model_copy(update={"outcome": None})
+    assert reward_row(open_run, [0.5, None, 1.0], "prime-rl")["rewards"] == {"turns": {"score": 0.5}}
+    assert reward_row(open_run, [None] * 3, "prime-rl")["rewards"] == {"turns": None}
     nodes = [SimpleNamespace(sampled=node.get("sampled", False)) for node in row["nodes"]]
     set_turn_rewards(SimpleNamespace(id=row["id"], nodes=nodes, info={}), row["info"]["turn_rewards"])
     contents = [node["message"].get("content") for node in row["nodes"]]
@@ -150,18 +160,52 @@ def test_the_command_takes_labels_first_and_scores_where_they_are_silent(tmp_pat
     assert json.loads((tmp_path / "both.jsonl").read_text())["turn_rewards"] == [0.8, 0.0, 0.6]
 
 
-def test_an_unknown_turn_is_not_better_than_a_failed_one_of_another_run(tmp_path) -> None:
-    other = RUN.model_copy(update={"id": "other"})
-    write_records(tmp_path / "runs.jsonl", [RUN, other])
-    scores = [
-        StepScores(trace_id=RUN.id, scorer="s", scores=(None, None, 0.1, 0.2)),
-        StepScores(trace_id="other", scorer="s", scores=(-1.5, -1.5, 0.1, 0.2)),
-    ]
-    write_records(tmp_path / "scores.jsonl", scores)
-    words = ("reward", tmp_path / "runs.jsonl", "--scores", tmp_path / "scores.jsonl", "--to", "verl")
-    good(*words, "--out", tmp_path / "out.jsonl")
-    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [row["extra_info"]["turn_rewards"] for row in rows] == [[-1.5, 0.1, 0.2]] * 2
+@pytest.mark.parametrize("rule", ["lowest", "last", "mean", "first-error"])
+def test_labels_decide_and_all_is_on_one_scale(tmp_path, rule) -> None:
+    """All pairs of a label (none, without a value, -1, 0, 1) and a score, plain and signed, each way."""
+    values = (None, "silent", -1, 0, 1)
+    for signed in (False, True):
+        scores = (None, *((-1.0, -0.5, 0.0, 1.0) if signed else (0.0, 0.25, 0.5, 1.0)))
+        pairs = list(itertools.product(values, scores))
+        runs = [RUN.model_copy(update={"id": f"r{n}"}) for n in range(len(pairs))]
+        write_records(tmp_path / "runs.jsonl", runs)
+        labels = [
+            StepLabel(
+                trace_id=run.id, step=3, kind="correctness", source="people",
+                **({"value": None, "reason": "?"} if label == "silent" else {"value": label}),  # type: ignore[arg-type]
+            )
+            for run, (label, _) in zip(runs, pairs, strict=True) if label is not None
+        ]  # fmt: skip
+        write_records(tmp_path / "labels.jsonl", labels)
+        ones = (1.0, 1.0, 1.0)
+        records = [
+            StepScores(trace_id=run.id, scorer="s", scores=(*ones, score))
+            for run, (_, score) in zip(runs, pairs, strict=True)
+        ]
+        write_records(tmp_path / "scores.jsonl", records)
+        words = ["reward", tmp_path / "runs.jsonl", "--labels", tmp_path / "labels.jsonl"]
+        words += ["--scores", tmp_path / "scores.jsonl", "--rule", rule]
+        said = good(*words, "--out", tmp_path / "out.jsonl", "--force").err
+        assert ("the scores are signed, so that -1 counts as 0" in said) == signed
+        good(*words, "--to", "verl", "--out", tmp_path / "verl.jsonl", "--force")
+        lines = [(tmp_path / name).read_text().splitlines() for name in ("out.jsonl", "verl.jsonl")]
+        for (label, score), line, dense in zip(pairs, *lines, strict=True):
+            if isinstance(label, int):
+                wanted: float | None = {-1: 0.0, 0: 0.5, 1: 1.0}[label]
+            else:
+                wanted = (1 + score) / 2 if signed and score is not None else score
+            if rule == "first-error" and wanted is not None:
+                wanted = float(wanted >= 0.5)
+            assert json.loads(line)["turn_rewards"][2] == wanted
+            assert json.loads(dense)["extra_info"]["turn_rewards"][2] == (wanted or 0.0)
+
+
+def test_scores_on_no_known_scale_are_refused(tmp_path) -> None:
+    write_records(tmp_path / "runs.jsonl", [RUN])
+    scores = StepScores(trace_id=RUN.id, scorer="s", scores=(-1.5, -1.5, 0.1, 0.2))
+    write_records(tmp_path / "scores.jsonl", [scores])
+    said = refused("reward", tmp_path / "runs.jsonl", "--scores", tmp_path / "scores.jsonl")
+    assert "scores from -1.5 to 1, but rewards go from 0 (failed) to 1 (right)" in said
 
 
 def test_nothing_to_reward_writes_nothing(tmp_path) -> None:

@@ -13,8 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot.errors import TrainingError
 from surefoot.models.lora import Lora, add_adapter
-from surefoot.rl.actor import LearnerSettings
-from surefoot.rl.config import CriticConfig
+from surefoot.rl.config import CriticConfig, RLConfig
 from surefoot.rl.judges import Critic, value_losses
 from surefoot.training.config import TrainingLog
 from surefoot.training.loop import load_state, save_state
@@ -35,7 +34,7 @@ def start(base, *, microbatch_tokens: int = 16_384, recompute: bool = False, **s
     return Critic(
         base[0],
         CriticConfig(**settings),
-        LearnerSettings(microbatch_tokens=microbatch_tokens, gradient_checkpointing=recompute),
+        RLConfig(microbatch_tokens=microbatch_tokens, gradient_checkpointing=recompute),
     )
 
 

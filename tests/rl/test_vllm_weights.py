@@ -101,7 +101,6 @@ def rollouts_of(name, tokenizer):
     )
     found = rolled(policy, tokenizer, PROBLEMS, n=8)
     rollouts = [rollout for group in found.groups for rollout in group]
-    assert found.retokenized == 0
     assert len(rollouts) + found.failed == 24
     assert len(rollouts) >= 12  # a changed model may end at once
     return rollouts
@@ -148,7 +147,7 @@ def test_rollouts_follow_whole_weights(whole, served, tokenizer, tmp_path):
     name, directory = served
     for seed in (1, 2):
         new = with_noise(load(directory), seed)
-        assert whole.publish(new, tokenizer, tmp_path).gap < 1e-3
+        assert whole.publish(new, tokenizer, tmp_path) < 1e-3
         assert_drawn_from(new, load(directory), name, tokenizer)
 
 
@@ -157,7 +156,7 @@ def test_a_tied_model_reaches_a_server_whose_head_is_its_own(whole, served, toke
     tied = with_noise(load(directory, tie_word_embeddings=True), 3)
     assert tied.get_output_embeddings().weight is tied.get_input_embeddings().weight
     unties = ServerWeights(model=name, base_url=URL, untie=True)
-    assert unties.publish(tied, tokenizer, tmp_path).gap < 1e-3
+    assert unties.publish(tied, tokenizer, tmp_path) < 1e-3
     with pytest.raises(PolicyError, match="'untie'"):
         ServerWeights(model=name, base_url=URL, tolerance=1e-3).publish(
             with_noise(tied, 4), tokenizer, tmp_path
@@ -188,9 +187,9 @@ def test_rollouts_follow_an_adapter(served, tokenizer, tmp_path):
     add_adapter(model, Lora(rank=4), seed=0)
     weights = ServerWeights(model=name, base_url=URL)
     try:
-        assert weights.publish(model, tokenizer, tmp_path).gap < 1e-3
+        assert weights.publish(model, tokenizer, tmp_path) < 1e-3
         for seed in (1, 2):
-            assert weights.publish(with_noise(model, seed), tokenizer, tmp_path).gap < 1e-3
+            assert weights.publish(with_noise(model, seed), tokenizer, tmp_path) < 1e-3
             assert_drawn_from(model, load(directory), name, tokenizer)
     finally:
         ask(f"{URL}/unload_lora_adapter", {"lora_name": name})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from surefoot.rl.log import EvaluationRow, RLLog, Seconds, Shape, UpdateRow
+from surefoot.rl.log import EvaluationRow, RLLog, Shape, UpdateRow
 from surefoot.stats.intervals import Interval
 
 
@@ -30,7 +30,7 @@ def update_row(
         gradient_norm=0.3,
         learning_rate=1e-4,
         shape=shape,
-        seconds=Seconds(generation=2.0, scoring=1.0, update=1.0),
+        seconds={"generation": 2.0, "scoring": 1.0, "update": 1.0},
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from transformers import PreTrainedTokenizerFast
 
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.protocols import Policy, ProblemTrace, Sampling
+from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
 from surefoot.records import Problem, Step, Trace
 from surefoot.rl.rollouts import RolloutBatch, Task, roll_out, step_ends, token_starts
 from surefoot.rl.sample import Sample
@@ -34,6 +35,27 @@ def of_item(tokenizer, item: ProblemTrace) -> Sample:
     ids = (*tokenizer(item.trace.text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
     ends = step_ends(token_starts(tokenizer, ids, item.trace.text, before=prompt_ids), item.trace.steps)
     return Sample(item=item, prompt_ids=prompt_ids, tokens=len(ids), ids=ids, ends=ends)
+
+
+@dataclass(frozen=True)
+class TellsTokens:
+    """A policy of texts as one that drew their tokens, with the end of sequence where it ended itself."""
+
+    policy: Policy
+    tokenizer: PreTrainedTokenizerFast
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
+        results = await self.policy.sample(requests)
+        return [replace(result, completions=tuple(map(self._told, result.completions))) for result in results]
+
+    def _told(self, completion: Completion) -> Completion:
+        ids = tuple(self.tokenizer(completion.text, add_special_tokens=False)["input_ids"])
+        end = (self.tokenizer.eos_token_id,) if completion.ended_itself else ()
+        return replace(completion, token_ids=ids + end)
 
 
 def rolled(

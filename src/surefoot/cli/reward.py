@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -14,17 +14,18 @@ from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import note
 from surefoot.errors import RunError
 from surefoot.io.files import write_lines
-from surefoot.records import StepScores, Trace, as_json
-from surefoot.rl.turn_rewards import Engine, TurnRule, reward_row, turn_rewards
+from surefoot.records import Trace, as_json
+from surefoot.rl.turn_rewards import Engine, TurnRule, is_signed, reward_row, turn_rewards
 
 
 class Reward(Command):
     """Turn step labels and scores of agent runs into one reward, or null, for every turn.
 
     A turn is one message of the agent, the last answer included. Where a step has a label with a value, the
-    label counts; elsewhere its score. Labels become numbers in [0, 1]: wrong 0, neutral ½, right 1. A turn
-    that cannot be judged is null, and in the formats of engines that need a number the lowest of all runs or
-    0, so that unknown is never better than failed.
+    label decides; elsewhere its score. All are numbers from 0 to 1: a wrong step's label is 0, a neutral one
+    ½, a right one 1; scores of a file that has one below 0 go from -1 to 1, and s becomes (1 + s) / 2. A turn
+    that cannot be judged is null, and 0 in the formats of engines that need a number, so that unknown is
+    never better than failed.
 
     Example: `surefoot reward runs.jsonl --labels labels.jsonl --out rewards.jsonl`
     Example: `surefoot reward runs.jsonl --scores scores.jsonl --rule mean --to prime-rl --out traces.jsonl`
@@ -53,7 +54,7 @@ class Reward(Command):
         counts: Counter[str] = Counter()
         write_lines(self.out, self._lines(counts))
         turns, unknown = counts["turns"], counts["unknown"]
-        fate = "null" if self.to in ("jsonl", "prime-rl") else "the lowest of all runs or 0"
+        fate = "null" if self.to in ("jsonl", "prime-rl") else "0, as if they had failed"
         note(
             f"{turns - unknown} of {turns} turns of {counts['runs']} runs have a reward by the rule "
             f"{self.rule!r}; {unknown} are unknown and {fate}"
@@ -62,30 +63,25 @@ class Reward(Command):
             note(f"{counts['texts']} traces are texts, not runs, and are left out")
 
     def _lines(self, counts: Counter[str]) -> Iterator[bytes]:
-        sources = [ScoreFile(path) for path in (self.labels, self.scores) if path is not None]
+        files = [ScoreFile(path) for path in (self.labels, self.scores) if path is not None]
+        signed = [is_signed(file.lowest, file.highest) for file in files]
+        if any(signed):
+            note("the scores are signed, so that -1 counts as 0, 0 as 0.5 and 1 as 1")
         traces = read_table(self.runs, Trace)
-
-        def rewarded() -> Iterator[tuple[Trace, list[float | None]]]:
-            for trace in traces:
-                if trace.messages:
-                    scores = _first_known([source.of([trace])[0] for source in sources], len(trace.steps))
-                    yield trace, turn_rewards(trace, scores, self.rule)
-
-        runs = rewarded() if self.to != "jsonl" else ()  # JSON lines keep null, the others need numbers
-        values = (reward for _, rewards in runs for reward in rewards if reward is not None)
-        worst = min(values, default=0.0)
-        for trace, rewards in rewarded():
+        for trace in traces:
+            if not trace.messages:
+                counts["texts"] += 1
+                continue
+            scores: list[float | None] = [None] * len(trace.steps)
+            for file, is_from_minus_one in zip(files, signed, strict=True):  # labels first: they decide
+                record = file.of([trace])[0]
+                for step, score in enumerate(record.scores if record else ()):
+                    if scores[step] is None and score is not None:
+                        scores[step] = (1 + score) / 2 if is_from_minus_one else score
+            rewards = turn_rewards(trace, scores, self.rule)
             counts.update(runs=1, turns=len(rewards), unknown=rewards.count(None))
-            row = reward_row(trace, rewards, self.to, worst=min(worst, 0.0))
-            yield as_json(row).encode("utf-8", "surrogatepass") + b"\n"
-        counts["texts"] = len(traces) - counts["runs"]
+            yield as_json(reward_row(trace, rewards, self.to)).encode("utf-8", "surrogatepass") + b"\n"
         if counts["turns"] == counts["unknown"]:  # raised here, so that no file is written
             raise RunError(
                 f"no turn of {counts['runs']} runs got a reward: no step of them has a label or score"
             )
-
-
-def _first_known(records: Sequence[StepScores | None], steps: int) -> list[float | None]:
-    """For each step the first record's score that is known."""
-    rows = [record.scores for record in records if record is not None]
-    return [next((row[at] for row in rows if row[at] is not None), None) for at in range(steps)]

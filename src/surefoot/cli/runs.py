@@ -125,6 +125,8 @@ class ScoreFile:
 
     def __init__(self, path: str) -> None:
         self._table: RecordTable[StepScores] | RecordTable[StepLabel]
+        self.path, self.lowest, self.highest = path, 0.0, 1.0
+        """``lowest`` and ``highest``: the range of the scores, [0, 1] at least."""
         scorers, kinds = set(), set()
         if path != "-" and next(read_records(path, StepScores, report=ReadReport()), None) is None:
             self._table = labels = read_table(path, StepLabel)
@@ -135,8 +137,9 @@ class ScoreFile:
             self._table = records = read_table(path, StepScores)
             for record in records:
                 scorers.add(record.scorer)
-                if any(score is not None for score in record.scores):
+                if known := [score for score in record.scores if score is not None]:
                     kinds.add(record.are_verdicts)
+                    self.lowest, self.highest = min(self.lowest, *known), max(self.highest, *known)
         if len(scorers) > 1:
             names = ", ".join(sorted(scorers)[:3])
             raise ScoreError(f"{path}: scores of {len(scorers)} scorers ({names}); give one's")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -70,7 +70,7 @@ class Actor:
         return [by_rollout[index] for index in range(len(rollouts))]
 
 
-class ReferencePolicy:
+class ReferencePolicy(Actor):
     """The policy as it was before training: without its adapter, or a frozen copy where there is none.
 
     Create it before the first update and after adding the adapter.
@@ -79,56 +79,41 @@ class ReferencePolicy:
     def __init__(self, model: PreTrainedModel, *, temperature: float, bf16: bool) -> None:
         self._adapted = has_adapter(model)
         frozen = model if self._adapted else copy.deepcopy(model).eval().requires_grad_(False)
-        self._actor = Actor(frozen, temperature=temperature, bf16=bf16)
-
-    def to(self, device: torch.device) -> None:
-        """Follow the policy to its device."""
-        self._actor.model.to(device)
+        super().__init__(frozen, temperature=temperature, bf16=bf16)
 
     def logprobs(self, rollouts: Sequence[Sample], *, microbatch_tokens: int) -> list[FloatArray]:
         """log π_ref [T] of every rollout's tokens, in nats."""
-        if not self._adapted:
-            return self._actor.logprobs(rollouts, microbatch_tokens=microbatch_tokens)
-        self._actor.model.disable_adapters()
+        if self._adapted:
+            self.model.disable_adapters()
         try:
-            return self._actor.logprobs(rollouts, microbatch_tokens=microbatch_tokens)
+            return super().logprobs(rollouts, microbatch_tokens=microbatch_tokens)
         finally:
-            self._actor.model.enable_adapters()
-
-
-@dataclass(frozen=True, kw_only=True)
-class LearnerSettings:
-    """How models that learn from rollouts are computed: memory, precision, processes."""
-
-    microbatch_tokens: int = 16_384
-    """Most tokens of one forward and backward pass, padding included."""
-    bf16: bool = False
-    """Compute in bfloat16."""
-    gradient_checkpointing: bool = False
-    processes: Distributed = field(default_factory=Distributed)
+            if self._adapted:
+                self.model.enable_adapters()
 
 
 class Learner(ModelOptimiser):
     """A model that is trained on rollouts, over all processes together.
 
-    ``parameters`` (by name) and ``optimiser`` are its state, which the loop's checkpoint holds.
+    ``settings`` are its optimiser's; ``run`` says how it is computed (``bf16``, ``microbatch_tokens``,
+    ``gradient_checkpointing``). ``parameters`` (by name) and ``optimiser`` are its state, which the loop's
+    checkpoint holds.
     """
 
     def __init__(
         self,
         model: nn.Module,
         settings: OptimiserSettings,
-        execution: LearnerSettings,
+        run: RLConfig,
+        processes: Distributed | None,
         *,
         name: str,
         reader: nn.Module | None = None,
     ) -> None:
-        if execution.gradient_checkpointing:
+        if run.gradient_checkpointing:
             recompute_activations(getattr(model, "trunk", model))
-        super().__init__(
-            model, settings, name=name, betas=(0.9, 0.99), processes=execution.processes, reader=reader
-        )
-        self.execution = execution
+        super().__init__(model, settings, name=name, betas=(0.9, 0.99), processes=processes, reader=reader)
+        self.run = run
 
     def step_on(
         self, rollouts: Sequence[Sample], loss: Callable[[list[int]], torch.Tensor]
@@ -139,7 +124,7 @@ class Learner(ModelOptimiser):
         """
         if not rollouts:
             raise TrainingError(f"{self.name} got no rollouts to learn from; skip the round")
-        pieces = microbatches(rollouts, self.execution.microbatch_tokens)
+        pieces = microbatches(rollouts, self.run.microbatch_tokens)
         return self.step(pieces, loss, idle=pieces[0])
 
 
@@ -182,17 +167,15 @@ class UpdateStatistics:
     """Before the round's first step."""
     server_gap: float | None = None
     """Mean absolute difference of the sampling server's log-probabilities from the policy's, where known."""
-    server_gap_max: float | None = None
-    """The largest."""
 
 
 class Updater(Learner):
     """Trains the policy on advantages."""
 
-    def __init__(self, model: PreTrainedModel, config: RLConfig, execution: LearnerSettings) -> None:
+    def __init__(self, model: PreTrainedModel, config: RLConfig, processes: Distributed) -> None:
         self.config = config
-        self.actor = Actor(model, temperature=config.temperature, bf16=execution.bf16)
-        super().__init__(model, config, execution, name="the policy", reader=self.actor.reader)
+        self.actor = Actor(model, temperature=config.temperature, bf16=config.bf16)
+        super().__init__(model, config, config, processes, name="the policy", reader=self.actor.reader)
 
     def update(self, samples: Sequence[Sample], number: int) -> UpdateStatistics | None:
         """All steps of round ``number`` (from 0); ``None`` where nothing has a gradient.
@@ -211,7 +194,6 @@ class Updater(Learner):
             for minibatch in self._minibatches(len(samples), number, min(self.config.minibatches, fewest))
         ]
         gaps = [step.server_gap for step in steps if step.server_gap is not None]
-        largest = [step.server_gap_max for step in steps if step.server_gap_max is not None]
         return UpdateStatistics(
             loss=float(np.mean([step.loss for step in steps])),
             gradient_norm=float(np.mean([step.gradient_norm for step in steps])),
@@ -219,7 +201,6 @@ class Updater(Learner):
             kl=float(np.mean([step.kl for step in steps])),
             entropy=steps[0].entropy,
             server_gap=float(np.mean(gaps)) if gaps else None,
-            server_gap_max=max(largest, default=None),
         )
 
     def rate(self, number: int) -> float:
@@ -244,9 +225,8 @@ class Updater(Learner):
 
         loss, norm = self.step_on(samples, share)
         tokens, clipped, kl, entropy, compared, gap = (
-            self.processes.all_reduce(float(item)) for item in np.sum(list(sums.values()), axis=0)[:-1]
+            self.processes.all_reduce(float(item)) for item in np.sum(list(sums.values()), axis=0)
         )
-        largest = self.processes.all_reduce(float(np.max(list(sums.values()), axis=0)[-1]), "max")
         return UpdateStatistics(
             loss=loss,
             gradient_norm=norm,
@@ -254,7 +234,6 @@ class Updater(Learner):
             kl=kl / tokens,
             entropy=entropy / tokens,
             server_gap=gap / compared if compared else None,
-            server_gap_max=largest if compared else None,
         )
 
     def _weights(self, samples: Sequence[Sample]) -> list[float]:
@@ -270,7 +249,7 @@ class Updater(Learner):
 
     def _loss(self, samples: Sequence[Sample], weights: Sequence[float]) -> tuple[torch.Tensor, FloatArray]:
         """Loss of one microbatch, and sums over its tokens: their number, those clipped, KL, entropy, those
-        with a server's log-probability, its absolute difference; and the largest difference."""
+        with a server's log-probability, its absolute difference."""
         objective = self.config.objective
         read = self.actor.read(samples, entropy=True, called=self.called)
         device = read.logprobs.device
@@ -295,7 +274,7 @@ class Updater(Learner):
         parts = policy_loss(batch, objective)
         entropy = 0.0 if read.entropies is None else float(read.entropies.detach().sum())
         differences = _server_differences(samples, batch.old_logprobs.double().cpu().numpy())
-        compared = [len(differences), differences.sum(), differences.max(initial=0.0)]
+        compared = [len(differences), differences.sum()]
         return parts.loss, np.array([len(spread), parts.clipped, parts.kl, entropy, *compared])
 
 

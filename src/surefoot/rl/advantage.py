@@ -333,9 +333,7 @@ class Gae(Estimator):
 
         Raises ``TrainingError`` for missing values.
         """
-        advantages = [
-            [_add(self._estimate(rollout), _centred(rollout)) for rollout in group] for group in batch
-        ]
+        advantages = [[self._with_centred(rollout) for rollout in group] for group in batch]
         return complete_batch(batch, advantages, whiten=self.whiten)
 
     def targets(self, batch: Sequence[Sequence[Sample]]) -> list[list[FloatArray | None]]:
@@ -345,7 +343,7 @@ class Gae(Estimator):
         """
         return [
             [
-                None if (estimate := self._estimate(rollout)) is None else _add(estimate, rollout.values)
+                None if (estimate := self._estimate(rollout)) is None else estimate + _values(rollout)
                 for rollout in group
             ]
             for group in batch
@@ -360,14 +358,14 @@ class Gae(Estimator):
         deltas_t = rewards_t + self.gamma * np.append(values_t[1:], 0.0) - values_t
         return discounted_returns(deltas_t, self.gamma * self.lam)
 
-
-def _centred(rollout: Sample) -> FloatArray | None:
-    """Weighted sum of the streams that are advantages already [T]."""
-    total: FloatArray | None = None
-    for stream in rollout.rewards:
-        if stream.centred and stream.at:
-            total = _add(total, at_tokens(stream, stream.weight * np.array(stream.values), rollout.tokens))
-    return total
+    def _with_centred(self, rollout: Sample) -> FloatArray | None:
+        """A [T] and the streams that are advantages already; ``None`` without either."""
+        total = self._estimate(rollout)
+        for stream in rollout.rewards:
+            if stream.centred and stream.at:
+                more = at_tokens(stream, stream.weight * np.array(stream.values), rollout.tokens)
+                total = more if total is None else total + more
+        return total
 
 
 def _values(rollout: Sample) -> FloatArray:
@@ -378,13 +376,6 @@ def _values(rollout: Sample) -> FloatArray:
     if rollout.values.shape != (rollout.tokens,):
         raise TrainingError(f"'values' has shape {rollout.values.shape} for {rollout.tokens} tokens")
     return rollout.values
-
-
-def _add(one: FloatArray | None, other: FloatArray | None) -> FloatArray | None:
-    """Sum of the values that are not ``None``."""
-    if one is None or other is None:
-        return other if one is None else one
-    return one + other
 
 
 Advantage: TypeAlias = Annotated[Group | LeaveOneOut | Gae | Reinforce, Field(discriminator="kind")]

@@ -75,9 +75,13 @@ class CreditRule(FrozenModel):
 
 
 def with_rewards(groups: Sequence[Sequence[Sample]], rule: CreditRule) -> list[list[Sample]]:
-    """The rollouts of every group (the samples of one problem), with the rewards that ``rule`` gives them."""
+    """The rollouts of every group (the samples of one problem), with the rewards that ``rule`` gives
+    them, followed by those that they have."""
     return [
-        [replace(rollout, rewards=streams) for rollout, streams in zip(group, rewards, strict=True)]
+        [
+            replace(rollout, rewards=(*streams, *rollout.rewards))
+            for rollout, streams in zip(group, rewards, strict=True)
+        ]
         for group, rewards in zip(groups, rule.credit(groups), strict=True)
     ]
 
@@ -234,19 +238,14 @@ class Implicit(CreditRule):
         log_ratios = [
             rollout.log_ratios for group in batch for rollout in group if rollout.log_ratios is not None
         ]
-        scale = largest_return(log_ratios) + _EPSILON if self.normalize else 1.0
-        return [[(_stream(rollout, scale),) for rollout in group] for group in batch]
+        returns = [float(np.abs(ratios[::-1].cumsum()).max()) for ratios in log_ratios if ratios.size]
+        scale = max(returns, default=0.0) + _EPSILON if self.normalize else 1.0
 
+        def stream(rollout: Sample) -> RewardStream:
+            values = () if rollout.log_ratios is None else tuple((rollout.log_ratios / scale).tolist())
+            return RewardStream(at=tuple(range(len(values))), values=values)
 
-def largest_return(rewards: Sequence[FloatArray]) -> float:
-    """Largest |return-to-go| of any token of rewards [T] each; 0 where there are none."""
-    return max((float(np.abs(reward[::-1].cumsum()).max()) for reward in rewards if reward.size), default=0.0)
-
-
-def _stream(rollout: Sample, scale: float) -> RewardStream:
-    if rollout.log_ratios is None:
-        return RewardStream(at=(), values=())
-    return RewardStream(at=tuple(range(rollout.tokens)), values=tuple((rollout.log_ratios / scale).tolist()))
+        return [[(stream(rollout),) for rollout in group] for group in batch]
 
 
 Process: TypeAlias = Annotated[Summed | MinForm | ClipDelta | Implicit, Field(discriminator="rule")]

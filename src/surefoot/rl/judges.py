@@ -25,10 +25,11 @@ from surefoot.models.kinds.implicit import ImplicitPRM, ImplicitSettings
 from surefoot.models.lora import has_adapter
 from surefoot.policies.pretrained import context_length
 from surefoot.policies.prompts import PromptFormat
-from surefoot.rl.actor import Actor, Learner, LearnerSettings, pad_rollouts
-from surefoot.rl.config import CriticConfig, OnlinePRMConfig
+from surefoot.rl.actor import Actor, Learner, pad_rollouts
+from surefoot.rl.config import CriticConfig, OnlinePRMConfig, RLConfig
 from surefoot.rl.sample import FloatArray, Sample
 from surefoot.training.batches import Inputs
+from surefoot.training.optimisation import Distributed
 
 _Key = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -42,16 +43,18 @@ class OnlinePRM(Learner):
     ``config``.
     """
 
-    def __init__(self, prm: ImplicitPRM, config: OnlinePRMConfig, execution: LearnerSettings) -> None:
+    def __init__(
+        self, prm: ImplicitPRM, config: OnlinePRMConfig, run: RLConfig, processes: Distributed | None = None
+    ) -> None:
         if prm.settings.beta != config.beta:
             raise TrainingError(
                 f"'beta' is {config.beta}, and the reward model was made with {prm.settings.beta}: give that"
             )
         prm.policy.eval().requires_grad_(True)
         self.prm, self.config = prm, config
-        self._actor = Actor(prm.policy, bf16=execution.bf16)
+        self._actor = Actor(prm.policy, bf16=run.bf16)
         name = "the online implicit reward model"
-        super().__init__(prm.policy, config, execution, name=name, reader=self._actor.reader)
+        super().__init__(prm.policy, config, run, processes, name=name, reader=self._actor.reader)
         prm.reference.model.to(prm.policy.device)
         self._reference: dict[_Key, torch.Tensor] = {}
 
@@ -61,7 +64,8 @@ class OnlinePRM(Learner):
         policy: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         config: OnlinePRMConfig,
-        execution: LearnerSettings,
+        run: RLConfig,
+        processes: Distributed | None = None,
         *,
         prompt: PromptFormat,
         name: str,
@@ -85,7 +89,7 @@ class OnlinePRM(Learner):
             base=name,
             encoding=Encoding(**vars(prompt), max_length=context_length(policy)),
         )
-        return cls(prm, config, execution)
+        return cls(prm, config, run, processes)
 
     def log_ratios(self, rollouts: Sequence[Sample]) -> list[FloatArray]:
         """log π_φ - log π_ref [T] of every response token, in nats; not scaled by beta.
@@ -157,7 +161,7 @@ class OnlinePRM(Learner):
         return [self._reference[_key(rollout)] for rollout in rollouts]
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.prm.policy.device.type, dtype=torch.bfloat16, enabled=self.execution.bf16)
+        return torch.autocast(self.prm.policy.device.type, dtype=torch.bfloat16, enabled=self.run.bf16)
 
 
 def _key(rollout: Sample) -> _Key:
@@ -180,12 +184,18 @@ class Critic(Learner):
 
     model: ValueModel
 
-    def __init__(self, policy: PreTrainedModel, config: CriticConfig, execution: LearnerSettings) -> None:
+    def __init__(
+        self,
+        policy: PreTrainedModel,
+        config: CriticConfig,
+        run: RLConfig,
+        processes: Distributed | None = None,
+    ) -> None:
         if has_adapter(policy):
             raise TrainingError("the policy carries an adapter; make the critic before it is added")
         trunk = copy.deepcopy(policy.base_model).float().eval().requires_grad_(True)
         self.trunk, self.config = trunk, config
-        super().__init__(ValueModel(trunk), config, execution, name="the critic")
+        super().__init__(ValueModel(trunk), config, run, processes, name="the critic")
 
     @torch.no_grad()
     def values(self, rollouts: Sequence[Sample]) -> list[FloatArray]:
@@ -200,8 +210,8 @@ class Critic(Learner):
         ]
         values: dict[int, FloatArray] = {}
         trunk = self.trunk
-        with torch.autocast(trunk.device.type, dtype=torch.bfloat16, enabled=self.execution.bf16):
-            most = self.execution.microbatch_tokens
+        with torch.autocast(trunk.device.type, dtype=torch.bfloat16, enabled=self.run.bf16):
+            most = self.run.microbatch_tokens
             for reading in read_states(trunk, sequences, positions, batch_tokens=most):
                 for number, states_th in reading.states.items():
                     values[number] = self.model.read(states_th).double().cpu().numpy()
@@ -253,7 +263,7 @@ class Critic(Learner):
 
         def share(part: list[int]) -> torch.Tensor:
             numbers = [chosen[at] for at in part]
-            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.execution.bf16):
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.run.bf16):
                 values_n = self.called(pad_rollouts([rollouts[at] for at in numbers], device))
             returns_n, old_n = (
                 torch.from_numpy(np.concatenate([arrays[at] for at in numbers])).to(values_n)

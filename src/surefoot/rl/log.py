@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -42,15 +42,6 @@ class Shape(_Row):
     """Share of traces that the policy ended, rather than the limit of tokens."""
 
 
-class Seconds(_Row):
-    """Time of a round by stage."""
-
-    generation: float = 0.0
-    scoring: float = 0.0
-    """Reward model, credit and advantages."""
-    update: float = 0.0
-
-
 class UpdateRow(_Row):
     """One round of sampling and learning. ``None``: not measured, or nothing was learned in this round."""
 
@@ -80,21 +71,18 @@ class UpdateRow(_Row):
     """Mean absolute difference between the log-probabilities of the server that sampled the tokens and those
     of the policy in training, nats per token; ``None`` without a server that gives them, and at temperatures
     other than 1. Where it is large, the update corrects a policy that did not sample."""
-    server_gap_max: float | None = None
-    """The largest difference of a token."""
     shape: Shape = Shape()
     """Of all rollouts, before any is dropped."""
     failed: Count = 0
     """Samples that were requested and failed."""
-    retokenized: Count = 0
-    """Rollouts whose text was tokenized again, since the policy did not return the tokens it sampled."""
     dropped: Count = 0
     """Rollouts without a reward, because something that the rule needs is unknown."""
     filtered: Count = 0
     """Rollouts of problems outside the accuracy band."""
     unscored_steps: Count = 0
     """Steps that the scorer did not score."""
-    seconds: Seconds = Seconds()
+    seconds: dict[str, float] = Field(default_factory=dict)
+    """By stage: generation; scoring (reward model, credit and advantages); update."""
     usage: Usage = Usage()
 
 
@@ -134,8 +122,6 @@ class Alarm(_Row):
     """Update (or evaluation) at which it began."""
     raised: Count
     """Update at which it had lasted for ``evaluation_patience``."""
-    until: int | None = None
-    """Last update at which it held; ``None`` = it still does."""
     measured: float
     """When it was raised, in the unit of the threshold."""
     threshold: float
@@ -253,27 +239,32 @@ def watch(evaluations: Sequence[EvaluationRow], guards: Guards) -> list[Alarm]:
     """
     if guards.fall is None or not evaluations:
         return []
-    best, readings = evaluations[0], []
+    best, alarms = evaluations[0], list[Alarm]()
+    lasting: tuple[AlarmName | None, int, int] = (None, 0, 0)  # the alarm that holds, since when, how often
     for row in evaluations[1:]:
         # what chance explains: the facing half-widths, added like independent errors
         chance = math.hypot(best.accuracy.value - best.accuracy.low, row.accuracy.high - row.accuracy.value)
+        threshold, measured = max(guards.fall, chance), best.accuracy.value - row.accuracy.value
         rose = row.proxy is not None and best.proxy is not None and row.proxy.value > best.proxy.value
-        alarm = Alarm(
-            name="overoptimization" if rose else "gold",
-            update=row.update,
-            raised=row.update,
-            measured=best.accuracy.value - row.accuracy.value,
-            threshold=max(guards.fall, chance),
-            message=_fallen(best, row),
-        )
-        readings.append((alarm.measured >= alarm.threshold, alarm))
+        held: AlarmName = "overoptimization" if rose else "gold"
+        if measured < threshold:
+            lasting = (None, 0, 0)
+        else:
+            lasting = (held, lasting[1], lasting[2] + 1) if lasting[0] == held else (held, row.update, 1)
+        if lasting[2] == guards.evaluation_patience:
+            alarms.append(
+                Alarm(
+                    name=held,
+                    update=lasting[1],
+                    raised=row.update,
+                    measured=measured,
+                    threshold=threshold,
+                    message=_fallen(best, row),
+                )
+            )
         if row.accuracy.value > best.accuracy.value:
             best = row
-    alarms: list[Alarm] = []
-    for name in ("overoptimization", "gold"):
-        of_name = [(fell and alarm.name == name, alarm) for fell, alarm in readings]
-        alarms += _episodes(of_name, guards.evaluation_patience)
-    return sorted(alarms, key=lambda alarm: alarm.raised)
+    return alarms
 
 
 def stop_reason(alarms: Sequence[Alarm], guards: Guards) -> str | None:
@@ -283,34 +274,17 @@ def stop_reason(alarms: Sequence[Alarm], guards: Guards) -> str | None:
 
 
 def _fallen(best: EvaluationRow, row: EvaluationRow) -> str:
-    fallen = (
-        f"Held-out accuracy is {row.accuracy.value:.1%}, {best.accuracy.value:.1%} at update {best.update}"
-    )
+    told = f"Held-out accuracy is {row.accuracy.value:.1%}, {best.accuracy.value:.1%} at update {best.update}"
     back = (
         f"Go back to update {best.update} (folder 'best')" if best.update else "Go back to the first policy"
     )
+    fix = "lower the learning rate, or add KL"
     if row.proxy is None or best.proxy is None:
-        return (
-            f"{fallen}. {back}; lower the learning rate, or add KL; give a scorer to see whether it is being "
-            "exploited."
-        )
-    proxies = f"the proxy {row.proxy.value:.3g}, {best.proxy.value:.3g} then"
-    if row.proxy.value > best.proxy.value:
-        return (
-            f"{fallen}, and {proxies}: the policy exploits the scorer. {back}; use credit min-form, clip or "
-            "delta, mix the outcome in, or train the scorer on this policy's traces."
-        )
-    return f"{fallen}, and {proxies}: the updates do harm. {back}; lower the learning rate, or add KL."
-
-
-def _episodes(readings: Sequence[tuple[bool, Alarm]], patience: int) -> Iterator[Alarm]:
-    """An alarm for each unbroken run of at least ``patience`` readings that hold.
-
-    A reading is whether the alarm holds at an update, and the alarm as that update alone would raise it.
-    """
-    last = readings[-1][1] if readings else None
-    for holds, run in groupby(readings, key=lambda reading: reading[0]):
-        episode = [alarm for _, alarm in run]
-        if holds and len(episode) >= patience:
-            until = None if episode[-1] is last else episode[-1].update
-            yield episode[patience - 1].model_copy(update={"update": episode[0].update, "until": until})
+        return f"{told}. {back}; {fix}; give a scorer to see whether it is being exploited."
+    told += f", and the proxy {row.proxy.value:.3g}, {best.proxy.value:.3g} then"
+    if row.proxy.value <= best.proxy.value:
+        return f"{told}: the updates do harm. {back}; {fix}."
+    return (
+        f"{told}: the policy exploits the scorer. {back}; use credit min-form, clip or delta, mix the "
+        "outcome in, or train the scorer on this policy's traces."
+    )

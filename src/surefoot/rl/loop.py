@@ -30,12 +30,12 @@ from surefoot.models.lora import add_adapter, has_adapter
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, Usage
-from surefoot.rl.actor import Actor, LearnerSettings, ReferencePolicy, Updater, UpdateStatistics
+from surefoot.rl.actor import Actor, ReferencePolicy, Updater, UpdateStatistics
 from surefoot.rl.advantage import Gae, total_return
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import with_rewards
 from surefoot.rl.judges import Critic, OnlinePRM
-from surefoot.rl.log import RLLog, SampleRow, Seconds, UpdateRow, scalars, stop_reason, watch
+from surefoot.rl.log import RLLog, SampleRow, UpdateRow, scalars, stop_reason, watch
 from surefoot.rl.rollouts import Judges, RolloutBatch, Server, Task, audit_policy, judge, roll_out, shape_of
 from surefoot.rl.sample import FloatArray, RewardStream, Sample
 from surefoot.scores import trace_score
@@ -192,11 +192,10 @@ class _Run:
             learning_rate=self.models.updater.rate(number),
             shape=shape_of(sampled),
             failed=failed,
-            retokenized=sum(gather([rollouts.retokenized])),
             dropped=sum(not any(stream.at for stream in item.rewards) for item in learned),
             filtered=len(sampled) - len(learned),
             unscored_steps=sum(item.scores.count(None) for item in learned),
-            seconds=Seconds(**self.seconds),
+            seconds=self.seconds,
             usage=sum((item.scorer_usage for item in learned), usage),
         )
 
@@ -365,19 +364,19 @@ class _Models:
                 "the policy carries an adapter: merge it into its base (peft: merge_and_unload), save that "
                 "and start from it"
             )
-        execution = LearnerSettings(
-            microbatch_tokens=config.microbatch_tokens,
-            bf16=config.bf16,
-            gradient_checkpointing=config.gradient_checkpointing,
-            processes=processes,
-        )
         online = critic = None  # copies of the policy, before it gets an adapter
         if "log_ratios" in config.credit.needs:
             online = OnlinePRM.from_policy(
-                model, tokenizer, config.online_prm, execution, prompt=task.prompt, name=model.name_or_path
+                model,
+                tokenizer,
+                config.online_prm,
+                config,
+                processes,
+                prompt=task.prompt,
+                name=model.name_or_path,
             )
         if config.advantage.needs_values:
-            critic = Critic(model, config.critic, execution)
+            critic = Critic(model, config.critic, config, processes)
         self.judges = Judges(
             scorer=task.scorer, online_prm=online, critic=critic, grade_reasoning=task.grade_reasoning
         )
@@ -390,9 +389,9 @@ class _Models:
         self.reference = None
         if config.objective.kl:
             self.reference = ReferencePolicy(model, temperature=config.temperature, bf16=config.bf16)
-        self.updater = Updater(model, config, execution)  # may move the policy to its process's device
+        self.updater = Updater(model, config, processes)  # may move the policy to its process's device
         if self.reference:
-            self.reference.to(model.device)
+            self.reference.model.to(model.device)
 
     @property
     def trained(self) -> tuple[dict[str, nn.Parameter], list[optim.Optimizer]]:
@@ -408,23 +407,27 @@ class _Models:
 
     def training_samples(self, groups: list[list[Sample]]) -> list[list[Sample]]:
         """What the policy is to learn from a round's samples."""
-        flat, most = [sample for group in groups for sample in group], self.config.microbatch_tokens
+        samples, most = [sample for group in groups for sample in group], self.config.microbatch_tokens
         several = self.config.epochs * self.config.minibatches > 1
         kl = self.config.objective.kl
-        old = reference = penalty = None
-        if several or (kl and kl.where == "reward"):
-            old = _logprobs(self.updater.actor, flat, most)
+        penalty = kl.coefficient if kl and kl.where == "reward" else None
+        old = reference = None
+        if several or penalty is not None:
+            old = _logprobs(self.updater.actor, samples, most)
         if self.reference:
-            reference = _logprobs(self.reference, flat, most)
-        if kl and kl.where == "reward" and old is not None and reference is not None:
-            penalty = [-kl.coefficient * (mine - base) for mine, base in zip(old, reference, strict=True)]
-        if old is not None and several:
-            flat = [replace(sample, old_logprobs=mine) for sample, mine in zip(flat, old, strict=True)]
-        if reference is not None:
-            flat = [
-                replace(sample, reference_logprobs=base) for sample, base in zip(flat, reference, strict=True)
+            reference = _logprobs(self.reference, samples, most)
+            samples = [
+                replace(sample, reference_logprobs=base)
+                for sample, base in zip(samples, reference, strict=True)
             ]
-        return training_samples(_regroup(flat, groups), self.judges, self.config, token_rewards=penalty)
+        if penalty is not None and old is not None and reference is not None:
+            samples = [
+                replace(sample, rewards=(_penalty(penalty * (mine - base)),))
+                for sample, mine, base in zip(samples, old, reference, strict=True)
+            ]
+        if old is not None and several:
+            samples = [replace(sample, old_logprobs=mine) for sample, mine in zip(samples, old, strict=True)]
+        return training_samples(_regroup(samples, groups), self.judges, self.config)
 
     def learn(self, groups: Sequence[Sequence[Sample]], number: int) -> UpdateStatistics | None:
         """The optimizer steps of round ``number`` (from 0): first the policy, then the judges.
@@ -453,9 +456,7 @@ class _Models:
         return self.processes.all_reduce(len(some), "min") > 0
 
 
-def _logprobs(
-    reader: Actor | ReferencePolicy, rollouts: Sequence[Sample], microbatch_tokens: int
-) -> list[FloatArray]:
+def _logprobs(reader: Actor, rollouts: Sequence[Sample], microbatch_tokens: int) -> list[FloatArray]:
     """log π [T] of every rollout's tokens, each turn of an episode after its own context."""
     turns = [rollout.turns() for rollout in rollouts]
     read = iter(
@@ -464,27 +465,22 @@ def _logprobs(
     return [np.concatenate([next(read) for _ in turn]) for turn in turns]
 
 
+def _penalty(costs: FloatArray) -> RewardStream:
+    """Costs of tokens [T], with the weight of 1."""
+    return RewardStream(at=tuple(range(len(costs))), values=tuple((-costs).tolist()))
+
+
 def training_samples(
-    groups: Sequence[Sequence[Sample]],
-    judges: Judges,
-    config: RLConfig,
-    *,
-    token_rewards: Sequence[FloatArray] | None = None,
+    groups: Sequence[Sequence[Sample]], judges: Judges, config: RLConfig
 ) -> list[list[Sample]]:
     """Judge the samples, give credit, subtract the baseline; ``groups`` are the samples of one problem each.
 
-    ``token_rewards`` [T] of every sample, one group after the other, are added to the rule's rewards: a KL
-    penalty. Raises ``TrainingError`` for a judge that is missing.
+    Rewards that samples have already, such as a KL penalty, are added to the rule's. Raises
+    ``TrainingError`` for a judge that is missing.
     """
     flat = [sample for group in groups for sample in group]
     judged = judge(flat, config.credit, judges, values=config.advantage.needs_values)
     credited = with_rewards(_regroup(judged, groups), config.credit)
-    if token_rewards is not None:
-        more = [RewardStream(at=tuple(range(len(of))), values=tuple(of.tolist())) for of in token_rewards]
-        credited = [
-            [replace(sample, rewards=(*sample.rewards, extra)) for sample, extra in zip(*pair, strict=True)]
-            for pair in zip(credited, _regroup(more, groups), strict=True)
-        ]
     return [
         [replace(sample, advantages=array) for sample, array in zip(*pair, strict=True)]
         for pair in zip(credited, config.advantage.advantages(credited), strict=True)

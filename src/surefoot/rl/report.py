@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,14 +14,13 @@ from surefoot.evaluation.frame import FirstScreen, Origin
 from surefoot.evaluation.report import GREY, SERIES, Report, legend, new_figure, shade
 from surefoot.evaluation.verdict import SMALLEST_GAIN, Conclusion, headline, measured
 from surefoot.io import read_records
-from surefoot.rl.log import EvaluationRow, RLLog, SampleRow, UpdateRow
+from surefoot.rl.log import EvaluationRow, RLLog, SampleRow
 from surefoot.stats.intervals import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_Quantity = Callable[[UpdateRow], float | None]
 _STAGES = ("generation", "scoring", "update")
 
 
@@ -55,11 +54,8 @@ def write_report(
         report.tables({"evaluations": log.evaluations})
     if log.updates:
         report.heading("Training rollouts")
-        caption = "Rollouts and updates"
-        report.figure(partial(_rollouts_figure, log), caption)
         counts = {
             "failed samples": sum(row.failed for row in log.updates),
-            "rollouts tokenized again": sum(row.retokenized for row in log.updates),
             "rollouts without a reward": sum(row.dropped for row in log.updates),
             "rollouts outside the accuracy band": sum(row.filtered for row in log.updates),
             "steps without a score": sum(row.unscored_steps for row in log.updates),
@@ -69,7 +65,7 @@ def write_report(
             "verifier tokens": log.usage.verifier_tokens,
         }
         seconds = {
-            f"seconds of {stage}": sum(getattr(row.seconds, stage) for row in log.updates)
+            f"seconds of {stage}": sum(row.seconds.get(stage, 0.0) for row in log.updates)
             for stage in _STAGES
         }
         report.table(
@@ -126,20 +122,8 @@ def findings(log: RLLog) -> list[str]:
     if log.channels:
         sentences.append(f"Rewards: {log.channels}.")
     sentences += _server_gap(log)
-    if not log.evaluations or not log.best:
-        return [*sentences, "The policy was not evaluated."]
-    first, last, best = log.evaluations[0], log.evaluations[-1], log.best
-    sentences.append(
-        f"Held-out accuracy {first.accuracy:.1%} at the start, {last.accuracy:.1%} at the end, on "
-        f"{last.problems} problems; best {best.accuracy:.1%}, after update {best.update}."
-    )
-    if first.trace_error and last.trace_error:
-        sentences.append(
-            f"Correct answers with a wrong step: {first.trace_error.value:.1%} at the start, "
-            f"{last.trace_error.value:.1%} at the end."
-        )
-    if first.proxy and last.proxy:
-        sentences.append(f"The proxy went from {first.proxy.value:.3g} to {last.proxy.value:.3g}.")
+    if not log.evaluations:
+        sentences.append("The policy was not evaluated.")
     return sentences
 
 
@@ -148,10 +132,9 @@ def _server_gap(log: RLLog) -> list[str]:
     gaps = [row.server_gap for row in log.updates if row.server_gap is not None]
     if not gaps:
         return []
-    largest = max(row.server_gap_max for row in log.updates if row.server_gap_max is not None)
     return [
         f"The server's log-probabilities differ from the trainer's by {sum(gaps) / len(gaps):.3g} nats per "
-        f"token on average and by {max(gaps):.3g} in the worst update, a single token's by {largest:.3g}."
+        f"token on average and by {max(gaps):.3g} in the worst update."
     ]
 
 
@@ -180,7 +163,9 @@ def truth_figure(log: RLLog) -> Figure:
     """Shares of right answers and of those with a wrong step (left axis), and the proxy (right) on held-out
     problems; best accuracy and overoptimization marked."""
     figure, axes = new_figure("rollouts trained on", "share of correct answers", height=4.2)
-    _line(axes, log.updates, lambda row: row.outcome, GREY, "training rollouts", alpha=0.6)
+    shares = [math.nan if row.outcome is None else row.outcome for row in log.updates]  # nan: a gap
+    samples = [row.samples for row in log.updates]
+    axes.plot(samples, shares, color=GREY, label="training rollouts", lw=1, alpha=0.6)
     _band(axes, log.evaluations, lambda row: row.accuracy, SERIES[0], "held-out problems (gold)")
     if any(row.trace_error for row in log.evaluations):
         _band(axes, log.evaluations, lambda row: row.trace_error, SERIES[3], "right with a wrong step")
@@ -200,32 +185,6 @@ def truth_figure(log: RLLog) -> Figure:
     return figure
 
 
-def _rollouts_figure(log: RLLog) -> Figure:
-    """Six panels of the training rollouts and updates."""
-    from matplotlib.figure import Figure as NewFigure
-
-    figure = NewFigure(figsize=(9, 8.5), layout="constrained")
-    parts: list[tuple[str, _Quantity]] = [
-        ("tokens per rollout", lambda row: row.shape.tokens),
-        ("steps per rollout", lambda row: row.shape.steps),
-        (
-            "share truncated at max_tokens",
-            lambda row: None if row.shape.finished is None else 1 - row.shape.finished,
-        ),
-        ("entropy, nats per token", lambda row: row.entropy),
-        ("KL to the reference, nats per token", lambda row: row.kl),
-        ("gradient norm", lambda row: row.gradient_norm),
-    ]
-    panels = figure.subplots(3, 2, sharex=True)
-    for axes, (title, quantity) in zip(panels.flat, parts, strict=True):
-        _line(axes, log.updates, quantity, SERIES[0], "")
-        axes.set_title(title, fontsize="medium")
-        axes.set_ylim(bottom=min(0.0, axes.dataLim.y0))  # KL from single tokens may be negative
-        axes.grid(alpha=0.3)
-    figure.supxlabel("rollouts trained on", fontsize="medium")
-    return figure
-
-
 def _band(
     axes: Axes,
     rows: Iterable[EvaluationRow],
@@ -240,11 +199,3 @@ def _band(
     shade(axes, x, [interval for _, interval in points], colour, alpha=0.15)
     values = [interval.value for _, interval in points]
     axes.plot(x, values, style, color=colour, marker="o", markersize=3, label=label)
-
-
-def _line(
-    axes: Axes, rows: Sequence[UpdateRow], quantity: _Quantity, colour: str, label: str, *, alpha: float = 1
-) -> None:
-    """A line with gaps where an update measured nothing."""
-    values = [math.nan if (value := quantity(row)) is None else value for row in rows]
-    axes.plot([row.samples for row in rows], values, color=colour, label=label, lw=1, alpha=alpha)

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from surefoot.answers import Grader
 from surefoot.errors import LabelError, PolicyError, TrainingError
-from surefoot.policies.episodes import Episode, Turn, build_traces, play_runs, sample_runs, sample_traces
+from surefoot.policies.episodes import Episode, build_traces, play_runs, sample_runs, sample_traces
 from surefoot.policies.prompts import PromptFormat, encode_prompt
 from surefoot.protocols import (
     SOLUTION_CHANNELS,
@@ -52,7 +52,7 @@ from surefoot.stats.intervals import Interval
 if TYPE_CHECKING:
     from surefoot.rl.config import RLConfig
     from surefoot.rl.judges import Critic, OnlinePRM
-    from surefoot.rl.server_weights import Publisher
+    from surefoot.rl.server_weights import ServerWeights
 
 T = TypeVar("T")
 _CONTEXT_TOKENS = 4
@@ -177,7 +177,7 @@ class Server:
     """A server that samples the rollouts, and how it receives new weights."""
 
     policy: Policy
-    publisher: Publisher
+    publisher: ServerWeights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,8 +190,6 @@ class RolloutBatch:
     """Samples that were requested and failed."""
     error: str | None = None
     """Error of the first failed one."""
-    retokenized: int = 0
-    """Rollouts whose text was tokenized again, since the policy did not return the tokens it sampled."""
 
 
 async def roll_out(
@@ -215,7 +213,7 @@ async def roll_out(
     turn. An episode with a failed request or an empty turn counts as failed. The prompt tokens of a turn are
     the ones that the policy reports, or else the conversation so far as ``tokenizer`` renders it for that
     turn; a chat template may change earlier messages. A server may render tools differently, so it must
-    report its prompt tokens: raises ``TrainingError`` if it does not.
+    report its prompt tokens. Raises ``TrainingError`` if it does not, and for text without its tokens.
     """
     if task.environment is not None:
         runs = await play_runs(
@@ -237,7 +235,7 @@ async def roll_out(
     ]
     results = await policy.sample(requests)
     groups: list[list[Sample]] = []
-    failed = retokenized = 0
+    failed = 0
     error = None
     for problem, request, result in zip(problems, requests, results, strict=True):
         prompt_ids = encode_prompt(tokenizer, request.prompt, request.prefix)
@@ -253,10 +251,8 @@ async def roll_out(
         )
         group = []
         for trace, completion in zip(traces, result.completions, strict=False):
-            ids = completion.token_ids or tokenize_completion(tokenizer, request, prompt_ids, completion)
-            if not ids:
+            if not (ids := _tokens(completion)):
                 continue
-            retokenized += not completion.token_ids
             starts = token_starts(tokenizer, ids, completion.whole_text, before=prompt_ids)
             group.append(
                 Sample(
@@ -273,7 +269,16 @@ async def roll_out(
         failed += n - len(group)
         error = error or result.error
         groups.append(group)
-    return RolloutBatch(groups=groups, failed=failed, error=error, retokenized=retokenized)
+    return RolloutBatch(groups=groups, failed=failed, error=error)
+
+
+def _tokens(completion: Completion) -> tuple[int, ...]:
+    if completion.text and not completion.token_ids:
+        raise TrainingError(
+            "the policy does not say which tokens it sampled, and tokenizing its text again need not give "
+            "them: sample in this process, or let vLLM sample, with the dialect vllm"
+        )
+    return completion.token_ids
 
 
 def _logprobs(completions: Sequence[Completion], ids: Sequence[int]) -> FloatArray | None:
@@ -409,22 +414,6 @@ def _ends_in_context(
             decoded = len(decode(context))
 
 
-def tokenize_completion(
-    tokenizer: PreTrainedTokenizerFast,
-    request: SampleRequest,
-    prompt_ids: tuple[int, ...],
-    completion: Completion,
-) -> tuple[int, ...]:
-    """Tokens of a completion whose policy returned text only, with the end of sequence restored."""
-    all_ids = encode_prompt(tokenizer, request.prompt, completion.text)
-    ids = all_ids[len(prompt_ids) :]
-    if all_ids[: len(prompt_ids)] != prompt_ids:  # the text's beginning merges with the prompt's last token
-        ids = tuple(tokenizer(completion.text, add_special_tokens=False)["input_ids"])
-    end = tokenizer.eos_token_id
-    ended = completion.ended_itself and not completion.text.endswith(request.sampling.stop)
-    return (*ids, end) if ended and end is not None else ids
-
-
 def _episodes(
     runs: Sequence[Sequence[Episode]], policy: str, tokenizer: PreTrainedTokenizerFast, *, by_server: bool
 ) -> RolloutBatch:
@@ -439,15 +428,12 @@ def _episodes(
         groups=[[rollout for rollout in group if rollout is not None] for group in groups],
         failed=sum(rollout is None for group in groups for rollout in group),
         error=next((item.error for item in episodes if item.error), None),
-        retokenized=sum(any(not turn.completion.token_ids for turn in item.turns) for item in episodes),
     )
 
 
 def _sample(episode: Episode, policy: str, tokenizer: PreTrainedTokenizerFast) -> Sample | None:
     contexts = [turn.prompt_ids or encode_prompt(tokenizer, turn.request.prompt) for turn in episode.turns]
-    written = [
-        _tokens(turn, context, tokenizer) for turn, context in zip(episode.turns, contexts, strict=True)
-    ]
+    written = [_tokens(turn.completion) for turn in episode.turns]
     if episode.error or not written or not all(written):
         return None
     trace, opened = episode.trace(policy, "message"), is_opened(tokenizer, contexts[0])
@@ -464,11 +450,6 @@ def _sample(episode: Episode, policy: str, tokenizer: PreTrainedTokenizerFast) -
         server_logprobs=_logprobs([turn.completion for turn in episode.turns], ids),
         states=tuple(turn.state for turn in episode.turns if turn.state is not None),
     )
-
-
-def _tokens(turn: Turn, context: tuple[int, ...], tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
-    token_ids = turn.completion.token_ids
-    return token_ids or tokenize_completion(tokenizer, turn.request, context, turn.completion)
 
 
 _DRAWS = 2_000

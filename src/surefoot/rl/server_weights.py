@@ -10,17 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from surefoot.errors import PolicyError
+from surefoot.io import atomic_directory
 from surefoot.models.lora import has_adapter, save_adapter
 from surefoot.policies.http_client import CallError, RemoteServer
 
@@ -31,27 +30,8 @@ PROBE_TOKENS = 16
 """Tokens whose log-probabilities are compared."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Published:
-    """Result of a publication."""
-
-    path: Path
-    """The files that the server read."""
-    gap: float
-    """Mean absolute difference, in nats, of the server's log-probabilities of the probe from the model's."""
-    seconds: float
-
-
-class Publisher(Protocol):
-    """Makes a server sample from ``model`` from now on; its files are written to ``directory``."""
-
-    def publish(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, directory: Path
-    ) -> Published: ...
-
-
 class ServerWeights:
-    """A :class:`Publisher` for a vLLM server that sees this machine's files. Run against vLLM 0.32.
+    """Makes a vLLM server that sees this machine's files sample from new weights. Run against vLLM 0.32.
 
     **Whole weights** go to ``directory/weights``; the server waits for running requests, reads them in place
     (``/collective_rpc`` with ``reload_weights``), and clears its prefix cache. It must run with
@@ -73,7 +53,6 @@ class ServerWeights:
         model: str,
         base_url: str,
         untie: bool = False,
-        server_directory: Path | None = None,
         probe: str = PROBE,
         tolerance: float = 0.1,
         api_key: str | None = None,
@@ -81,32 +60,32 @@ class ServerWeights:
     ) -> None:
         """``base_url`` is the policy's URL (``http://localhost:8000/v1``).
 
-        ``untie``: see :func:`surefoot.rl.server_weights.write_weights`. ``server_directory`` is where the
-        server finds ``directory``, if not at the same path. ``probe`` is a text, ``tolerance`` the largest
-        accepted gap in nats; 16-bit arithmetic alone causes a gap. ``api_key`` defaults to
-        ``OPENAI_API_KEY``.
+        ``untie``: see :func:`surefoot.rl.server_weights.write_weights`. ``probe`` is a text,
+        ``tolerance`` the largest accepted gap in nats; 16-bit arithmetic alone causes a gap. ``api_key``
+        defaults to ``OPENAI_API_KEY``.
         """
         self._model = model
         self._untie = untie
-        self._server_directory = server_directory
         self._probe = probe
         self._tolerance = tolerance
         root = base_url.rstrip("/").removesuffix("/v1")
         # no retries: a reload that is slow must not be started twice
         self._server = RemoteServer(base_url=root, api_key=api_key, timeout_s=timeout_s)
 
-    def publish(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, directory: Path
-    ) -> Published:
-        """Raises :class:`PolicyError` if the server refuses, or does not sample from ``model`` afterwards."""
-        start = time.perf_counter()
+    def publish(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, directory: Path) -> float:
+        """Make the server sample from ``model`` from now on; the files are written to ``directory``.
+
+        Returns the mean absolute difference, in nats, of the server's log-probabilities of the probe from the
+        model's. Raises :class:`PolicyError` if the server refuses, or if it is above the tolerance.
+        """
         adapter = has_adapter(model)
         if adapter:
             path = write_adapter(model, directory / "adapters")
         else:
             path = directory / "weights"
             write_weights(model, tokenizer, path, untie=self._untie)
-        (self._load_adapter if adapter else self._reload)(self._server_path(path, directory))
+        # whole: vLLM interprets a path that does not exist as a name on the hub
+        (self._load_adapter if adapter else self._reload)(str(path.resolve()))
         if adapter:
             leave_only(path)
         gap = self._gap(model, tokenizer)
@@ -117,11 +96,7 @@ class ServerWeights:
                 f"{self._tolerance:g} (a server on a CPU needs 'untie' for tied embeddings; a 16-bit server "
                 "may need more tolerance)"
             )
-        return Published(path=path, gap=gap, seconds=time.perf_counter() - start)
-
-    def _server_path(self, path: Path, directory: Path) -> str:
-        # vLLM interprets a path that does not exist as a name on the hub
-        return str((self._server_directory or directory.resolve()) / path.relative_to(directory))
+        return gap
 
     def _load_adapter(self, path: str) -> None:
         hint, server = "start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True", self._server
@@ -222,9 +197,6 @@ def write_weights(
     on a CPU needs that, in the checkpoint it is started with and in all that follow: it keeps a packed copy
     of a head, which a reload does not renew if the head is tied.
     """
-    new, old = (directory.with_name(f"{directory.name}.{word}") for word in ("new", "old"))
-    for leftover in (new, old):
-        shutil.rmtree(leftover, ignore_errors=True)
     state, tied = dict(model.state_dict()), model.config.tie_word_embeddings
     if untie and tied:
         head = model.get_output_embeddings()
@@ -232,26 +204,21 @@ def write_weights(
         state[name] = state[name].clone()
         model.config.tie_word_embeddings = False
     try:
-        model.save_pretrained(new, state_dict=state)
+        with atomic_directory(directory) as new:
+            model.save_pretrained(new, state_dict=state)
+            tokenizer.save_pretrained(new)
     finally:
         model.config.tie_word_embeddings = tied
-    tokenizer.save_pretrained(new)
-    if directory.exists():
-        directory.rename(old)
-    new.rename(directory)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def write_adapter(model: PreTrainedModel, directory: Path) -> Path:
     """Write the adapter of ``model`` to a directory in ``directory`` that is named after its weights."""
-    new = directory / "new"
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
-    save_adapter(model, new, model.state_dict())
-    weights = (new / "adapter_model.safetensors").read_bytes()
+    with atomic_directory(directory / "new") as new:
+        save_adapter(model, new, model.state_dict())
+    weights = (directory / "new" / "adapter_model.safetensors").read_bytes()
     path = directory / hashlib.blake2b(weights, digest_size=8).hexdigest()
     shutil.rmtree(path, ignore_errors=True)
-    return new.rename(path)
+    return (directory / "new").rename(path)
 
 
 def leave_only(path: Path) -> None:

@@ -11,7 +11,7 @@ from surefoot.rl.engines import RecordedTurn, skyrl_rows, verifiers_trace, verl_
 from surefoot.rl.engines.verl import TOKEN_REWARDS
 
 
-def turn(prompt: list[int], drawn: list[int], reward: float, **more: object) -> RecordedTurn:
+def turn(prompt: list[int], drawn: list[int], reward: float | None, **more: object) -> RecordedTurn:
     return RecordedTurn(
         prompt=[{"role": "user", "content": str(prompt)}],
         completion={"role": "assistant", "content": str(drawn)},
@@ -58,6 +58,8 @@ def test_the_shapes_of_the_engines() -> None:
     assert [node["parent"] for node in trace["nodes"]] == [None, 0, 1]
     assert [node.get("token_ids") for node in trace["nodes"]] == [None, [1, 2, 3, 4], [9, 9, 5]]
     assert trace["nodes"][2]["mask"] == [False, False, True]
+    assert trace["rewards"] == {"turns": {"score": 0.5}}  # a mean: more turns earn no more
+    assert verifiers_trace(TURNS, name="e", task="p", outcome=True)["rewards"] == {"outcome": {"score": 1.0}}
 
 
 def test_a_verifiers_trace_branches_where_a_prompt_does_not_go_on() -> None:
@@ -84,5 +86,11 @@ def test_what_is_unknown_is_not_made_up() -> None:
     )
     with pytest.raises(ScoreError, match="1 log-probabilities for 2 tokens"):
         verl_rows([odd])
+    unknown = [TURNS[0], turn([1, 2, 3, 4, 9, 9], [5], None)]
+    for rows in (verl_rows, skyrl_rows):
+        with pytest.raises(ScoreError, match="the reward of a turn is unknown"):
+            rows(unknown)
+    trace = verifiers_trace(unknown, name="e", task="p")
+    assert (trace["info"]["turn_rewards"], trace["rewards"]) == ([0.25, None], {"turns": {"score": 0.125}})
     without = RecordedTurn(prompt=[], completion={}, reward=1.0, prompt_ids=[1], completion_ids=[2])
     assert skyrl_rows([TURNS[0], without])["rollout_logprobs"] is None

@@ -11,12 +11,12 @@ import torch
 from step_rewards import Every, OnlyStep, TextScorer, piece_starts, step_score
 
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.errors import TrainingError
+from surefoot.errors import ScoreError, TrainingError
 from surefoot.lab.world import generate_problems
 from surefoot.rl import engines
 from surefoot.rl.advantage import Gae, Group, LeaveOneOut, Reinforce
 from surefoot.rl.credit import Effective, MinForm, Mixed, Summed
-from surefoot.rl.engines.rewards import StepRewards, step_reward_function
+from surefoot.rl.engines.rewards import StepRewards
 from surefoot.segment import Line
 
 EXACT = Grader(checker=AnswerChecker("exact"))
@@ -30,9 +30,8 @@ pytestmark = [
 
 
 def test_one_number_a_completion():
-    reward = step_reward_function(
-        TextScorer(), credit=MinForm(temperature=1e-3, signed=False), segmenter=Every(3), name="worst_step"
-    )
+    credit = MinForm(temperature=1e-3, signed=False)
+    reward = StepRewards(scorer=TextScorer(), credit=credit, segmenter=Every(3), name="worst_step")
     chats = [
         [{"role": "assistant", "content": "12+34=46"}],
         [{"role": "assistant", "content": "???"}],
@@ -49,9 +48,8 @@ def test_one_number_a_completion():
 
 def test_columns_of_the_data_set():
     credit = Mixed(of=Summed(), outcome=10.0)
-    reward = step_reward_function(
-        TextScorer(), credit=credit, segmenter=Every(9), grader=EXACT, problem="question", answer="gold"
-    )
+    columns = {"problem": "question", "answer": "gold"}
+    reward = StepRewards(scorer=TextScorer(), credit=credit, segmenter=Every(9), grader=EXACT, **columns)
     found = reward(prompts=["a", "b"], completions=["8", "8"], question=["q", "r"], gold=[8, 9])
     assert found == [pytest.approx(step_score("8") + 10), pytest.approx(step_score("8"))]
     with pytest.raises(TrainingError, match="lacks the column 'question'"):
@@ -61,20 +59,20 @@ def test_columns_of_the_data_set():
 
 
 def test_what_is_not_one_text_is_refused():
-    reward = step_reward_function(TextScorer(), credit=Summed(), segmenter=Line())
+    reward = StepRewards(scorer=TextScorer(), credit=Summed(), segmenter=Line())
     for message in ({"content": "", "tool_calls": []}, {"content": None, "reasoning_content": "so"}):
         with pytest.raises(TrainingError, match="not one assistant message"):
             reward(prompts=["p"], completions=[[message]])
     with pytest.raises(TrainingError, match="lacks a user message"):
         reward(prompts=[[{"role": "system", "content": "s"}]], completions=["7"])
     with pytest.raises(TrainingError, match="advantages of single steps"):
-        step_reward_function(TextScorer(), credit=Effective(start=0.5), segmenter=Line(), grader=EXACT)(
+        StepRewards(scorer=TextScorer(), credit=Effective(start=0.5), segmenter=Line(), grader=EXACT)(
             prompts=["p"], completions=["7"], answer=["7"]
         )
 
 
 def test_only_the_trainer_needs_trl():
-    assert engines.step_reward_function is step_reward_function
+    assert engines.StepRewards is StepRewards
     assert "StepGRPOTrainer" in dir(engines)
 
 
@@ -89,7 +87,7 @@ def make(base: Path, out: Path, *, kind=None, rows=None, **settings):
 
     arguments = {
         key: settings.pop(key)
-        for key in ("rewards", "advantage", "reward_funcs", "problem", "eval_dataset")
+        for key in ("rewards", "advantage", "reward_funcs", "eval_dataset")
         if key in settings
     }
     tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
@@ -170,7 +168,7 @@ def test_equal_advantages_train_as_trls_own(lab_base, tmp_path):
     settings = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_iterations": 2}
     settings |= {"max_steps": 4, "max_grad_norm": 0.5, "optim": "sgd", "learning_rate": 0.3}
     whole = {"credit": Summed(), "segmenter": Every(10_000)}
-    theirs = make(lab_base, tmp_path, reward_funcs=step_reward_function(TextScorer(), **whole), **settings)
+    theirs = make(lab_base, tmp_path, reward_funcs=StepRewards(scorer=TextScorer(), **whole), **settings)
     ours = make(
         lab_base,
         tmp_path,
@@ -205,8 +203,10 @@ def test_equal_advantages_train_as_trls_own(lab_base, tmp_path):
     ],
 )
 def test_each_token_gets_its_own_advantage(lab_base, tmp_path, credit, estimator):
-    rewards = StepRewards(credit=credit, segmenter=Every(4), scorer=TextScorer(), grader=EXACT)
-    trainer = make(lab_base, tmp_path, kind=watching(), rewards=rewards, advantage=estimator, problem="text")
+    rewards = StepRewards(
+        credit=credit, segmenter=Every(4), scorer=TextScorer(), grader=EXACT, problem="text"
+    )
+    trainer = make(lab_base, tmp_path, kind=watching(), rewards=rewards, advantage=estimator)
     trainer.train()
     assert len(trainer.seen) == 2
     padded = 0
@@ -401,13 +401,123 @@ def test_the_outcome_of_an_episode_reaches_its_rule(lab_base, tmp_path):
 @needs_trl
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("rewards", "match"),
+    ("rewards", "error", "match"),
     [
-        ([[1.0]] * 8, "1 turn rewards for the 2 turns"),
-        ([[1.0, 0.0]] * 7, "one list for each completion"),
-        ([[]] * 8, "one list for each completion"),
+        ([[1.0]] * 8, ScoreError, "1 values for the 2 turns"),
+        ([[1.0, 0.0]] * 7, TrainingError, "one list for each completion"),
+        ([[]] * 8, TrainingError, "one list for each completion"),
     ],
 )
-def test_a_reward_is_needed_for_each_turn(lab_base, tmp_path, rewards, match):
-    with pytest.raises(TrainingError, match=match):
+def test_a_reward_is_needed_for_each_turn(lab_base, tmp_path, rewards, error, match):
+    with pytest.raises(error, match=match):
         turn_trainer(lab_base, tmp_path, of_turns=lambda **_: rewards).train()
+
+
+def look(at: int) -> str:
+    """See what is at a place.
+
+    Args:
+        at: the place.
+    """
+    return f"{at + 6} is at {at}"
+
+
+class Place:
+    """An environment of TRL: its public methods are the tools."""
+
+    def reset(self, **_):
+        """Begin an episode."""
+
+    def look(self, at: int) -> str:
+        """See what is at a place.
+
+        Args:
+            at: the place.
+        """
+        return look(at)
+
+
+CALL = '<tool_call>\n{"name": "look", "arguments": {"at": 1}}\n</tool_call><|im_end|>'
+
+
+@needs_trl
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("given", [{"tools": [look]}, {"environment_factory": Place}])
+def test_turns_between_trls_own_tool_results_get_their_rewards(tmp_path, given):
+    """TRL parses the calls, runs its tools and masks the results; what the policy writes is scripted."""
+    import trl
+    from datasets import Dataset
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    from surefoot.rl.engines import TurnGRPOTrainer
+
+    marks = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = Tokenizer(models.BPE({letter: n for n, letter in enumerate(alphabet)}, []))
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.decoder = decoders.ByteLevel()
+    words.add_tokens(marks[3:])
+    words.add_special_tokens(marks[:3])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left"
+    )
+    folder = Path(trl.__file__).parent / "chat_templates"
+    tokenizer.chat_template = (folder / "qwen3.jinja").read_text()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=4096, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+
+    class Scripted(TurnGRPOTrainer):
+        def _generate_single_turn(self, prompt_ids, *_, **__):
+            self.turn = getattr(self, "turn", -1) + 1
+            texts = {0: [CALL, "at once<|im_end|>"] * 2, 1: [CALL, CALL]}.get(self.turn, ["7<|im_end|>"] * 2)
+            return [tokenizer(text)["input_ids"] for text in texts[: len(prompt_ids)]], None
+
+        def compute_loss(self, model, inputs, **rest):
+            self.inputs = inputs
+            return super().compute_loss(model, inputs, **rest)
+
+    seen = []
+
+    def of_turns(completions, **_):
+        seen.extend(completions)
+        written = [sum(message["role"] == "assistant" for message in run) for run in completions]
+        return [[0.25, 0.5, 1.0] if turns == 3 else [0.75] for turns in written]
+
+    trainer = Scripted(
+        LlamaForCausalLM(config),
+        turn_rewards=of_turns,
+        credit=Summed(),
+        advantage=Reinforce(),
+        args=trl.GRPOConfig(
+            output_dir=str(tmp_path),
+            per_device_train_batch_size=4,
+            num_generations=4,
+            max_steps=1,
+            max_completion_length=400,
+            beta=0.0,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+        ),
+        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "What is at 1?"}]}] * 4),
+        processing_class=tokenizer,
+        **given,
+    )
+    trainer.train()
+    assert [message["role"] for message in seen[0]] == ["assistant", "tool"] * 2 + ["assistant"]
+    assert seen[0][1]["content"] == "7 is at 1"
+    call, end, once = (
+        len(tokenizer(text)["input_ids"]) for text in (CALL, "7<|im_end|>", "at once<|im_end|>")
+    )
+    wanted = {2 * call + end: [1.75] * call + [1.5] * call + [1.0] * end, once: [0.75] * once}
+    masks = (trainer.inputs["completion_mask"] * trainer.inputs["tool_mask"]).bool()
+    assert {int(mask.sum()) for mask in masks} == set(wanted)
+    for mask, found in zip(masks, trainer.inputs["advantages"], strict=True):  # TRL shuffles them
+        assert not found[~mask].any()
+        assert found[mask].tolist() == pytest.approx(wanted[int(mask.sum())])

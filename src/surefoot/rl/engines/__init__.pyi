@@ -1,5 +1,4 @@
 from .rewards import StepRewards as StepRewards
-from .rewards import step_reward_function as step_reward_function
 from .trl_trainer import StepGRPOTrainer as StepGRPOTrainer
 from .trl_trainer import TurnGRPOTrainer as TurnGRPOTrainer
 from .turns import RecordedTurn as RecordedTurn

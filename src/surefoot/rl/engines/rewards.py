@@ -1,13 +1,13 @@
 """Rewards for the responses of another engine: text and tokens in, rewards of a credit rule out.
 
-:func:`step_reward_function` gives them to any trainer that accepts TRL's reward functions. Written and tested
-against TRL 1.13.0, which is not a dependency of this package (``pip install '.[trl]'``). Advantages per
-token, from a credit rule: :class:`surefoot.rl.engines.StepGRPOTrainer`.
+:class:`StepRewards` is a reward function for any trainer that accepts TRL's. Written and tested against TRL
+1.13.0 and 1.16.0, which is not a dependency of this package (``pip install '.[trl]'``). Advantages per token,
+from a credit rule: :class:`surefoot.rl.engines.StepGRPOTrainer`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -30,6 +30,11 @@ from surefoot.segment import channels_of, segment_trace
 class StepRewards:
     """The scorer of the steps of a response, and the credit rule that turns scores into rewards.
 
+    Called as TRL calls a reward function (``GRPOTrainer(reward_funcs=...)``), it returns the rule's return of
+    each whole completion: the sum of its rewards, with ``min-form`` their soft minimum. TRL compares it in
+    the group, and every token of a completion gets the same advantage. A completion without any reward gets
+    ``None``, which TRL leaves out of its group.
+
     Raises ``TrainingError`` if the rule needs something that is missing: a scorer, environment states,
     or the log-ratios of an implicit reward model that is trained with the policy, which only ``surefoot rl``
     trains.
@@ -45,6 +50,13 @@ class StepRewards:
     reasoning_opened: bool = False
     """Whether the prompt opens ``<think>``, as DeepSeek-R1's template does: a response that does not end the
     reasoning is then nothing else."""
+    problem: str | None = None
+    """Column of TRL's data set with the problem's text as the scorer reads it. ``None`` = the prompt, or its
+    last user message."""
+    answer: str = "answer"
+    """Column with the reference answer; needed by rules that read outcomes."""
+    name: str = "step_reward"
+    """Name under which TRL logs it."""
 
     def __post_init__(self) -> None:
         if "log_ratios" in self.credit.needs:
@@ -130,25 +142,49 @@ class StepRewards:
         solution = Solution(text=text, prefix=prefix, finish_reason=finish_reason)
         return self.grader.grade([solution], [problem.answer], problem.text)[0].outcome
 
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+    ) -> list[float | None]:
+        """Raises ``TrainingError`` for a completion that is not one text."""
+        problems = self.problems(prompts, columns)
+        samples = [self._completion(*pair) for pair in zip(problems, completions, strict=True)]
+        return [total_return(sample) for sample in self.reward(samples)]
 
-def problems_of(
-    prompts: Sequence[Any], columns: Mapping[str, Any], *, problem: str | None, answer: str
-) -> list[Problem]:
-    """The problem behind each prompt, given the data set's columns.
+    @property
+    def __name__(self) -> str:
+        return self.name
 
-    Raises ``TrainingError`` for a ``problem`` column that is not there.
-    """
-    if problem is not None and problem not in columns:
-        raise TrainingError(
-            f"the data set lacks the column {problem!r} for the problem's text; name one with 'problem', "
-            "and keep remove_unused_columns=False"
-        )
-    texts = columns[problem] if problem is not None else [_prompt_text(prompt) for prompt in prompts]
-    answers = columns.get(answer, [None] * len(prompts))
-    return [
-        Problem(text=str(text), answer=None if gold is None else str(gold))
-        for text, gold in zip(texts, answers, strict=True)
-    ]
+    def problems(self, prompts: Sequence[Any], columns: Mapping[str, Any]) -> list[Problem]:
+        """The problem behind each prompt, given the data set's columns.
+
+        Raises ``TrainingError`` for a ``problem`` column that is not there.
+        """
+        if self.problem is not None and self.problem not in columns:
+            raise TrainingError(
+                f"the data set lacks the column {self.problem!r} for the problem's text; name one with "
+                "'problem', and keep remove_unused_columns=False"
+            )
+        texts = columns[self.problem] if self.problem is not None else map(_prompt_text, prompts)
+        answers = columns.get(self.answer, [None] * len(prompts))
+        return [
+            Problem(text=str(text), answer=None if gold is None else str(gold))
+            for text, gold in zip(texts, answers, strict=True)
+        ]
+
+    def _completion(self, problem: Problem, completion: Any) -> Sample:
+        """A string, or one message of text, whose parsed reasoning is put between tags."""
+        if isinstance(completion, str):
+            return self.sample(problem, completion)
+        plain = len(completion) == 1 and "tool_calls" not in completion[0]
+        if not plain or not isinstance(text := completion[0].get("content"), str):
+            raise TrainingError(
+                "a completion is not one assistant message of text alone (tool calls): its steps are unknown"
+            )
+        reasoning = completion[0].get("reasoning_content")
+        if not isinstance(reasoning, str) or not reasoning:
+            return self.sample(problem, text)
+        hidden = canaries([reasoning], [problem.text, text])
+        return self.sample(problem, f"<think>\n{reasoning}\n</think>\n\n{text}", canaries=hidden)
 
 
 def _prompt_text(prompt: Any) -> str:
@@ -158,63 +194,3 @@ def _prompt_text(prompt: Any) -> str:
     if not users or not isinstance(users[-1], str):
         raise TrainingError("the prompt lacks a user message with text: name a column with 'problem'")
     return str(users[-1])
-
-
-def step_reward_function(
-    scorer: StepScorer | None,
-    *,
-    credit: CreditRule,
-    segmenter: Segmenter,
-    grader: Grader | None = None,
-    problem: str | None = None,
-    answer: str = "answer",
-    name: str = "step_reward",
-) -> Callable[..., list[float | None]]:
-    """A reward function for ``GRPOTrainer(reward_funcs=...)``: the rule's return of the whole completion.
-
-    That is the sum of its rewards: of step scores with ``summed``, their soft minimum with ``min-form``. TRL
-    compares it within the group, and every token of a completion gets the same advantage; see
-    :class:`surefoot.rl.engines.StepGRPOTrainer` for advantages by step. A completion without any reward gets
-    ``None``, which TRL leaves out of the group.
-
-    Args:
-        scorer: gives step scores; ``None`` for a rule that reads outcomes alone.
-        credit: what the scores are worth (:mod:`surefoot.rl.credit`), save ``effective`` and ``implicit``.
-        segmenter: cuts completions into steps.
-        grader: judges final answers, for rules that read outcomes.
-        problem: column of the data set with the problem's text as the scorer reads it. ``None`` = the prompt,
-            or its last user message.
-        answer: column with the reference answer; needed by rules that read outcomes.
-        name: name under which TRL logs it.
-
-    Raises:
-        TrainingError: the rule needs something that is missing, or never gives rewards; when called, a
-            completion that is not one text.
-    """
-    rewards = StepRewards(
-        credit=credit, segmenter=segmenter, scorer=scorer, grader=grader or Grader(checker=AnswerChecker())
-    )
-
-    def step_reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        problems = problems_of(prompts, columns, problem=problem, answer=answer)
-        samples = [_sample(rewards, *pair) for pair in zip(problems, completions, strict=True)]
-        return [total_return(sample) for sample in rewards.reward(samples)]
-
-    step_reward.__name__ = name
-    return step_reward
-
-
-def _sample(rewards: StepRewards, problem: Problem, completion: Any) -> Sample:
-    """A completion: a string, or one message of text, whose parsed reasoning is put between tags."""
-    if isinstance(completion, str):
-        return rewards.sample(problem, completion)
-    plain = len(completion) == 1 and "tool_calls" not in completion[0]
-    if not plain or not isinstance(text := completion[0].get("content"), str):
-        raise TrainingError(
-            "a completion is not one assistant message of text alone (tool calls): its steps are not known"
-        )
-    reasoning = completion[0].get("reasoning_content")
-    if not isinstance(reasoning, str) or not reasoning:
-        return rewards.sample(problem, text)
-    hidden = canaries([reasoning], [problem.text, text])
-    return rewards.sample(problem, f"<think>\n{reasoning}\n</think>\n\n{text}", canaries=hidden)

@@ -15,7 +15,8 @@ from trl import GRPOTrainer
 from surefoot.errors import TrainingError
 from surefoot.rl.advantage import Estimator, plain_samples, total_return
 from surefoot.rl.credit import CreditRule, with_rewards
-from surefoot.rl.engines.rewards import StepRewards, problems_of
+from surefoot.rl.engines.rewards import StepRewards
+from surefoot.rl.engines.turns import turn_numbers
 from surefoot.rl.sample import FloatArray, Sample
 
 TurnReward: TypeAlias = Callable[..., Sequence[Sequence[float | None]]]
@@ -77,11 +78,8 @@ class StepGRPOTrainer(_TokenGRPOTrainer):
 
     Args:
         model: as TRL takes it.
-        rewards: scorer, segmenter and credit rule.
+        rewards: scorer, segmenter, credit rule, and the columns that they read.
         advantage: estimator that subtracts the baseline (:mod:`surefoot.rl.advantage`).
-        problem: column of the data set with the problem's text as the scorer reads it. ``None`` = the prompt,
-            or its last user message.
-        answer: column with the reference answer; needed by rules that read outcomes.
         others: the other arguments of ``GRPOTrainer``, save ``reward_funcs``.
 
     Raises:
@@ -91,23 +89,14 @@ class StepGRPOTrainer(_TokenGRPOTrainer):
             the policy did not write: :class:`TurnGRPOTrainer` takes them), an estimator that needs a critic.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        *,
-        rewards: StepRewards,
-        advantage: Estimator,
-        problem: str | None = None,
-        answer: str = "answer",
-        **others: Any,
-    ) -> None:
+    def __init__(self, model: Any, *, rewards: StepRewards, advantage: Estimator, **others: Any) -> None:
         for name in ("tools", "environment_factory", "rollout_func"):
             if others.get(name):
                 raise TrainingError(
                     f"{name!r}: completions would hold text that the policy did not write; "
                     "use TurnGRPOTrainer"
                 )
-        self._rewards, self._problem, self._answer = rewards, problem, answer
+        self._rewards = rewards
         super().__init__(model, reward=self.step_reward, credit=rewards.credit, advantage=advantage, **others)
 
     def step_reward(
@@ -116,8 +105,7 @@ class StepGRPOTrainer(_TokenGRPOTrainer):
         """Called by TRL as its reward function: returns the returns for the log, and stores the
         advantages."""
         tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
-        problems = problems_of(prompts, columns, problem=self._problem, answer=self._answer)
-        responses = zip(problems, completion_ids, strict=True)
+        responses = zip(self._rewards.problems(prompts, columns), completion_ids, strict=True)
         scored = self._rewards.score([self._rewards.decode(*pair, tokenizer) for pair in responses])
         if log_metric := columns.get("log_metric"):
             log_metric("unscored_steps", float(sum(item.scores.count(None) for item in scored)))
@@ -165,23 +153,16 @@ class TurnGRPOTrainer(_TokenGRPOTrainer):
         return self._returns(plain_samples(scores=rewards, outcomes=outcomes, states=states))
 
     def _at_tokens(self, array: FloatArray, mask: FloatArray) -> FloatArray:
-        written = mask.astype(bool)
-        begins = written & ~np.append(False, written[:-1])
-        if not written.any():
-            return np.zeros(len(written))  # TRL masks what was cut off
-        if begins.sum() != len(array):
-            raise TrainingError(
-                f"{len(array)} turn rewards for the {begins.sum()} turns of a completion: give one for each"
-            )
-        placed: FloatArray = np.where(written, array[np.cumsum(begins) - 1], 0.0)
-        return placed
+        if not mask.any():
+            return np.zeros(len(mask))  # TRL masks what was cut off
+        return np.append(array, 0.0)[turn_numbers(mask.tolist(), len(array))]
 
 
 def _check(advantage: Estimator, others: dict[str, Any]) -> None:
     if "advantages.dim()" not in inspect.getsource(GRPOTrainer._compute_loss):
         raise TrainingError(
             f"the loss of TRL {trl.__version__} takes one advantage per completion, not one per token: "
-            "install trl 1.13, or use step_reward_function"
+            "install trl 1.13, or give StepRewards as reward_funcs"
         )
     if advantage.needs_values:
         raise TrainingError("this estimator needs a critic, which TRL's GRPO does not train: choose another")

@@ -13,12 +13,14 @@ server reported are given on: text is never encoded again, since its tokens need
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError
 from surefoot.rl.advantage import Estimator
@@ -27,29 +29,44 @@ from surefoot.rl.engines.verl import TOKEN_REWARDS
 from surefoot.rl.sample import TURN_REWARDS, FloatArray, Sample
 
 
-def at_turn_ends(mask: Sequence[int], values: Sequence[float]) -> FloatArray:
-    """``values`` [K] at the last token of each turn, 0 elsewhere [T].
+def turn_numbers(mask: Sequence[int], turns: int) -> NDArray[np.int64]:
+    """The turn of each token [T], counted from 0; -1 at the environment's tokens.
 
     ``mask`` [T] is 1 at the policy's tokens and 0 at the environment's, as verl's ``response_mask``
-    and SkyRL's ``loss_masks``: a turn is a run of ones. Raises ``ScoreError`` if the numbers of turns and
-    values differ, even if two turns are adjacent.
+    and SkyRL's ``loss_masks``: a turn is a run of ones. Raises ``ScoreError`` if there are not so many
+    ``turns``, even if two are adjacent.
     """
-    mask_t = np.asarray(mask, dtype=bool)
-    ends = np.flatnonzero(mask_t & ~np.append(mask_t[1:], False))
-    if len(ends) != len(values):
-        raise ScoreError(f"{len(values)} values for the {len(ends)} turns of the mask: give one for each")
-    placed = np.zeros(len(mask_t))
-    placed[ends] = values
+    written = np.asarray(mask, dtype=bool)
+    begins = written & ~np.append(False, written[:-1])
+    if (found := int(begins.sum())) != turns:
+        raise ScoreError(f"{turns} values for the {found} turns of the mask: give one for each")
+    return np.where(written, np.cumsum(begins) - 1, -1)
+
+
+def at_turn_ends(mask: Sequence[int], values: Sequence[float | None]) -> FloatArray:
+    """``values`` [K] at the last token of each turn (:func:`turn_numbers`), 0 elsewhere [T].
+
+    Raises ``ScoreError`` if the numbers of turns and values differ, or for a value that is unknown.
+    """
+    numbers = turn_numbers(mask, len(values))
+    if None in values:
+        raise ScoreError(
+            "the reward of a turn is unknown: give it one that is never better than a failed turn's"
+        )
+    placed = np.zeros(len(numbers))
+    placed[(numbers >= 0) & (np.append(numbers[1:], -1) < 0)] = values
     return placed
 
 
-def verl_turn_rewards(mask: Sequence[int], rewards: Sequence[float]) -> dict[str, str]:
+def verl_turn_rewards(mask: Sequence[int], rewards: Sequence[float | None]) -> dict[str, str]:
     """``reward_extra_info`` of a verl agent loop's output, from ``response_mask`` [T] and rewards of turns
     [K]. An agent loop made by :func:`surefoot.rl.engines.dense_agent_loop` puts them at their tokens."""
     return {TOKEN_REWARDS: json.dumps(at_turn_ends(mask, rewards).tolist())}
 
 
-def skyrl_turn_rewards(output: Mapping[str, Any], rewards: Sequence[Sequence[float]]) -> dict[str, Any]:
+def skyrl_turn_rewards(
+    output: Mapping[str, Any], rewards: Sequence[Sequence[float | None]]
+) -> dict[str, Any]:
     """SkyRL's ``GeneratorOutput`` with ``rewards`` per token, from turn rewards [K] of each episode."""
     return {
         **output,
@@ -68,7 +85,8 @@ class RecordedTurn:
     """The conversation before it, as messages in OpenAI's shape."""
     completion: Mapping[str, Any]
     """The message."""
-    reward: float
+    reward: float | None
+    """``None`` = unknown."""
     truncated: bool = False
     """Whether it ends for want of tokens."""
     prompt_ids: Sequence[int] = ()
@@ -98,7 +116,7 @@ class _Row:
     mask: list[int] = field(default_factory=list)
     logprobs: list[float] | None = field(default_factory=list)
     """``None`` if a turn has none."""
-    rewards: list[float] = field(default_factory=list)
+    rewards: list[float | None] = field(default_factory=list)
     """One a turn, [K]."""
     truncated: bool = False
 
@@ -128,7 +146,7 @@ def verl_rows(turns: Sequence[RecordedTurn]) -> list[dict[str, Any]]:
 
     It does not if a template drops earlier reasoning or the client edited the history; a new
     sample begins there, so that no turn is lost and none is counted twice. Raises ``ScoreError`` for turns
-    without token ids, and where no token stands between two messages.
+    without token ids or reward, and where no token stands between two messages.
     """
     return [
         {
@@ -136,7 +154,7 @@ def verl_rows(turns: Sequence[RecordedTurn]) -> list[dict[str, Any]]:
             "response_ids": row.ids,
             "response_mask": row.mask,
             "response_logprobs": row.logprobs,
-            "reward_score": sum(row.rewards),
+            "reward_score": float(at_turn_ends(row.mask, row.rewards).sum()),
             "num_turns": len(row.rewards),
             "extra_fields": {"reward_extra_info": verl_turn_rewards(row.mask, row.rewards)},
         }
@@ -159,9 +177,14 @@ def skyrl_rows(turns: Sequence[RecordedTurn]) -> dict[str, Any]:
     }
 
 
-def verifiers_trace(turns: Sequence[RecordedTurn], *, name: str, task: str) -> dict[str, Any]:
-    """A record of verifiers' ``Trace`` with ``info["turn_rewards"]``, as
+def verifiers_trace(
+    turns: Sequence[RecordedTurn], *, name: str, task: str, outcome: bool | None = None
+) -> dict[str, Any]:
+    """A record of verifiers' ``Trace`` with ``info["turn_rewards"]``, null where unknown, as
     :func:`surefoot.rl.engines.turn_credit_algorithm` reads it.
+
+    ``rewards``, whose sum prime-rl's own algorithms compare, hold the ``outcome`` if it is known, else the
+    mean over the turns, an unknown one as 0: more turns earn no more. Null if nothing is known.
 
     A turn whose prompt continues the turn before is in the same branch, any other begins a new branch. The
     tokens of a prompt are at the message that answers it: which of them belong to which message was not
@@ -194,12 +217,15 @@ def verifiers_trace(turns: Sequence[RecordedTurn], *, name: str, task: str) -> d
         )
         parent, seen = len(nodes) - 1, [*turn.prompt, turn.completion]
         context = prompt_ids + completion_ids
+    known = [turn.reward for turn in turns if turn.reward is not None]
+    whole = math.fsum(known) / len(turns) if known else None
+    total = whole if outcome is None else float(outcome)
     return {
         "id": name,
         "task": {"type": "Task", "data": {"idx": 0, "name": task, "prompt": None}},
         "agent": {"config": {}},
         "nodes": nodes,
-        "rewards": {"turns": {"score": sum(turn.reward for turn in turns)}},
+        "rewards": {"turns" if outcome is None else "outcome": total if total is None else {"score": total}},
         "info": {TURN_REWARDS: [turn.reward for turn in turns]},
         "is_completed": True,
         "ok": True,

@@ -23,7 +23,7 @@ from surefoot.errors import TrainingError
 from surefoot.records import Problem
 from surefoot.rl.advantage import token_rewards, total_return
 from surefoot.rl.engines.rewards import StepRewards
-from surefoot.rl.sample import FloatArray, Sample
+from surefoot.rl.sample import Sample
 
 TOKEN_REWARDS: Final = "token_rewards"
 """Key of ``reward_extra_info`` under which a manager stores rewards [T], as JSON: verl averages numbers and
@@ -55,9 +55,18 @@ class StepRewardManager(ABC):
     async def run_single(self, data: Any) -> dict[str, Any]:
         """``DataProto`` of one response to one number."""
         (rollout,) = await asyncio.to_thread(self._rewarded, data[-1:])
-        extra = self._extra(rollout)
-        written = json.dumps(self._dense(rollout).tolist())
-        return {"reward_score": extra["score"], "reward_extra_info": extra | {TOKEN_REWARDS: written}}
+        score, rewards_t = total_return(rollout), token_rewards(rollout)
+        extra: dict[str, Any] = {"score": score, "rewarded": float(score is not None)}
+        if rewards_t is None:
+            if self.unknown is None:
+                raise TrainingError(
+                    "a response is without a reward (none of its steps was scored): set its reward with "
+                    "'unknown'"
+                )
+            extra["score"], rewards_t = self.unknown, np.zeros(rollout.tokens)
+            rewards_t[-1] = self.unknown
+        extra[TOKEN_REWARDS] = json.dumps(rewards_t.tolist())
+        return {"reward_score": extra["score"], "reward_extra_info": extra}
 
     @classmethod
     def assemble_rm_scores(cls, data: Any, scores: list[float]) -> Any:
@@ -86,18 +95,6 @@ class StepRewardManager(ABC):
                 for row, length in enumerate(_lengths(data))
             ]
         )
-
-    def _dense(self, rollout: Sample) -> FloatArray:
-        """Rewards [T]."""
-        dense = token_rewards(rollout)
-        if dense is None:
-            dense = np.zeros(rollout.tokens)
-            dense[-1] = _known(None, self.unknown)
-        return dense
-
-    def _extra(self, rollout: Sample) -> dict[str, float]:
-        value = total_return(rollout)
-        return {"score": _known(value, self.unknown), "rewarded": float(value is not None)}
 
 
 def dense_agent_loop(base: type) -> type:
@@ -142,13 +139,3 @@ def _problem(extra_info: Mapping[str, Any] | None, key: str, ground_truth: objec
         raise TrainingError(f"'extra_info' has no {key!r}: put the problem's text there, or name its key")
     answer = None if ground_truth is None else str(ground_truth)
     return Problem(text=str(extra_info[key]), answer=answer)
-
-
-def _known(value: float | None, unknown: float | None) -> float:
-    if value is not None:
-        return value
-    if unknown is None:
-        raise TrainingError(
-            "a response is without a reward (none of its steps was scored): set its reward with 'unknown'"
-        )
-    return unknown
