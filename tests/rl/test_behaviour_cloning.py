@@ -11,6 +11,7 @@ from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
 from surefoot.io import Run
 from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems, parse_problem, worked_solution
+from surefoot.models.lora import Lora
 from surefoot.records import Problem, Trace
 from surefoot.rl.config import RoundsConfig
 from surefoot.rl.rollouts import Task
@@ -94,6 +95,8 @@ def test_a_run_that_is_killed_anywhere_comes_to_the_same_weights(lab_base, tmp_p
 def test_what_cannot_be_run_is_refused(lab_base, tmp_path) -> None:
     with pytest.raises(TrainingError, match="nothing to imitate"):
         run(lab_base, tmp_path, [])
+    with pytest.raises(ValueError, match="adapter on an adapter"):
+        RoundsConfig(start="last", training=SFTConfig(lora=Lora(rank=2)))
     with AnswerChecker("exact") as checker:
         grader = Grader(checker=checker, styles=("phrase",))
         with pytest.raises(TrainingError, match="12 problems are both held out and trained on"):

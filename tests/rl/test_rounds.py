@@ -93,7 +93,7 @@ def evaluations(*accuracies: float) -> list[EvaluationRow]:
 
 
 def test_rounds_take_their_problems_in_turn(tmp_path) -> None:
-    run(tmp_path, held_out=0, rounds=2, problems=9)
+    run(tmp_path, held_out=0, rounds=2, problems=9, start="last")
     assert (tmp_path / "policy" / "model.safetensors").exists()
     taken = [
         [

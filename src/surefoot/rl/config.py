@@ -345,6 +345,11 @@ class RoundsConfig(FrozenModel):
         ge=1,
         description="Solutions per problem and round; ReST-EM samples 32 (MATH) and 64 (APPS).",
     )
+    start: Literal["first", "last"] = Field(
+        default="first",
+        description="Fine-tune in each round from the policy that the run started with (first), or from the "
+        "policy of the round before (last).",
+    )
     keep_solutions: int = Field(
         default=4,
         ge=1,
@@ -363,3 +368,12 @@ class RoundsConfig(FrozenModel):
     def sampling(self) -> Sampling:
         """How the policy is sampled."""
         return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.start == "last" and self.training.lora:
+            raise ValueError(
+                "'start' is last, which would stack an adapter on an adapter: set it to first, or leave out "
+                "'training.lora'"
+            )
+        return self

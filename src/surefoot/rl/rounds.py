@@ -224,7 +224,8 @@ class Rounds:
                 ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "nothing was written"
             )
             raise TrainingError(f"round {number} has nothing to learn: {reasons}")
-        model, tokenizer = load_causal(self.policy, self.loading.in_float32())
+        start = self._checkpoint(number - 1 if self.config.start == "last" else 0)
+        model, tokenizer = load_causal(start, self.loading.in_float32())
         examples = build_cloning_examples(
             tokenizer,
             self.task.prompt,
