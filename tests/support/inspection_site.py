@@ -10,7 +10,6 @@ from typing import Any
 from annotation_site import SCRIPT, Browser, Room, add_person, open_room, text_trace
 
 from surefoot.records import Evidence, Problem, StepLabel, StepScores, Trace
-from surefoot.search.saved_tree import SavedNode, SavedTree
 from surefoot.server import Database, GatewayCandidate, GatewayRecord, PageSettings
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
@@ -75,30 +74,6 @@ def add_labels(found: Inspection) -> None:
             label(2, None, "judge", reason="cannot tell", evidence=Evidence(rater="judge-1")),
         ],
     )
-
-
-def example_tree(**fields: Any) -> SavedTree:
-    """Two first steps, one of which goes on to two ends."""
-    nodes = (
-        SavedNode(id=0, parent=None, depth=0, text=""),
-        SavedNode(id=1, parent=0, depth=1, text=f"first {SCRIPT}", score=0.9, value=0.9, seen=2, tokens=5),
-        SavedNode(id=2, parent=0, depth=1, text="second", score=0.2, value=0.2, seen=1, tokens=4),
-        SavedNode(
-            id=3, parent=1, depth=2, text="good end", score=0.8, value=0.8, seen=1, tokens=3, finish="stop"
-        ),
-        SavedNode(
-            id=4, parent=1, depth=2, text="bad end", reason="too long", seen=1, tokens=3, finish="length"
-        ),
-    )
-    about = {
-        "problem_id": "p",
-        "problem": "Which?",
-        "method": "beam",
-        "seed": 0,
-        "answer": "4",
-        "outcome": True,
-    }
-    return SavedTree(**{**about, "nodes": nodes, "chosen": (1, 3), **fields})
 
 
 def add_request(db: Database, request_id: str = "req-1", **fields: Any) -> None:

@@ -27,7 +27,5 @@ def changed_monitor() -> ChangeChart:
     """A monitor whose answers' scores fell 30 requests ago."""
     monitor = ChangeChart(MonitorSettings(reference=100, run_length=1000))
     for number in range(180):
-        monitor.count("accepted", number % 3 != 0)
-        monitor.count("unparsed", number % 2 == 0)
         monitor.add(request_of(number, 0.8 if number < 150 else 0.2))
     return monitor

@@ -1,4 +1,4 @@
-"""What the inspection pages show in pictures: competition problems, search trees, requests."""
+"""What the inspection pages show in pictures: competition problems, requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from program_trace import failing_program
 from screenshot_requests import add_requests
 
 from surefoot.records import Evidence, Message, Problem, StepLabel, StepScores, ToolCall, Trace
-from surefoot.search.saved_tree import SavedNode, SavedTree
 from surefoot.segment import segment_trace
 
 Views = dict[str, tuple[str | None, str]]
@@ -40,7 +39,7 @@ _OTHER = (
 
 
 def inspected(found: Inspection) -> Views:
-    """A project with three scorers and labels of every source; trees, requests."""
+    """A project with three scorers and labels of every source; requests."""
     db = found.db
     project = db.projects.create("Competition problems").id
     cubes = Problem(text="If $x + y = 7$ and $xy = 10$, what is $x^3 + y^3$?", answer="133", source="algebra")
@@ -63,7 +62,7 @@ def inspected(found: Inspection) -> Views:
     db.traces.add_traces(project, traces)
     _score(found, project, traces)
     _judge(found, project, traces[1])
-    add_requests(found.db, cubes, traces[:3], _tree(cubes))
+    add_requests(found.db, cubes, traces[:3])
     sums, program, judged = failing_program()
     db.traces.add_problems(project, [sums])
     db.traces.add_traces(project, [program])
@@ -149,45 +148,3 @@ def _judge(found: Inspection, project: int, trace: Trace) -> None:
             label(2, 0.0, "monte-carlo", successes=0, trials=8, interval=(0.0, 0.324)),
         ],
     )
-
-
-def _tree(problem: Problem, **fields: Any) -> SavedTree:
-    """A beam of width 2, three next steps of each, four steps deep."""
-    draw = random.Random(1)
-    nodes = [SavedNode(id=0, parent=None, depth=0, text="")]
-    beam = [0]
-    chosen: list[int] = []
-    for depth, text in enumerate(_STEPS[1:], start=1):
-        below: list[SavedNode] = []
-        for parent in beam:
-            for branch in range(3):
-                score = round(min(0.99, max(0.03, draw.gauss(0.75 - 0.15 * branch, 0.1))), 3)
-                wrong = _SLIP[min(depth, 2)]
-                below.append(
-                    SavedNode(
-                        id=len(nodes) + len(below),
-                        parent=parent,
-                        depth=depth,
-                        text=text if branch == 0 else wrong,
-                        score=score,
-                        value=score,
-                        seen=1 + (branch == 0),
-                        tokens=20 + 7 * branch,
-                        finish="stop" if depth == 4 else None,
-                    )
-                )
-        nodes += below
-        beam = [node.id for node in sorted(below, key=lambda node: -(node.score or 0))[:2]]
-    at: int | None = beam[0]
-    while at:
-        chosen.insert(0, at)
-        at = nodes[at].parent
-    about = {
-        "problem_id": problem.id,
-        "problem": problem.text,
-        "method": "beam:width=2,expand=3",
-        "seed": 0,
-        "answer": "133",
-        "outcome": True,
-    }
-    return SavedTree(**{**about, "nodes": tuple(nodes), "chosen": tuple(chosen), **fields})

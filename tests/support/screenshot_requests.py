@@ -8,12 +8,11 @@ from held_calls import held_call
 from inspection_site import NOON, add_request
 
 from surefoot.records import Message, Problem, StepScores, Trace
-from surefoot.search.saved_tree import SavedTree
 from surefoot.server import Database, GatewayCandidate
 
 
-def add_requests(db: Database, problem: Problem, traces: list[Trace], tree: SavedTree) -> None:
-    """Requests with candidates and a tree, one that failed, and some of the plain policy."""
+def add_requests(db: Database, problem: Problem, traces: list[Trace]) -> None:
+    """Requests with candidates, one that failed, and some of the plain policy."""
     rows = ((0.91, True, None), (0.34, False, None), (0.12, False, "step 3 below 0.5"))
     scores = ((0.98, 0.95, 0.93, 0.92, 0.91), (0.97, 0.9, 0.34, 0.4, 0.36), (0.12, 0.3, 0.28))
     candidates = tuple(
@@ -36,7 +35,6 @@ def add_requests(db: Database, problem: Problem, traces: list[Trace], tree: Save
         strategy="beam",
         policy="policy-7b",
         scorer="prm-7b",
-        trees={0: tree.model_dump(mode="json")},
         latency_ms=4210.0,
         request=parameters,
     )

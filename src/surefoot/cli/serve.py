@@ -41,8 +41,7 @@ DatabaseName = Annotated[
 DEFAULT_DATABASE = "surefoot.db"
 
 _SERVER = OptionGroup(
-    only=("host", "port", "require_key", "proxies"),
-    names={"proxies": "--proxy"},
+    only=("host", "port", "require_key"),
     common=("host", "port"),
 )
 _PAGES = OptionGroup(title="Pages", only=("secure", "reports"), names={"secure": "--secure-cookies"})

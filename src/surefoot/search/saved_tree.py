@@ -118,8 +118,8 @@ def _node(space: Space, prefix: Prefix, ids: dict[Prefix, int]) -> SavedNode:
         parent=None if prefix.parent is None else ids[prefix.parent],
         depth=prefix.depth,
         text=prefix.text,
-        score=_finite(space.step_value(prefix)),
-        value=_finite(space.value(prefix)),
+        score=finite(space.step_value(prefix)),
+        value=finite(space.value(prefix)),
         reason=state.reason if state.scores is not None else None,
         seen=state.count,
         tokens=state.tokens,
@@ -142,7 +142,7 @@ def _end(space: Space, prefixes: Sequence[Prefix], solution: Trace) -> Prefix:
     )
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 

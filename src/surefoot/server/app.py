@@ -29,10 +29,9 @@ from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.routing import Route as Served
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from surefoot.server.gateway import chat, score
-from surefoot.server.gateway.access import PEER, GuardedRoute, KeyAuth, Route
+from surefoot.server.gateway.access import GuardedRoute, KeyAuth, Route
 from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.gateway.errors import EXPECTED_ERRORS, ApiError, answered, error_response
 from surefoot.server.gateway.gateway import Gateway
@@ -141,7 +140,6 @@ PAGES: Final[tuple[Route, ...]] = (
     Route("POST", f"{_PROJECT}/run", run.decide_here, "manage"),
     page(f"{_PROJECT}/compare", run.compare, "read"),
     page("/reports", reports.report_list, "read"),
-    page("/reports/pair", reports.pair, "read"),
     page("/report", reports.report_page, "read"),
     Route("GET", "/report-file", reports.report_file, "read"),
     page("/requests", live.request_list, "read"),
@@ -324,14 +322,8 @@ class GracefulServer(uvicorn.Server):
 def make_server(app: Starlette, settings: ServerSettings, *, log_level: str = "warning") -> GracefulServer:
     """A server that is not running yet; ``.run()`` runs it until a signal comes."""
     gateway: Gateway | None = app.state.gateway
-    served = ProxyHeadersMiddleware(app, list(settings.proxies)) if settings.proxies else app  # type: ignore[arg-type]
-
-    async def with_peer(scope: Scope, receive: Receive, send: Send) -> None:
-        scope[PEER] = scope.get("client")
-        await served(scope, receive, send)  # type: ignore[arg-type]
-
     config = uvicorn.Config(
-        with_peer,
+        app,
         http="httptools",
         limit_concurrency=settings.limits.connections,
         proxy_headers=False,

@@ -129,9 +129,6 @@ class GatewayRecord(Record):
     problem: Problem | None = None
     """The prompt as a problem."""
     candidates: tuple[GatewayCandidate, ...] = ()
-    trees: dict[int, Any] = Field(default_factory=dict)
-    """All steps of a search that dropped some, by answer: the JSON of
-    ``surefoot.search.saved_tree.SavedTree``."""
     session: SessionTurn | None = None
     """Position in a session that the client named."""
     guard: dict[int, tuple[GuardDecision, ...]] = Field(default_factory=dict)

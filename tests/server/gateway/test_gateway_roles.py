@@ -59,7 +59,6 @@ ROUTES = {
         "GET /reports",
         "GET /report",
         "GET /report-file",
-        "GET /reports/pair",
         "GET /requests",
         "GET /request",
         "GET /held",

@@ -130,7 +130,7 @@ def test_infinite_log_probabilities_are_none():
 def test_a_run_becomes_one_trace_with_a_turn_for_each_answer(recorded):
     [line] = session_conversations(recorded.gateway.session("s1", key_id=None))
     assert [message.role for message in line.trace.messages] == ["user", "assistant", "tool", "assistant"]
-    assert [turn.message for turn in line.turns] == [1, 3]
+    assert [len(turn.context) for turn in line.turns] == [1, 3]
     assert line.problem.text == QUESTION["content"]
     assert [turn.guard for turn in line.turns] == [0.0, None]
     assert [turn.score for turn in line.turns] == [None, None]

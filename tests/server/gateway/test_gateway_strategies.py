@@ -10,7 +10,7 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.search import SEARCHES, search_of
 from surefoot.server import Gateway, GatewaySettings
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.plan import strategy_of
+from surefoot.server.gateway.plan import one_by_one, strategy_of
 from surefoot.server.gateway.schemas import StrategyOptions
 
 ASKED = {"messages": [{"role": "user", "content": "hello"}]}
@@ -69,7 +69,7 @@ def test_what_makes_no_strategy_is_named(text, message):
     ],
 )
 def test_steps_are_streamed_where_there_is_one_solution(text, streams):
-    assert strategy_of(text).one_by_one == streams
+    assert one_by_one(strategy_of(text)) == streams
 
 
 def test_the_names_of_the_server_are_listed_and_used():
@@ -109,6 +109,6 @@ def test_a_name_that_means_something_else_is_refused(strategies, message):
 def test_the_default_names_are_searches():
     gateway = Gateway(ScriptedPolicy(lines), LineScorer())
     for name, text in GatewaySettings().strategies.items():
-        search = gateway.planner.strategy("scripted", StrategyOptions(strategy=name)).search
+        search = gateway.planner.strategy("scripted", StrategyOptions(strategy=name))
         assert search == search_of(text)
     assert all(strategy_of(method).draws <= gateway.limits.max_candidates for method in SEARCHES)

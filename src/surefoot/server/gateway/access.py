@@ -204,18 +204,6 @@ class GuardedRoute:
         await response(scope, receive, send)
 
 
-PEER: Final = "surefoot.peer"
-"""Key of a request's scope: the address of the connection, where X-Forwarded-For may replace ``client``."""
-
-
-def client_address(host: str) -> str:
-    """The network of one client: an IPv4 address, or the /64 network that an IPv6 client can use freely."""
-    address = _address(host)
-    if isinstance(address, ipaddress.IPv6Address):
-        return str(ipaddress.ip_network((address, 64), strict=False))
-    return host if address is None else str(address)
-
-
 def address_in(host: str, networks: Sequence[str]) -> bool:
     """Whether the address ``host`` is, or lies in, one of ``networks``."""
     address = _address(host)
@@ -234,7 +222,7 @@ def caller_of(request: Request, key: ApiKey | None) -> str:
     """The client's identity: its key, or its address without one."""
     if key is not None:
         return f"key {key.id}"
-    return client_address(request.client.host) if request.client else "local"
+    return request.client.host if request.client else "local"
 
 
 def require_local(headers: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from surefoot.answers.checker import plain_words
 from surefoot.guard import GuardDecision
@@ -12,7 +12,6 @@ from surefoot.maths import read_quantity
 from surefoot.protocols import STOP_UNKNOWN, Completion, SampleResult
 from surefoot.records import Ending, Reasoning, ToolCall, Trace, Usage, content_id, trusted_copy
 from surefoot.search.method import Finish, SearchCounts, finish_of
-from surefoot.search.saved_tree import SavedTree
 from surefoot.segment import ChannelReader, channels_of, partial_end
 from surefoot.server.gateway.plan import Plan
 from surefoot.server.gateway.upstream import policy_failure
@@ -45,10 +44,8 @@ class Choice:
     error: str | None = None
     withheld: str | None = None
     """Why the text must not be shown, or why there is none."""
-    tree: SavedTree | None = None
-    """All steps that were sampled, if some were dropped."""
-    dropped: tuple[int, ...] = ()
-    """Nodes of the tree that no candidate contains."""
+    dropped: Sequence[dict[str, Any]] = ()
+    """Number, text and score of the sampled steps that no candidate contains."""
     decisions: tuple[GuardDecision, ...] = ()
     """The guard's decisions, one for each sampled message with calls."""
     guarded: bool = False

@@ -19,6 +19,7 @@ from surefoot.policies.openai import OpenAIPolicy
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, StepScorer, StepVerifier, TakesExtraBody
 from surefoot.records import StepScores, Usage
 from surefoot.scores import trace_rule
+from surefoot.search.best_of_n_search import MajoritySearch
 from surefoot.server.gateway.admission import Admission, Slot
 from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.gateway.choice import SHORT_CHARACTERS, Choice
@@ -163,10 +164,11 @@ class Gateway:
         upstream = self.upstream.with_fields(plan.extra_body) if plan.extra_body else self.upstream
         on_text = writer.on_text if writer and not self.flags.settings.withhold else None
         try:
-            if plan.tools and (self.guard is not None or plan.strategy.search is not None):
+            if plan.tools and (self.guard is not None or plan.strategy is not PLAIN):
                 review = partial(self.holds.review, record) if self.holds is not None else None
                 return await tool_choices(plan, upstream, self.grader, self.guard, review)
-            if plan.strategy.is_plain:
+            votes = isinstance(plan.strategy, MajoritySearch) and plan.strategy.batch is None
+            if votes or plan.strategy is PLAIN:
                 guarded = self.guard is not None
                 return await plain_choices(plan, upstream, self.grader, on_text, guarded=guarded)
             return await search_choices(plan, upstream, self.grader, on_text)

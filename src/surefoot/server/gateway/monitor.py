@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
+from surefoot.answers.checker import TOO_LARGE, UNREADABLE
 from surefoot.guard import Review
 from surefoot.records import Usage
 from surefoot.scores import is_scored
@@ -18,7 +16,7 @@ from surefoot.server.gateway.admission import Admission
 from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.gateway.choice import Choice
 from surefoot.server.gateway.people import GoldStream
-from surefoot.server.gateway.plan import Plan
+from surefoot.server.gateway.plan import PLAIN, Plan
 from surefoot.server.gateway.request_log import Recorder
 from surefoot.server.gateway.settings import MonitorSettings
 
@@ -100,11 +98,17 @@ class Metrics:
             ("waiting", "Requests that wait.", lambda: admission.waiting),
             ("stopping", "1 = the server is stopping.", lambda: admission.draining),
             ("record_queue", "Records that wait to be written.", lambda: recorder.waiting),
+            ("clients_left_total", "Clients that disconnected before it.", lambda: admission.disconnects),
             ("change_evidence", _EVIDENCE, lambda: chart.change.evidence),
             ("change_alarm", "1 = a change is claimed.", lambda: chart.alarm),
+            *(() if gold is None else _gold_metrics(gold)),
         ):
             Gauge(f"surefoot_{name}", text, registry=self.registry).set_function(read)
-        self.registry.register(_Read(admission, gold, answer_failures))
+        text = "Comparisons of answers that algebra could not make; they were compared as text."
+        failures = Gauge("surefoot_answer_failures_total", text, ["reason"], registry=self.registry)
+        for reason in (UNREADABLE, TOO_LARGE, "too_long", "error"):
+            read = partial(answer_failures.__getitem__, reason)
+            failures.labels(reason).set_function(read)
 
     def count_request(self, endpoint: str, status: int, seconds: float) -> None:
         """Count an answered request of a route."""
@@ -134,7 +138,7 @@ class Metrics:
         self._of(self.generated, method).inc(len(choices))
         if unscored := sum(choice.finish == "unscored" for choice in choices):
             self.unscored_choices.labels(method).inc(unscored)
-        for choice in choices if plan.strategy.search is not None else ():
+        for choice in choices if plan.strategy is not PLAIN else ():
             self._add_searched(plan, choice)
 
     def _add_searched(self, plan: Plan, choice: Choice) -> None:
@@ -145,7 +149,7 @@ class Metrics:
             self.count("unparsed", best.trace.answer is None)
         if best.scores is None:
             return
-        scores, threshold = best.new_scores, plan.strategy.threshold
+        scores, threshold = best.new_scores, plan.threshold
         self.count("unscored", not is_scored(scores, plan.aggregation))
         if threshold is not None:
             accepted = sum(score is not None and score >= threshold for score in scores)
@@ -161,31 +165,9 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class _Read(Collector):
-    """Metrics that are counted elsewhere, and those whose labels are known only then."""
-
-    def __init__(
-        self,
-        admission: Admission,
-        gold: GoldStream | None,
-        answer_failures: Mapping[str, int],
-    ) -> None:
-        self._admission, self._gold, self._answer_failures = admission, gold, answer_failures
-
-    def collect(self) -> Iterator[Metric]:
-        gold = self._gold
-        text = "Comparisons of answers that algebra could not make; they were compared as text."
-        failures = CounterMetricFamily("surefoot_answer_failures", text, labels=["reason"])
-        for reason, count in sorted(dict(self._answer_failures).items()):
-            failures.add_metric([reason], count)
-        text = "Clients that disconnected before their answer."
-        left = CounterMetricFamily("surefoot_clients_left", text, self._admission.disconnects)
-        yield from (failures, left)
-        if gold is None:
-            return
-        yield CounterMetricFamily("surefoot_gold_queued", "Answers sent to people.", gold.queued)
-        text = "Chosen answers that could not be queued."
-        yield CounterMetricFamily("surefoot_gold_lost", text, gold.lost)
-        if gold.last_label is not None:
-            age = (datetime.now(UTC) - gold.last_label).total_seconds()
-            yield GaugeMetricFamily("surefoot_gold_age_seconds", "Age of people's last label.", age)
+def _gold_metrics(gold: GoldStream) -> Sequence[tuple[str, str, Callable[[], float]]]:
+    return (
+        ("gold_queued_total", "Answers sent to people.", lambda: gold.queued),
+        ("gold_lost_total", "Chosen answers that could not be queued.", lambda: gold.lost),
+        ("gold_age_seconds", "Age of people's last label; NaN without one.", lambda: gold.age_s),
+    )

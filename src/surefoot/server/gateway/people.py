@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
@@ -160,6 +161,11 @@ class GoldStream:
         self._polling: asyncio.Task[None] | None = None
         self.queued = self.lost = 0
         self.last_label: datetime | None = None
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since people's last label; NaN without one."""
+        return (datetime.now(UTC) - self.last_label).total_seconds() if self.last_label else math.nan
 
     def offer(self, record: GatewayRecord) -> None:
         """Queue the answer, if it is chosen."""

@@ -31,7 +31,7 @@ from surefoot.server.gateway.choice import (
     text_candidate,
 )
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.plan import Plan
+from surefoot.server.gateway.plan import PLAIN, Plan
 from surefoot.server.gateway.upstream import Upstream, gather_all, policy_failure
 from surefoot.server.records import SampledTokens
 
@@ -41,7 +41,7 @@ async def plain_choices(
 ) -> list[Choice]:
     """All choices of a plan without steps or tools. Raises :class:`ApiError`, also if ``guarded`` and the
     policy calls tools."""
-    votes = plan.strategy.search is not None
+    votes = plan.strategy is not PLAIN
     requests = [
         SampleRequest(
             prompt=plan.prompt,

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
@@ -15,10 +15,11 @@ from surefoot.messages import tool_fields
 from surefoot.protocols import Sampling
 from surefoot.records import Message, Problem, Tool, Usage
 from surefoot.scores import TraceRule
-from surefoot.search.best_of_n_search import MajoritySearch, WholeSolutions
+from surefoot.search.best_of_n_search import WholeSolutions
 from surefoot.search.method import SearchMethod
 from surefoot.search.resample import StepResampling
 from surefoot.search.revise import Revise
+from surefoot.search.selection import FIRST, Rule
 from surefoot.search.spec import SEARCHES, search_of
 from surefoot.server.gateway.errors import ApiError, invalid
 from surefoot.server.gateway.schemas import ChatRequest, StrategyOptions, read_message
@@ -26,85 +27,41 @@ from surefoot.server.gateway.settings import GatewaySettings, ServerLimits
 from surefoot.spec import dashed
 
 
-@dataclass(frozen=True, kw_only=True)
-class Strategy:
-    """How to get from a prompt to an answer."""
+class Plain(SearchMethod):
+    """No search: the policy's completion is the answer."""
 
-    search: SearchMethod | None
-    """``None``: the policy's completion is the answer."""
-
-    @property
-    def name(self) -> str:
-        """A canonical name of the strategy, whichever name the request used."""
-        return self.search.name if self.search else PLAIN_NAME
-
-    @property
-    def method(self) -> str:
-        """The name without settings, for metrics: labels must be few, whatever clients send."""
-        return self.search.method if self.search else PLAIN_NAME
-
-    @property
-    def draws(self) -> int:
-        """Solutions, or next steps of a round, that are sampled."""
-        return self.search.draws if self.search else 1
-
-    @property
-    def needs_scorer(self) -> bool:
-        """Whether it works only with a reward model."""
-        return self.search is not None and self.search.needs_scorer
-
-    @property
-    def one_by_one(self) -> bool:
-        """Whether there is one solution, so that a stream sends each accepted step."""
-        return isinstance(self.search, StepResampling) and self.search.n == 1
-
-    @property
-    def threshold(self) -> float | None:
-        """Lowest score of an accepted step, if the strategy accepts and rejects steps."""
-        return self.search.threshold if isinstance(self.search, StepResampling | Revise) else None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it writes whole answers in one call, and takes the only or the most frequent one."""
-        return self.search is None or (isinstance(self.search, MajoritySearch) and self.search.batch is None)
-
-    @property
-    def takes_tools(self) -> bool:
-        """Whether the strategy samples whole messages, which may contain tool calls."""
-        return self.one_by_one or isinstance(self.search, WholeSolutions | None)
-
-    @property
-    def messages(self) -> int:
-        """Messages with tools that are sampled at once."""
-        return self.search.n if isinstance(self.search, WholeSolutions) else 1
-
-    @property
-    def attempts(self) -> int:
-        """How often a step, or a message with tools, may be sampled."""
-        return 1 + self.search.retries if isinstance(self.search, StepResampling) else 1
+    method: ClassVar[str] = "plain"
+    by_steps: ClassVar[bool] = False
+    needs_scorer: ClassVar[bool] = False
+    rule: Rule = FIRST
+    draws: ClassVar[int] = 1
 
 
-PLAIN_NAME = "plain"
-PLAIN = Strategy(search=None)
+PLAIN = Plain()
 
 
 @lru_cache(maxsize=1000)
-def strategy_of(text: str) -> Strategy:
+def strategy_of(text: str) -> SearchMethod:
     """The strategy ``plain``, or a search with its settings such as ``beam:width=4,expand=4``.
 
     Raises :class:`ApiError`.
     """
-    if text == PLAIN_NAME:
+    if text == PLAIN.method:
         return PLAIN
     try:
-        return Strategy(search=search_of(text))
+        return search_of(text)
     except RunError as error:
         raise ApiError(400, f"strategy {error}", param="strategy") from error
 
 
+def one_by_one(search: SearchMethod) -> bool:
+    """Whether there is one solution, so that a stream sends each accepted step."""
+    return isinstance(search, StepResampling) and search.n == 1
+
+
 def is_strategy(text: str) -> bool:
     """Whether ``text`` names a method, whatever its settings."""
-    return text == PLAIN_NAME or dashed(text.partition(":")[0]) in SEARCHES
+    return text == PLAIN.method or dashed(text.partition(":")[0]) in SEARCHES
 
 
 @dataclass(kw_only=True, slots=True)
@@ -113,7 +70,8 @@ class Plan:
 
     problem: Problem
     """The problem that the reward model sees."""
-    strategy: Strategy
+    strategy: SearchMethod
+    """How to get from the prompt to an answer."""
     prompt: str | tuple[Message, ...]
     sampling: Sampling
     """Of a whole answer."""
@@ -142,6 +100,11 @@ class Plan:
     abstain_below: float | None = None
     usage: Usage = field(default_factory=Usage)
     """Tokens and calls so far, whether the request succeeds or fails."""
+
+    @property
+    def threshold(self) -> float | None:
+        """Lowest score of an accepted step, if the strategy accepts and rejects steps."""
+        return self.strategy.threshold if isinstance(self.strategy, StepResampling | Revise) else None
 
     @property
     def tokens(self) -> int:
@@ -204,7 +167,7 @@ class Planner:
             abstain_below=settings.abstain_below if options.abstain_below is None else options.abstain_below,
         )
 
-    def strategy(self, model: str, options: StrategyOptions) -> Strategy:
+    def strategy(self, model: str, options: StrategyOptions) -> SearchMethod:
         """The strategy that a request asks for."""
         name = options.strategy or self._strategy_name(model)
         strategy = self._find(name)
@@ -218,7 +181,7 @@ class Planner:
         usable = [
             name
             for name in self.settings.strategies
-            if (search := self._find(name).search)
+            if (search := self._find(name)) is not PLAIN
             and (self.scorer is not None or not search.needs_scorer)
             and (self.continues or not search.by_steps)
         ]
@@ -243,11 +206,12 @@ class Planner:
             raise ApiError(400, message, param="messages", code="no_chat_template")
         return self.settings.template.replace("{problem}", problem)
 
-    def _tools(self, request: ChatRequest, strategy: Strategy) -> dict[str, Any]:
+    def _tools(self, request: ChatRequest, strategy: SearchMethod) -> dict[str, Any]:
         """Fields that are passed on to the policy. Tools are refused if they cannot have an effect."""
         if not request.tools or request.tool_choice == "none":
             return {}
-        if not (strategy.takes_tools and self.takes_tools):
+        whole = isinstance(strategy, Plain | WholeSolutions) or one_by_one(strategy)
+        if not (whole and self.takes_tools):
             if self.settings.ignore_tools:
                 return {}
             message = f"policy {self.policy!r} does not support tools"
@@ -268,7 +232,7 @@ class Planner:
 
     def _strategy_name(self, model: str) -> str:
         if model == self.policy:
-            return PLAIN.name
+            return PLAIN.method
         name = model.removeprefix(f"{self.policy}/")
         if name == DEFAULT:
             return self.settings.strategy
@@ -280,14 +244,14 @@ class Planner:
             raise ApiError(404, message, param="model", code="model_not_found")
         return name
 
-    def _find(self, name: str) -> Strategy:
+    def _find(self, name: str) -> SearchMethod:
         text = self.settings.strategies.get(name, name)
         if not is_strategy(text):
-            choices = [*self.settings.strategies, PLAIN_NAME, *SEARCHES]
+            choices = [*self.settings.strategies, PLAIN.method, *SEARCHES]
             raise ApiError(400, unknown("strategy", text[:100], choices), param="strategy")
         return strategy_of(text)
 
-    def _check_counts(self, n: int, strategy: Strategy) -> None:
+    def _check_counts(self, n: int, strategy: SearchMethod) -> None:
         if n > self.limits.max_n:
             raise ApiError(400, f"n: must be at most {self.limits.max_n}, not {n}", param="n")
         if n * strategy.draws > self.limits.max_candidates:

@@ -69,7 +69,6 @@ class LogEntry:
             error=next(missing, None),
             usage=usage_of(choices),
             candidates=tuple(candidate for choice in choices for candidate in choice.candidates),
-            trees={number: choice.tree for number, choice in enumerate(choices) if choice.tree},
             guard={number: choice.decisions for number, choice in enumerate(choices) if choice.decisions},
         )
 

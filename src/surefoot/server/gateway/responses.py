@@ -234,10 +234,6 @@ def _search(index: int, choice: Choice, shown: str) -> Json:
         numbers = []
     elif choice.guarded:
         numbers = [number for number in numbers if number == choice.chosen]
-    dropped = []
-    if choice.tree is not None and shown == "all":
-        nodes = (choice.tree.nodes[number] for number in choice.dropped)
-        dropped = [{"step": node.depth - 1, "text": node.text, "score": node.score} for node in nodes]
     search = {
         "index": index,
         "seed": choice.seed,
@@ -250,7 +246,7 @@ def _search(index: int, choice: Choice, shown: str) -> Json:
         "counts": choice.counts.model_dump(),
         "error": choice.error or (choice.withheld if choice.chosen is None else None),
         "candidates": [_candidate(choice.candidates[number], number == choice.chosen) for number in numbers],
-        "dropped": dropped,
+        "dropped": choice.dropped if shown == "all" else [],
     }
     if warnings := _warnings(choice):
         search["warnings"] = warnings

@@ -13,7 +13,7 @@ from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import STOP_UNKNOWN, Completion, ProblemTrace, SampleRequest, SampleResult
 from surefoot.records import Ending, Message, Problem, StepScores, Usage
 from surefoot.search.method import SearchResult, conclude
-from surefoot.search.saved_tree import save_tree
+from surefoot.search.saved_tree import finite
 from surefoot.search.space import Prefix, Space, Steps
 from surefoot.server.gateway.choice import (
     Choice,
@@ -28,7 +28,7 @@ from surefoot.server.gateway.choice import (
     partial_stop,
     shown_in_channels,
 )
-from surefoot.server.gateway.plan import Plan
+from surefoot.server.gateway.plan import Plan, one_by_one
 from surefoot.server.gateway.upstream import Upstream, gather_all, policy_failure
 from surefoot.server.records import GatewayCandidate
 
@@ -43,11 +43,8 @@ async def search_choices(
 async def _search(
     plan: Plan, number: int, upstream: Upstream, grader: Grader, on_text: OnText | None
 ) -> Choice:
-    search = plan.strategy.search
-    assert search is not None  # noqa: S101 - for the type checker
-
-    show = None
-    if on_text and plan.strategy.one_by_one and plan.abstain_below is None:
+    search, show = plan.strategy, None
+    if on_text and one_by_one(search) and plan.abstain_below is None:
         show = shown_in_channels(plan, on_text)
     session = StepSession(
         upstream,
@@ -56,7 +53,7 @@ async def _search(
         stop=plan.sampling.stop,
         on_text=partial(show, number) if show is not None else None,
     )
-    if not plan.strategy.needs_scorer:
+    if not search.needs_scorer:
         session.scorer = None
     space = Space(
         plan.problem,
@@ -115,7 +112,7 @@ def _search_choice(
             reasoning, text = in_channels(plan, session.visible(trace.text or ""), streamed=streamed)
         ending = trace.ending if trace.finish_reason else "truncated"
     used = {node for leaf in leaves for node in leaf.path()}
-    dropped = tuple(at for at, node in enumerate(space.tree) if node.text and node not in used)
+    dropped = [node for node in space.tree if node.text and node not in used]
     return Choice(
         candidates=tuple(
             GatewayCandidate(
@@ -139,8 +136,10 @@ def _search_choice(
         reasoning=reasoning or None,
         ending=ending,
         withheld=withheld,
-        tree=save_tree(space, result) if dropped else None,
-        dropped=dropped,
+        dropped=[
+            {"step": node.depth - 1, "text": node.text, "score": finite(space.step_value(node))}
+            for node in dropped
+        ],
     )
 
 

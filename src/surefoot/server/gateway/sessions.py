@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from surefoot.guard import GuardDecision
@@ -44,26 +45,22 @@ def session_turn(name: str, messages: Sequence[Message], tools: Sequence[Tool]) 
 class ConversationTurn:
     """One answer of a session, as the client received it."""
 
-    request_id: str
+    record: GatewayRecord
+    candidate: GatewayCandidate
     context: tuple[Message, ...]
     """The conversation before the answer."""
     reply: Message
     score: float | None
     """Aggregated score from the strategy, or else the lowest score from the guard's reward model."""
-    decisions: tuple[GuardDecision, ...]
-    """The guard's decisions, one for each sampled message; the last one is about the answer."""
-    candidate: GatewayCandidate
     scorer: str | None
-
-    @property
-    def message(self) -> int:
-        """Number of the answer among the messages."""
-        return len(self.context)
+    keys: tuple[str, ...]
+    """A hash of the conversation up to each message, the last of them the answer."""
 
     @property
     def guard(self) -> float | None:
         """1 if the guard released the first sampled message, else 0; ``None`` without a guard."""
-        return float(self.decisions[0].action == "release") if self.decisions else None
+        decisions = self.record.guard.get(self.candidate.choice, ())
+        return float(decisions[0].action == "release") if decisions else None
 
     def row(self) -> dict[str, Any]:
         """The turn in an episode: the fields of ``surefoot.rl.engines.RecordedTurn``. The reward is the
@@ -111,7 +108,7 @@ class Conversation:
         owners = [step.message for step in self.trace.steps]
         rows: dict[str, list[float | None]] = {}
         for turn in self.turns:
-            steps = [number for number, owner in enumerate(owners) if owner == turn.message]
+            steps = [number for number, owner in enumerate(owners) if owner == len(turn.context)]
             if turn.scorer is None or turn.score is None or not steps:
                 continue
             scores: Sequence[float | None] = turn.candidate.new_scores
@@ -131,18 +128,6 @@ class Conversation:
         ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Node:
-    """An answer, with keys of the conversation up to each of its messages."""
-
-    record: GatewayRecord
-    turn: ConversationTurn
-    keys: tuple[str, ...]
-    """Keys up to each message before the answer."""
-    end: str
-    """Key up to the answer."""
-
-
 def session_conversations(records: Sequence[GatewayRecord]) -> list[Conversation]:
     """The branches of one session, the longest first.
 
@@ -150,11 +135,11 @@ def session_conversations(records: Sequence[GatewayRecord]) -> list[Conversation
     reasoning and call ids may differ. If two requests continue the same answer, or a client changes earlier
     messages, there are several branches. Requests without an answer are left out.
     """
-    nodes = [node for record in records for node in _nodes(record)]
-    by_end = {node.end: number for number, node in enumerate(nodes)}
-    parents = [next((by_end[key] for key in reversed(node.keys) if key in by_end), None) for node in nodes]
+    turns = [turn for record in records for turn in _turns(record)]
+    by_end = {turn.keys[-1]: number for number, turn in enumerate(turns)}
+    parents = [next((by_end[k] for k in turn.keys[-2::-1] if k in by_end), None) for turn in turns]
     paths: list[list[int]] = []
-    for leaf in sorted(set(range(len(nodes))) - set(parents)):
+    for leaf in sorted(set(range(len(turns))) - set(parents)):
         path = [leaf]
         while (parent := parents[path[-1]]) is not None:
             path.append(parent)
@@ -162,17 +147,16 @@ def session_conversations(records: Sequence[GatewayRecord]) -> list[Conversation
     used: set[int] = set()
     conversations = []
     for path in sorted(paths, key=lambda path: (-len(path), path)):
-        turns = [nodes[number].turn for number in path if number not in used]
+        own = [turns[number] for number in path if number not in used]
         used.update(path)
-        conversations.append(_conversation(nodes[path[0]].record, nodes[path[-1]], turns))
+        conversations.append(_conversation(turns[path[0]].record, turns[path[-1]], own))
     return conversations
 
 
-def _nodes(record: GatewayRecord) -> list[_Node]:
+def _turns(record: GatewayRecord) -> Iterator[ConversationTurn]:
     if record.session is None or record.status != 200:
-        return []
-    keys = _keys("", record.session.messages)
-    nodes = []
+        return
+    context = record.session.messages
     for candidate in record.candidates:
         if not candidate.chosen:
             continue
@@ -182,32 +166,23 @@ def _nodes(record: GatewayRecord) -> list[_Node]:
             channels = channels_of(trace.text or "")
             thought = Reasoning(text=channels.reasoning) if channels.reasoning else None
             reply = Message(role="assistant", content=channels.answer, reasoning=trace.reasoning or thought)
-        decisions = record.guard.get(candidate.choice, ())
         score, scorer = candidate.score, record.scorer
         if score is None:
-            score, scorer = _guard_score(decisions)
-        turn = ConversationTurn(
-            request_id=record.request_id,
-            context=record.session.messages,
+            score, scorer = _guard_score(record.guard.get(candidate.choice, ()))
+        yield ConversationTurn(
+            record=record,
+            candidate=candidate,
+            context=context,
             reply=reply,
             score=score,
-            decisions=decisions,
-            candidate=candidate,
             scorer=scorer,
+            keys=tuple(accumulate((*context, reply), _key, initial=""))[1:],
         )
-        [end] = _keys(keys[-1] if keys else "", [reply])
-        nodes.append(_Node(record=record, turn=turn, keys=tuple(keys), end=end))
-    return nodes
 
 
-def _keys(start: str, messages: Sequence[Message]) -> list[str]:
-    """A hash of the conversation up to each message."""
-    keys = []
-    for message in messages:
-        calls = [(call.name, call.arguments) for call in message.tool_calls]
-        start = content_id("turn", start, message.role, message.content or "", as_json(calls))
-        keys.append(start)
-    return keys
+def _key(before: str, message: Message) -> str:
+    calls = [(call.name, call.arguments) for call in message.tool_calls]
+    return content_id("turn", before, message.role, message.content or "", as_json(calls))
 
 
 def _guard_score(decisions: Sequence[GuardDecision]) -> tuple[float | None, str | None]:
@@ -221,15 +196,17 @@ def _guard_score(decisions: Sequence[GuardDecision]) -> tuple[float | None, str 
     return min(scores, default=(None, None), key=lambda pair: pair[0])
 
 
-def _conversation(first: GatewayRecord, last: _Node, turns: Sequence[ConversationTurn]) -> Conversation:
-    assert last.record.session is not None and first.problem is not None  # noqa: S101, PT018 - of a node
+def _conversation(
+    first: GatewayRecord, last: ConversationTurn, turns: Sequence[ConversationTurn]
+) -> Conversation:
     session = last.record.session
+    assert session is not None and first.problem is not None  # noqa: S101, PT018 - of a turn
     trace = Trace(
         problem_id=first.problem.id,
-        messages=(*session.messages, last.turn.reply),
+        messages=(*last.context, last.reply),
         tools=session.tools,
         policy=last.record.policy,
-        finish_reason=last.turn.candidate.trace.finish_reason,
+        finish_reason=last.candidate.trace.finish_reason,
         meta={"session": session.session},
     )
     return Conversation(

@@ -91,10 +91,6 @@ class ServerSettings(Settings):
         default=False,
         description="Require an API key on loopback too; beyond loopback one is always required.",
     )
-    proxies: tuple[Network, ...] = Field(
-        default=(),
-        description="Addresses or networks of proxies, whose X-Forwarded-For and -Proto are believed.",
-    )
     open_health: bool = Field(
         default=False, description="Answer /health and /ready without a key, for probes that have none."
     )
@@ -282,8 +278,6 @@ class PageSettings(Settings):
     max_form_bytes: int = Field(default=1_000_000, ge=1_000)
     max_upload_bytes: int = Field(default=64_000_000, ge=1_000)
     session_hours: float = Field(default=12.0, gt=0)
-    attempts: int = Field(default=60, ge=1)
-    """Sign-ins of one address in a minute."""
     rows: int = Field(default=25, ge=1, le=500)
     """Rows per page of a list."""
 

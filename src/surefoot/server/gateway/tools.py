@@ -16,7 +16,9 @@ from surefoot.messages import canonical_arguments
 from surefoot.protocols import Candidate, ProblemTrace, SampleRequest
 from surefoot.records import Message, Reasoning, Trace, Usage, as_json, content_id
 from surefoot.scores import TraceRule, step_score, trace_score
+from surefoot.search.best_of_n_search import WholeSolutions
 from surefoot.search.method import SearchCounts
+from surefoot.search.resample import StepResampling
 from surefoot.search.selection import FIRST, SELECTORS
 from surefoot.segment import segment_trace
 from surefoot.server.gateway.choice import Choice, below, check_complete, choice_seed, in_channels
@@ -114,14 +116,15 @@ class _ToolReplies:
         return self._choice(reply, guarded=guard is not None)
 
     async def _draw(self, run: tuple[Message, ...], seed: int) -> _Draw:
-        strategy, draw = self.plan.strategy, _Draw()
-        for attempt in range(strategy.attempts):
-            await self._sample(draw, run, seed, first=attempt * strategy.messages)
-            threshold = strategy.threshold
+        strategy, draw, threshold = self.plan.strategy, _Draw(), self.plan.threshold
+        attempts = 1 + strategy.retries if isinstance(strategy, StepResampling) else 1
+        count = strategy.n if isinstance(strategy, WholeSolutions) else 1
+        for attempt in range(attempts):
+            await self._sample(draw, run, seed, attempt * count, count)
             if threshold is not None and draw.accepts_last(threshold, self.plan.aggregation):
                 draw.chosen = len(draw.replies) - 1
                 return draw
-        rule = "best_of_n" if strategy.threshold is not None else getattr(strategy.search, "rule", FIRST)
+        rule = "best_of_n" if threshold is not None else strategy.rule
         if rule != FIRST:
             votes = await self.grader.checker.run(lambda: _votes(draw.replies, self.grader.checker))
             candidates = [
@@ -135,11 +138,11 @@ class _ToolReplies:
             draw.chosen = SELECTORS[rule].select(candidates)
         return draw
 
-    async def _sample(self, draw: _Draw, run: tuple[Message, ...], seed: int, first: int) -> None:
+    async def _sample(self, draw: _Draw, run: tuple[Message, ...], seed: int, first: int, count: int) -> None:
         plan, checker = self.plan, self.grader.checker
         request = SampleRequest(
             prompt=run,
-            n=plan.strategy.messages,
+            n=count,
             first=first,
             seed=seed,
             sampling=plan.sampling,
@@ -192,7 +195,7 @@ class _ToolReplies:
         """The answer with all sampled messages, including those that the guard held back."""
         plan, best = self.plan, self.draws[-1].best
         withheld = reply.blocked or below(plan.abstain_below, best.score, "message")
-        rule = getattr(plan.strategy.search, "rule", FIRST)
+        rule = plan.strategy.rule
         candidates: list[GatewayCandidate] = []
         chosen, blocked = None, False
         for draw, decision in zip_longest(self.draws, reply.decisions):

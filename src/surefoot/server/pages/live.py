@@ -11,7 +11,6 @@ from starlette.responses import Response
 
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import StepScores, Trace
-from surefoot.search.saved_tree import SavedTree
 from surefoot.segment import segment_trace
 from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.pages.page import Filter, Page, show_list
@@ -22,13 +21,10 @@ from surefoot.server.store.traces import first_line, title_of
 
 _MOST: Final = 500
 """Requests imported at once."""
-_NODES: Final = 1_000
-"""Nodes per page; the page says if a larger tree is cut."""
 HELD_STATES: Final[tuple[HeldState, ...]] = get_args(HeldState)
-_FLAGS: Final = ("failed", "trees")
 TERMS: Final = {
     **dict.fromkeys(("model", "strategy", "policy", "scorer", "session"), ()),
-    **dict.fromkeys(_FLAGS, ("yes", "no")),
+    "failed": ("yes", "no"),
 }
 """Terms of the filter of requests."""
 
@@ -48,7 +44,7 @@ def _conditions(box: Filter) -> dict[str, Any]:
     """Arguments of ``find``. Raises ``StoreError`` for words."""
     if box.words:
         raise StoreError(f"filter requests by {', '.join(TERMS)}, as in model:NAME; words are not searched")
-    return {name: value == "yes" if name in _FLAGS else value for name, value in box.terms.items()}
+    return {name: value == "yes" if name == "failed" else value for name, value in box.terms.items()}
 
 
 def _cells(row: GatewayRow) -> dict[str, Any]:
@@ -83,7 +79,6 @@ def request_page(page: Page) -> Response:
     elif session and session.messages:
         trace = Trace(problem_id="", messages=session.messages)
     title = (record.problem and title_of(record.problem, trace)) or f"{record.endpoint}: {record.request_id}"
-    trees = {choice: outline(SavedTree.model_validate(tree)) for choice, tree in sorted(record.trees.items())}
     return show_run(
         page,
         record.problem,
@@ -96,7 +91,6 @@ def request_page(page: Page) -> Response:
         candidate=number,
         guard=[decision for decisions in record.guard.values() for decision in decisions],
         tools=trace.tools or (session.tools if session else ()),
-        trees=trees,
     )
 
 
@@ -106,18 +100,6 @@ def _candidate(candidate: GatewayCandidate) -> dict[str, Any]:
         **candidate.trace.model_dump(include={"answer", "outcome", "error"}),
         "strip": strip(candidate.scores.scores if candidate.scores else ()),
     }
-
-
-def outline(tree: SavedTree) -> dict[str, Any]:
-    """The first nodes of a search, each before those below it, and how many there are."""
-    cells, chosen = strip([node.score for node in tree.nodes]), set(tree.chosen)
-    below = tree.children
-    rows, todo = list[dict[str, Any]](), below[0][::-1]
-    while todo and len(rows) < _NODES:
-        node = tree.nodes[todo.pop()]
-        todo += below[node.id][::-1]
-        rows.append({**node.model_dump(), **cells[node.id], "chosen": node.id in chosen})
-    return {"method": tree.method, "seed": tree.seed, "rows": rows, "nodes": len(tree.nodes) - 1}
 
 
 def import_answers(page: Page) -> Response:

@@ -38,7 +38,7 @@ from surefoot.errors import (
     UnavailableError,
     unknown,
 )
-from surefoot.server.gateway.access import PEER, Buckets, Route, address_in, client_address
+from surefoot.server.gateway.access import Route, address_in
 from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.gateway.settings import PageSettings
 from surefoot.server.pages.mathematics import page_budget
@@ -213,12 +213,6 @@ class Pages:
     ) -> None:
         self.db, self.settings, self.monitor = db, settings, monitor
         self.rng = rng or random.SystemRandom()
-        self._sign_ins = Buckets()
-
-    def sign_in_wait(self, request: Request) -> float:
-        """Count a sign-in under the client's address; seconds to wait if there were too many, or 0."""
-        address = client_address(request.client.host if request.client else "unknown")
-        return self._sign_ins.take(address, self.settings.attempts)
 
     @property
     def cookie(self) -> str:
@@ -447,8 +441,7 @@ def proxied_user(request: Request, settings: PageSettings) -> str | None:
     names = request.headers.getlist(header) if header else []
     if not names:
         return None
-    client = request.scope.get(PEER, request.scope.get("client"))
-    if client is None or not address_in(client[0], settings.trusted_proxies):
+    if request.client is None or not address_in(request.client.host, settings.trusted_proxies):
         raise ForbiddenError(f"only the sign-in proxy may send the header {header}")
     try:
         (name,) = names

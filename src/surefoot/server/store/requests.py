@@ -55,8 +55,6 @@ class GatewayRow:
     latency_ms: float
     candidates: Count
     tokens: int
-    trees: bool
-    """Whether the search tree of an answer is stored."""
     key_id: int | None
     project_id: int | None
     session: str | None
@@ -167,7 +165,7 @@ class RequestLog(Repository):
 
 
 _COMPUTED = (
-    "failed", "candidates", "tokens", "trees", "session", "turn", "title", "held", "scores", "steps",
+    "failed", "candidates", "tokens", "session", "turn", "title", "held", "scores", "steps",
 )  # fmt: skip
 _COPIED = tuple(field.name for field in fields(GatewayRow) if field.name not in _COMPUTED)
 
@@ -192,7 +190,6 @@ def _row(record: GatewayRecord) -> dict[str, Any]:
         "failed": record.error is not None or record.status >= 400,
         "candidates": len(record.candidates),
         "tokens": record.usage.tokens,
-        "trees": bool(record.trees),
         "session": checked_name("session", record.session.session) if record.session else None,
         "turn": record.session.turn if record.session else None,
         "score": scores[-1] if scores else None,

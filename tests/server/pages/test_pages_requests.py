@@ -1,4 +1,4 @@
-"""Requests and their trees on pages: trees fold, requests are filtered, and only readers see them."""
+"""Requests on pages: their candidates, filters, and that only readers see them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from datetime import timedelta
 
 import pytest
 from annotation_site import SCRIPT, Browser
-from inspection_site import NOON, Inspection, add_request, example_tree, open_inspection
-
-from surefoot.search.saved_tree import SavedNode
-from surefoot.server.pages.live import outline
+from inspection_site import NOON, Inspection, add_request, open_inspection
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inspection]:
     folder = tmp_path_factory.mktemp("runs")
     made = open_inspection(folder, rows=2)
-    tree = example_tree().model_dump(mode="json")
     earlier = NOON - timedelta(hours=1)
-    add_request(made.db, "deep", created=earlier, trees={0: tree}, model="deep")
+    add_request(made.db, "deep", created=earlier, model="deep")
     add_request(made.db)
     yield made
     made.db.close()
@@ -29,28 +25,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inspection]:
 @pytest.fixture(scope="module")
 def tom(found: Inspection) -> Browser:
     return found.room.browser("tom")
-
-
-def test_a_tree_unfolds_along_the_chosen_solution(tom: Browser) -> None:
-    page = tom.get("/request?id=deep").text
-    tree = page[page.index('<ol class="tree">') :].partition("</ol>")[0]
-    assert "All 4 sampled steps" in page
-    rows = re.findall(
-        r"<li( class=\"chosen\")?>((?:│ )*)<span.*?<span class=\"text\">([^<]*)</span>", tree, re.DOTALL
-    )
-    assert [(bool(chosen), len(below) // 2, text.partition(" ")[0]) for chosen, below, text in rows] == [
-        (True, 0, "first"), (True, 1, "good"), (False, 1, "bad"), (False, 0, "second"),
-    ]  # fmt: skip
-    assert SCRIPT not in page
-    assert "<b>0.90</b>" in tree
-
-
-def test_a_deep_tree_needs_no_recursion_and_is_cut() -> None:
-    nodes = [SavedNode(id=0, parent=None, depth=0, text="")]
-    nodes += [SavedNode(id=n, parent=n - 1, depth=n, text="s") for n in range(1, 3000)]
-    drawn = outline(example_tree(nodes=tuple(nodes), chosen=()))
-    assert (len(drawn["rows"]), drawn["nodes"]) == (1000, 2999)
-    assert [node["depth"] for node in drawn["rows"][:3]] == [1, 2, 3]
 
 
 def test_requests_with_chosen_and_rejected_candidates(tom: Browser) -> None:
