@@ -234,3 +234,11 @@ def test_actions_have_the_names_of_their_parts(tmp_path, names, expected):
     (folder / "meta/info.json").write_text(json.dumps(info))
     [trace], _, _ = read(folder)
     assert json.loads(trace.messages[1].tool_calls[0].arguments) == expected
+
+
+def test_frames_without_an_episode_are_refused(tmp_path):
+    folder = write_data(tmp_path / "arm", [frames(0, 2)])
+    for file in folder.glob("data/**/*.parquet"):
+        pq.write_table(pq.read_table(file).drop_columns(["episode_index"]), file)
+    _, _, report = read(folder)
+    assert "episode_index" in report.bad[0][1]

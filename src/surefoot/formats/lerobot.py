@@ -54,10 +54,11 @@ def read_lerobot(path: Path | str, context: ImportContext) -> Iterator[ImportedT
     cameras = [name for name, kind in kinds.items() if kind == "image"]
     numbers = [name for name in kinds if name not in _COUNTS and name not in (action, *cameras)]
 
-    def build(number: int, episode: Iterable[Frame]) -> Iterator[ImportedTrace]:
+    def build(_: int, episode: tuple[int, Iterable[Frame]]) -> Iterator[ImportedTrace]:
+        number, rows = episode
         chat, count, outcome, task = ChatRows(), 0, None, ""
         rewards: dict[str, Any] = {}
-        for count, frame in enumerate(episode, start=1):
+        for count, frame in enumerate(rows, start=1):
             images = [_image(frame[name], folder, context) for name in cameras]
             seen = {name: frame[name] for name in numbers if not name.startswith("next.")}
             if count == 1:
@@ -66,7 +67,7 @@ def read_lerobot(path: Path | str, context: ImportContext) -> Iterator[ImportedT
             else:
                 chat.result(f"{number}.{count - 1}", as_json(rewards | seen))
                 chat.rows[-1]["attachments"] = images
-            if frame["frame_index"] != count - 1:
+            if (frame["episode_index"], frame["frame_index"]) != (number, count - 1):
                 raise RecordError(f"episode {number}: frame {count - 1} is missing")
             chat.call("act", _named(frame[action], features[action]), f"{number}.{count}")
             rewards = {name: frame[name] for name in numbers if name.startswith("next.")}
@@ -87,7 +88,7 @@ def read_lerobot(path: Path | str, context: ImportContext) -> Iterator[ImportedT
         )
 
     context.report.opened(folder.name)
-    return context.rows(groupby(frames, key=lambda frame: frame["episode_index"]), build)
+    return context.rows(enumerate(groupby(frames, lambda frame: frame.get("episode_index")), start=1), build)
 
 
 def _metadata(folder: Path, name: str) -> Iterator[dict[str, Any]]:
