@@ -70,17 +70,21 @@ def _imported(path: Path, report: ReadReport | None) -> Iterator[Any]:
     yield from import_traces(path, detect_format(path), context)
 
 
+def robot_folder(file: Path, folder: Path) -> Path:
+    """``folder`` as a robot's data set with the frames of ``file``."""
+    (data := folder / "data/chunk-000").mkdir(parents=True)
+    (folder / "meta").mkdir()
+    features = {"action": "float32", "observation.state": "float32", "observation.image": "image"}
+    info = {"features": {name: {"dtype": dtype} for name, dtype in features.items()}}
+    (folder / "meta/info.json").write_text(json.dumps(info))
+    (folder / "meta/tasks.jsonl").write_text('{"task_index": 0, "task": "Lift it."}\n')
+    (data / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
 def _robot(path: Path, report: ReadReport | None) -> Iterator[Any]:
-    """The file as the frames of a robot's data set."""
     with TemporaryDirectory() as folder:
-        (data := Path(folder) / "data/chunk-000").mkdir(parents=True)
-        (Path(folder) / "meta").mkdir()
-        features = {"action": "float32", "observation.state": "float32", "observation.image": "image"}
-        info = {"features": {name: {"dtype": dtype} for name, dtype in features.items()}}
-        (Path(folder) / "meta/info.json").write_text(json.dumps(info))
-        (Path(folder) / "meta/tasks.jsonl").write_text('{"task_index": 0, "task": "Lift it."}\n')
-        (data / path.name).write_bytes(path.read_bytes())
-        yield from _imported(Path(folder), report)
+        yield from _imported(robot_folder(path, Path(folder)), report)
 
 
 _TRACE = Trace(id="t", problem_id="p", text="a\n\nb", steps=(Step(start=0, end=3), Step(start=3, end=4)))
