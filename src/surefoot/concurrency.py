@@ -148,7 +148,9 @@ class FairQueue:
             capped = min(used, self._quick_cost)
             share.mean = capped if share.mean is None else share.mean + _SMOOTHING * (capped - share.mean)
             if len(self._shares) > _MOST_KEYS:
-                self._forget()
+                idle = next((key for key, share in self._shares.items() if not share.turns), None)
+                if idle is not None:  # it has been idle longest
+                    del self._shares[idle]
             if turn.quick:
                 self._free_quick += 1
             else:
@@ -266,12 +268,6 @@ class FairQueue:
 
     def _share(self, key: str) -> _Share:
         return self._shares.get(key) or _NEW
-
-    def _forget(self) -> None:
-        """Forget the key that has been idle longest."""
-        idle = next((key for key, share in self._shares.items() if not share.turns), None)
-        if idle is not None:
-            del self._shares[idle]
 
 
 _NEW = _Share()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from difflib import get_close_matches
 
@@ -99,3 +100,10 @@ def unknown(what: str, name: str, choices: Collection[str]) -> str:
     similar = get_close_matches(name, choices, 1)
     hint = f"did you mean {similar[0]!r}?" if similar else f"choose from {', '.join(choices)}"
     return f"unknown {what} {name!r}; {hint}"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number with its words: "1 step", "2,000 steps", or with a verb, "1 trace is", "2 traces are"."""
+    if number != 1:
+        one = many or re.sub(r"(?<=[^aeiou])y$", "ie", re.sub("(x|ss|ch)$", r"\1e", one)) + "s"
+    return f"{number:,} {one}"

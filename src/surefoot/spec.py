@@ -86,7 +86,9 @@ def dashed(name: str) -> str:
 def _insert(values: dict[str, Any], kind: type, setting: str, value: str, *, text: str, name: str) -> None:
     """Set the field that ``setting`` names, in ``values`` of the class ``kind``."""
     first, _, below = setting.replace("-", "_").partition(".")
-    annotations = _annotations(kind)
+    annotations: dict[str, Any] = get_type_hints(kind)
+    if issubclass(kind, BaseModel):
+        annotations = {name: info.annotation for name, info in kind.model_fields.items()}
     if first not in annotations:
         raise RunError(f"{text!r}: {unknown(f'setting of {name}', setting, annotations)}")
     annotation = annotations[first]
@@ -114,9 +116,3 @@ def _changed(settings: BaseModel, above: str) -> Iterator[str]:
             yield f"{above}{name}={'+'.join(map(str, value))}"
         else:
             yield f"{above}{name}={str(value).lower() if isinstance(value, bool) else value}"
-
-
-def _annotations(kind: type) -> dict[str, Any]:
-    if issubclass(kind, BaseModel):
-        return {name: info.annotation for name, info in kind.model_fields.items()}
-    return get_type_hints(kind)

@@ -143,9 +143,9 @@ def test_bad_lines_and_empty_traces_are_counted_and_the_rest_is_done(files, tmp_
     assert ended.out == (files / "s.jsonl").read_text()
     assert f"{len(rows) + 2} read, 2 skipped" in ended.err
     assert f"line {len(rows) + 1}: not JSON" in ended.err
-    assert "1 traces skipped: their 'problem_id' is in no problem" in ended.err
+    assert "1 trace skipped: their 'problem_id' is in no problem" in ended.err
     stepless = 1 + sum(not trace.steps for trace in read(files / "t.jsonl", Trace))
-    assert f"{stepless} traces without steps skipped" in ended.err
+    assert f"{stepless} trace{'s' * (stepless != 1)} without steps skipped" in ended.err
 
 
 def test_a_file_of_which_no_step_can_be_scored_is_an_error(files, tmp_path):
@@ -164,7 +164,7 @@ def test_problems_without_answer_are_skipped_by_the_labeller(files, lab_base, tm
     (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
     hand = files / "hand.jsonl"
     ended = good("label", hand, "--problems", tmp_path / "p.jsonl", "--policy", lab_base, *ROLLOUTS)
-    assert "1 traces skipped: their problem has no 'answer'" in ended.err
+    assert "1 trace skipped: their problem has no 'answer'" in ended.err
     steps = sum(len(trace.steps) for trace in read(hand, Trace)[1:])
     assert len(lines(ended.out)) == steps
 
@@ -179,7 +179,7 @@ def test_absent_labels_are_counted(files, lab_base, tmp_path):
         *("--labels", tmp_path / "l.jsonl", "--out", tmp_path / "prm"),
         *("--base", lab_base, "--epochs", 1),
     )
-    assert "1 labels skipped: their 'trace_id' is in no usable trace" in ended.err
+    assert "1 label skipped: their 'trace_id' is in no usable trace" in ended.err
     assert "left out: 1 traces without a usable label" in ended.err
 
 
@@ -206,7 +206,7 @@ def test_majority_needs_no_scores_and_missing_scores_are_counted(files, tmp_path
     write_records(tmp_path / "s.jsonl", scores[1:])
     unscored = 24 - len(scores) + 1
     ended = good("select", files / "t.jsonl", "--scores", tmp_path / "s.jsonl", "--equality=exact")
-    assert f"{unscored} traces are unscored and chosen last" in ended.err
+    assert f"{unscored} unscored traces: chosen last" in ended.err
 
 
 def test_traces_without_outcome_are_chosen_without_a_table(files, tmp_path):
@@ -270,7 +270,7 @@ def test_labels_of_unknown_traces_are_counted_by_export(files, tmp_path):
     shutil.copy(files / "p.jsonl", tmp_path / "problems.jsonl")
     shutil.copy(files / "t.jsonl", tmp_path / "traces.jsonl")
     ended = good("export", tmp_path, "--to", "stepwise", "--out", tmp_path / "s.jsonl")
-    assert "1 labels skipped" in ended.err
+    assert "1 label skipped" in ended.err
 
 
 def interrupted(files: Path, lab_base: Path, out: Path) -> tuple[object, ...]:

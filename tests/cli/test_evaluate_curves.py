@@ -77,7 +77,7 @@ def test_a_checkpoint_and_stored_scores_side_by_side(files: Path, checkpoint: Pa
     words += ["--problems", files / "problems.jsonl", "--traces", files / "traces.jsonl"]
     words += ["--out", tmp_path, "--tables"]
     ended = good(*words)
-    assert "4 samples; at least one is correct for 100.0%" in " ".join(ended.out.split())
+    assert "4 samples; at least one is right for 100.0%" in " ".join(ended.out.split())
     data = json.loads((tmp_path / "best-of-n.json").read_text())
     assert data["sizes"] == [1, 4]
     curves = {curve["name"]: curve for curve in data["curves"]}

@@ -137,7 +137,7 @@ def test_a_policy_is_replayed_over_recorded_runs(tmp_path):
     (tmp_path / "policy.json").write_text(json.dumps({"rules": [rule]}))
     words = ("guard", "check", str(tmp_path / "policy.json"), "--runs", str(tmp_path / "runs.jsonl"))
     ended = good(*words, "--out", str(tmp_path / "replay.json"))
-    assert "5 calls of 1 runs: 2 released, 0 asked, 2 blocked, 1 undecided" in ended.out + ended.err
+    assert "5 calls of 1 run: 2 released, 0 asked, 2 blocked, 1 undecided" in ended.out + ended.err
     replay = json.loads((tmp_path / "replay.json").read_text())
     counts = {name: replay["rules"][0][name] for name in ("satisfied", "violated", "undecidable")}
     assert counts == {"satisfied": 1, "violated": 1, "undecidable": 2}

@@ -30,7 +30,7 @@ VERIFY = ("label", "t.jsonl", "verify:rules=equations", "--problems", "p.jsonl",
 def test_plain_traces_are_cut_where_steps_are_needed(folder):
     plain(folder, {"problem_id": "p1", "text": "2 + 2 = 4\n\nThe answer is 4."})
     ended = good(*VERIFY)
-    assert "1 traces without steps were cut into 2" in ended.err
+    assert "1 trace without steps cut into 2" in ended.err
     labels = list(read_records(folder / "l.jsonl", StepLabel))
     assert [label.value for label in labels] == [1.0, None]
 

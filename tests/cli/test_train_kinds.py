@@ -131,7 +131,7 @@ def test_labels_that_give_no_advantage_are_refused_or_counted(files, tmp_path):
     first = values[0].trace_id
     write_records(tmp_path / "some.jsonl", [label for label in values if label.trace_id != first])
     ended = good(*words, "--labels", tmp_path / "some.jsonl")
-    assert "1 traces skipped: " in ended.err
+    assert "1 trace skipped: " in ended.err
     assert "lacks labels of kind 'value' for them" in ended.err
     assert first not in ended.out
 
@@ -266,8 +266,8 @@ def test_a_verifier_from_critiques_to_scores(files, lab_items, tmp_path):
     [record] = [StepScores.model_validate_json(line) for line in ended.out.splitlines()]
     unscored = int(None in record.scores)  # what it writes is chance, and may be read as a verdict
     assert ended.status == unscored, "a file without any score is an error"
-    assert f"1 traces scored; {unscored} with unscored steps" in ended.err
-    assert ("1 critiques not scored: " in ended.err) == bool(unscored)
+    assert f"1 trace scored; {unscored} in part or not" in ended.err
+    assert ("1 critique not scored: " in ended.err) == bool(unscored)
     readable = next(i for i, r in zip(lab_items, found, strict=True) if None not in r.scores)
     assert "last of the steps" in shown(out, readable)
 
@@ -285,7 +285,7 @@ def test_critiques_are_filtered_and_counted(files, lab_items, tmp_path):
     write_records(tmp_path / "c.jsonl", [*rows, strays])
     ended = good(*verifier(files, tmp_path / "c.jsonl", tmp_path / "v", "--epochs", 1, "--no-balance"))
     assert "2 critiques skipped: their 'trace_id' is in no usable trace" in ended.err
-    assert "1 traces without a critique" in ended.err
+    assert "1 trace without a critique" in ended.err
     counted = json.loads((tmp_path / "v" / "done" / "train.json").read_text())["data"]["dropped"]
     assert {"verdict is wrong", "unreadable: a verdict is missing", "repeated"} <= set(counted)
     assert f"left out: {counted['repeated']} repeated" in ended.err
@@ -328,8 +328,8 @@ def test_critiques_are_of_texts_alone(files, tmp_path):
         words = critiques(files, running.url, tmp_path / "c.jsonl")
         swap = {files / "t.jsonl": tmp_path / "chat.jsonl", files / "p.jsonl": tmp_path / "p.jsonl"}
         ended = good(*(swap.get(word, word) if isinstance(word, Path) else word for word in words))
-    assert "1 traces skipped: a verifier reads text" in ended.err
-    assert "critiques of 1 traces written" in ended.err
+    assert "1 trace skipped: a verifier reads text" in ended.err
+    assert "critiques of 1 trace written" in ended.err
 
 
 # Calibration

@@ -101,7 +101,7 @@ def test_unknown_tokens_are_said_and_not_zero():
     given = traces(tokens=0)
     found = evaluate(given, {"s": scores(given, 0.9, 0.1)})
     assert not any(curve.tokens for curve in found.curves)
-    assert found.unknown["tokens of the policy"].startswith("24 of 24 traces lack")
+    assert found.unknown["tokens of the policy"].startswith("24 of 24 traces without")
     given = traces()
     found = evaluate(given, {"s": scores(given, 0.9, 0.1, tokens=0)})
     assert found.curve("majority").tokens
@@ -118,7 +118,7 @@ def test_each_scorer_is_compared_with_majority_by_a_rule_fixed_beforehand(result
         best = result.free[result.rival].value
         assert selects.estimate.value == pytest.approx(curve.accuracy[4].value - best)
         assert selects.detail.startswith(f"of problems: {name} weighted vote min")
-        assert "at least one is correct for 83.3%" in selects.detail
+        assert "at least one is right for 83.3%" in selects.detail
         assert selects.tone == "open"  # six problems decide nothing
 
 

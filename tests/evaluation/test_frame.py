@@ -88,7 +88,7 @@ SAID = {
     "better than a fixed step",
     "silent": "gives no verdict on any of the 60 solutions: nothing can be said about it",
     "mixed": "finds 4 of 30 first errors (13%) and raises 1 false alarm on 30 correct solutions: better than "
-    "a fixed step",
+    "a fixed step, but it misses most first errors",
     "partly silent": "finds 2 of 2 first errors (100%) and raises no false alarm on 0 correct solutions, "
     "with no verdict on 58 of 60 solutions; whether this is better than a fixed step is not decided",
 }

@@ -176,7 +176,7 @@ def test_the_section_compares_with_the_best_baseline():
     [verdict] = section.verdicts["word (both)"]
     assert verdict.claim == "finds no more than the bag of words"
     assert verdict.estimate.high < -0.5
-    assert section.limits == ["60 runs of 60 problems, 30 of which a monitor should flag."]
+    assert section.limits == ["60 runs of 60 problems; a monitor should flag 30."]
 
 
 class ScriptedJudge:

@@ -104,7 +104,7 @@ def test_select_says_how_many_outcomes_are_unknown(tmp_path) -> None:
     unknown = [run.model_copy(update={"outcome": None}) if run.sample == 0 else run for run in runs]
     write_records(tmp_path / "runs.jsonl", [*unknown[:-3], *(run for run in runs[-3:])])
     said = good("select", tmp_path / "runs.jsonl", "--out", tmp_path / "chosen.jsonl").err
-    assert "11 traces lack an outcome, unlike others of their problems: they count as wrong" in " ".join(
+    assert "11 traces without an outcome, unlike others of the problem: counted as wrong" in " ".join(
         said.split()
     )
 

@@ -125,7 +125,7 @@ def test_report(tmp_path: Path):
     report = Report("r").section(section).write(tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text()
     assert "baseline: first step of who speaks most" in text
-    assert "In 1 runs the agent to blame is not the speaker" in text
+    assert "In 1 run the agent to blame does not speak" in text
     title, about, *tables = report.printed
     assert (title, about) == ("\nWho&When", section.about)
     assert [table.caption.split(":")[0] for table in tables] == [

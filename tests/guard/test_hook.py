@@ -263,5 +263,5 @@ def test_check_counts_what_packaged_policies_ask_about(tmp_path: Path) -> None:
     row = {"id": "a", "problem_id": "p", "messages": messages, "tools": tools}
     (tmp_path / "runs.jsonl").write_text(json.dumps(row))
     said = good("guard", "check", "shell", "--runs", tmp_path / "runs.jsonl")
-    assert "1 calls of 1 runs: 0 released, 1 asked, 0 blocked, 0 undecided" in said.out
+    assert "1 call of 1 run: 0 released, 1 asked, 0 blocked, 0 undecided" in said.out
     assert "not a valid tool policy" in refused("guard", "check", "shel", "--runs", tmp_path / "runs.jsonl")

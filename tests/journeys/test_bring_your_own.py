@@ -115,12 +115,12 @@ def test_plain_rows_are_scored_without_an_import(folder, prm):
     """What once ended in "0 traces scored" and exit status 0."""
     write("own.jsonl", *OWN)
     ended = good("score", "-m", prm, "--problems", "own.jsonl", "own.jsonl", "--out", "s.jsonl")
-    assert "2 traces without steps were cut into 4" in ended.err
-    assert "2 traces scored; 0 with unscored steps" in ended.err
+    assert "2 traces without steps cut into 4" in ended.err
+    assert "2 traces scored; 0 in part or not" in ended.err
     write("p.jsonl", {"id": "p1", "text": "What is 2 + 2?"})
     write("t.jsonl", {"problem_id": "p1", "text": "2 + 2 = 4\nThe answer is 4."})
     ended = good("score", "-m", prm, "--problems", "p.jsonl", "t.jsonl", "--out", "s2.jsonl")
-    assert "1 traces scored" in ended.err
+    assert "1 trace scored" in ended.err
 
 
 def test_an_inspect_log_is_scored(folder, prm):
@@ -136,7 +136,7 @@ def test_spans_are_scored(folder, prm):
     Path("spans.json").write_bytes((DATA / "genai-otlp.json").read_bytes())
     good("import", "spans.json", "--out", "mine")
     files = ("mine/traces.jsonl", "--problems", "mine/problems.jsonl", "--out", "scores.jsonl")
-    assert "1 traces scored" in good("score", "-m", prm, *files).err
+    assert "1 trace scored" in good("score", "-m", prm, *files).err
 
 
 @pytest.mark.parametrize(

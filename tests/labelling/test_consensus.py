@@ -321,7 +321,7 @@ def test_the_command_writes_the_traces_that_were_kept_and_reports_the_others(run
     labels, err = run()
     assert [label.value for label in labels] == [1, -1, None]
     assert "first-error of judge, mc: 1 of 2 traces kept" in err
-    assert "1 labels of mc skipped: they belong to no step of a usable trace" in err
+    assert "1 label of mc skipped: they belong to no step of a usable trace" in err
     assert "1 of 2 traces kept" in err
     assert "1 traces dropped: an error for judge, none for mc" in err
 

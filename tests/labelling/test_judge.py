@@ -792,7 +792,7 @@ def test_problems_without_an_answer_are_skipped_only_where_it_is_shown(files):
         result = command(files, *words, method="judge:show-answer=true")
     assert "skipped" not in plain.stderr
     assert len(labels_in(files / "a.jsonl")) == 6
-    assert "1 traces skipped: their problem has no 'answer'" in result.stderr
+    assert "1 trace skipped: their problem has no 'answer'" in result.stderr
     assert len(labels_in(files / "b.jsonl")) == 3
 
 

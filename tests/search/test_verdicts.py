@@ -177,7 +177,7 @@ def test_the_command_chooses_by_verdicts(tmp_path, rule):
     (tmp_path / "2").mkdir()
     chosen, said = select(tmp_path / "2", pool[:2], [(0.0, None), (None, None)], f"--rule={rule}")
     assert chosen == OPEN
-    assert "1 traces are unscored and count as open" in said
+    assert "1 unscored trace: counted as open" in said
 
 
 def test_the_command_says_where_nothing_is_scored(tmp_path):
@@ -186,7 +186,7 @@ def test_the_command_says_where_nothing_is_scored(tmp_path):
     write_records(tmp_path / "traces.jsonl", pool)
     write_records(tmp_path / "scores.jsonl", [record(pool[0], (None, None)), record(pool[1], (1.0,))])
     words = ("--scores", tmp_path / "scores.jsonl", "--out", tmp_path / "out.jsonl")
-    assert "1 of 2 problems lack a scored trace" in good("select", tmp_path / "traces.jsonl", *words).err
+    assert "1 problem of 2 without a scored trace" in good("select", tmp_path / "traces.jsonl", *words).err
 
 
 def test_the_search_command_says_where_nothing_is_scored():

@@ -25,7 +25,7 @@ from surefoot.cards.record import (
     Role,
     Verdict,
 )
-from surefoot.errors import CheckpointError, RunError
+from surefoot.errors import CheckpointError, RunError, counted
 from surefoot.io.lineage import (
     MANIFEST,
     CommandRecord,
@@ -373,8 +373,8 @@ def _process(record: CommandRecord, roles: Sequence[Role]) -> Iterator[str]:
         writer = ", ".join(policy.filled_by)
         labelled = ", ".join(kinds) or "outcomes of the final answers"
         yield (
-            f"The reasoning steps of {count:,} solutions ({steps:,} steps, cut by {' and '.join(cut)}), "
-            f"written by a policy ({writer}), were supervised with {labelled}."
+            f"The reasoning steps of {counted(count, 'solution')} ({counted(steps, 'step')}, cut by "
+            f"{' and '.join(cut)}), written by a policy ({writer}), were supervised with {labelled}."
         )
 
 
@@ -397,7 +397,7 @@ def _label_sentences(
         labels = _inputs(record, "labels")
         raters = {(row.get("evidence") or {}).get("rater") for path in labels for row in rows_of(path)}
         if labels and len(raters - {None}) < 2:
-            yield f"The labels name {len(raters - {None})} raters, so their agreement is not known."
+            yield f"The labels name {counted(len(raters - {None}), 'rater')}, so no agreement is known."
     if not any("cost" in claim.id for claim in claims):
         yield "The cost of the labels is not recorded."
     if not any("label noise" in claim.tests for claim in claims):
@@ -484,6 +484,6 @@ def _summary(claims: Sequence[CardClaim], models: Sequence[CardModel], not_teste
     data = next(
         (m.facts["tested"]["data"] for m in models if m.facts.get("tested")), "the problems of its run"
     )
-    limit = f"{trust['threshold']:.3g} from {trust['problems']} held-out problems" if trust else "none fitted"
+    limit = f"{trust['threshold']:.3g}, held-out problems: {trust['problems']}" if trust else "none fitted"
     figure, missing = main.text.rstrip("."), ", ".join(not_tested)
     return f"{result} on {data} ({figure}); not tested: {missing}; threshold: {limit}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surefoot.cli.commands import COMMANDS, GROUPS
+from surefoot.cli.endings import told
 from surefoot.cli.terminal import echo, note
 from surefoot.errors import IncompleteError, SurefootError, unknown
 from surefoot.extras import sentence
@@ -141,7 +142,7 @@ def main() -> None:
         _explain_interrupt()
         raise SystemExit(INTERRUPTED) from error
     except (SurefootError, OSError) as error:
-        note(f"surefoot: {' '.join(str(error).split())}")
+        note(f"surefoot: {told(error)}")
         raise SystemExit(INCOMPLETE if isinstance(error, IncompleteError) else 1) from error
     except ModuleNotFoundError as error:
         if (missing := sentence(error.name or "")) is None:

@@ -18,7 +18,7 @@ from surefoot.cli.reports import ReportCommand, named, read_scores, unlabelled
 from surefoot.cli.runs import labelled, map_pieces, pair, read_table
 from surefoot.cli.settings import Flag
 from surefoot.cli.terminal import note
-from surefoot.errors import RunError, ScoreError
+from surefoot.errors import RunError, ScoreError, counted
 from surefoot.evaluation import audits as a
 from surefoot.evaluation.audits.faithfulness import intervention_examples
 from surefoot.evaluation.audits.settings import AttackSettings, FaithfulnessSettings
@@ -127,7 +127,10 @@ class Audit(ReportCommand):
                 prm = models.load_prm(path, loading=self.loading, images=folder)
                 rule = rules.get(name) or rules.get("") or prm.card.aggregation
                 subjects.append(a.AuditedScorer(name=name, scorer=a.CachedScorer(prm), rule=rule))
-        subjects += map(_verifier, self.verifier)
+        for name in self.verifier:
+            labeller = VerifierLabeller(verifiers=(open_verifier(name),))
+            judge = LabelScorer(labeller, name=name, unknown=1.0)
+            subjects.append(a.AuditedScorer(name=name, scorer=judge, rule="min"))
         names = [subject.name for subject in subjects]
         if unknown := set(rules) - {"", *names, *named(self.scorers)}:
             raise RunError(
@@ -255,7 +258,7 @@ def with_scores(cases: list[a.Case], subjects: list[a.AuditedScorer]) -> list[a.
         raise RunError("no trace has a record in every file of scores; give the traces that were scored")
     if len(scored) < len(cases):
         missing = len(cases) - len(scored)
-        note(f"{missing} traces left out: not in every file of scores, by trace id")
+        note(f"{counted(missing, 'trace')} left out: not in every file of scores, by trace id")
     return scored
 
 
@@ -268,11 +271,6 @@ def _rules(aggregate: str | None) -> dict[str, Aggregator]:
             raise ValueError(f"'aggregate' {part}: choose from {', '.join(AGGREGATORS)}")
         rules[name] = rule
     return rules
-
-
-def _verifier(name: str) -> a.AuditedScorer:
-    labeller = VerifierLabeller(verifiers=(open_verifier(name),))
-    return a.AuditedScorer(name=name, scorer=LabelScorer(labeller, name=name, unknown=1.0), rule="min")
 
 
 class AuditTest(FrozenModel):
@@ -318,13 +316,7 @@ class Faithfulness(AuditTest, FaithfulnessSettings):
         rows_file = audit.folder() / "interventions.jsonl"
         job = Job(record=a.FaithfulnessRow, load=partial(self.opened, audit), failure=_failure)
         outcome = map_pieces(
-            audit,
-            job,
-            chosen,
-            64,
-            str(rows_file),
-            policy=audit.policy,
-            retry_failed=audit.retry_failed,
+            audit, job, chosen, 64, str(rows_file), policy=audit.policy, retry_failed=audit.retry_failed
         )
         outcome.require_complete()
         return list(open_table(Path(rows_file), a.FaithfulnessRow))
@@ -486,9 +478,7 @@ class Look(Stays):
         if settings := audit.policy:
             judge = labelling.JudgeLabeller(
                 policy=settings.open(
-                    chat=True,
-                    loading=audit.loading,
-                    extra_body=labelling.structured_output("per-step"),
+                    chat=True, loading=audit.loading, extra_body=labelling.structured_output("per-step")
                 ),
                 prompt=labelling.JudgePrompt(images=folder),
                 seed=audit.seed,
@@ -498,7 +488,7 @@ class Look(Stays):
         test = partial(a.audit_images, draws=audit.draws, seed=audit.seed, tolerance=self.tolerance)
         results = [test(subject, audit.cases, folder) for subject in subjects]
         for reason, count in judge.failures.items() if settings else ():
-            note(f"{count} replies could not be used: {reason}")
+            note(f"{counted(count, 'reply')} could not be used: {reason}")
         return [a.images_section(results)]
 
 

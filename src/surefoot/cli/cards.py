@@ -11,7 +11,7 @@ from surefoot import cards
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo
-from surefoot.errors import RunError
+from surefoot.errors import RunError, counted
 from surefoot.io.atomic import atomic_file, make_directory
 from surefoot.io.lineage import lineage
 
@@ -89,7 +89,8 @@ class CardBuild(Command):
             with atomic_file(self.out / name) as stream:
                 stream.write(text.encode())
         echo(f"{about.name}: {release.summary}")
-        echo(f"{self.out / 'card.json'}: {len(release.claims)} figures of {len(release.runs)} runs")
+        figures, runs = counted(len(release.claims), "figure"), counted(len(release.runs), "run")
+        echo(f"{self.out / 'card.json'}: {figures} of {runs}")
 
 
 class CardCheck(Command):

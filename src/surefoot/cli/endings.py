@@ -88,6 +88,13 @@ def _sentence(error: BaseException, saves_memory: Sequence[str]) -> str | None:
     return None
 
 
+def told(error: Exception) -> str:
+    """An error as one sentence, without its number; of a file, its path and what is wrong there."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()}; check the path"
+    return re.sub(r"\[Errno -?\d+\] ", "", " ".join(str(error).split()))
+
+
 def _shown(path: str) -> str:
     """The folder of a temporary file, whose own name the user has never seen."""
     return str(Path(path).parent) if path.endswith(TEMPORARY_SUFFIX) else path

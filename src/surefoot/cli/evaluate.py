@@ -20,7 +20,7 @@ from surefoot.cli.runs import labelled, pair, read_table
 from surefoot.cli.settings import Flag, MethodSettings
 from surefoot.cli.terminal import note, note_count
 from surefoot.concurrency import run_sync
-from surefoot.errors import CheckpointError, RunError, ScoreError
+from surefoot.errors import CheckpointError, RunError, ScoreError, counted
 from surefoot.evaluation.audits.interventions import FaithfulnessRow
 from surefoot.evaluation.benchmarks import agent_steps, prmbench, processbench, who_and_when
 from surefoot.evaluation.best_of_n import (
@@ -152,7 +152,7 @@ class Evaluate(ReportCommand):
                 progress=progress,
             )
         for system in systems:
-            note_count(system.counts.skipped_lines, f"invalid lines of {system.name} skipped")
+            note_count(system.counts.skipped_lines, "invalid line", f"of {system.name} skipped")
         return systems
 
 
@@ -411,7 +411,7 @@ def _show_left_out(result: BestOfNCurves) -> None:
         note(f"unknown: {quantity}; {reason}")
     for name, counts in result.scorers.items():
         if counts.unscored or counts.foreign:
-            note(f"{name}: {counts.unscored} candidates unscored, {counts.foreign} scores of other traces")
+            note(f"{name}: {counts.unscored} unscored, {counted(counts.foreign, 'score')} of other traces")
 
 
 GoodAbove = Annotated[float, Field(ge=0, le=1, description="A value label above this is good.")]

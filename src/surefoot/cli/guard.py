@@ -18,7 +18,7 @@ from surefoot.cli import options as o
 from surefoot.cli.runs import labelled, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo, echo_table
-from surefoot.errors import RunError
+from surefoot.errors import RunError, counted
 from surefoot.guard.guard import call_steps, viewed_trace
 from surefoot.guard.mcp import McpProxy, run_proxy
 from surefoot.guard.records import Channel, GuardSettings
@@ -220,15 +220,16 @@ class Fit(Command):
 def _summary(fit: g.ThresholdFit, seen: Sequence[Channel]) -> Iterator[str]:
     """Lines for the terminal."""
     share = f"{fit.max_false_blocks:.1%} of good {fit.unit}s"
-    yield f"threshold {fit.threshold:.4g} blocks at most {share} ({fit.problems} problems, {fit.runs} runs)"
+    data = f"{counted(fit.problems, 'problem')}, {counted(fit.runs, 'run')}"
+    yield f"threshold {fit.threshold:.4g} blocks at most {share} ({data})"
     alarms = f"{fit.blocked_good_runs:.1%} of runs, {fit.blocked_good_calls:.1%} of calls"
     yield f"false alarms, cross-validated: {alarms}"
     if fit.blocked_bad_calls is None:
         yield "caught: not known, because no call is labelled bad"
     else:
-        yield f"caught: {fit.blocked_bad_calls:.1%} of {fit.bad_calls} calls that are labelled bad"
+        yield f"caught: {fit.blocked_bad_calls:.1%} of {counted(fit.bad_calls, 'call')} that are labelled bad"
     if fit.unscored_calls:
-        yield f"{fit.unscored_calls} calls could not be scored; a guard that fails closed blocks them"
+        yield f"{counted(fit.unscored_calls, 'call')} not scored; a guard that fails closed blocks them"
     view = "".join(f" --guard-monitor-sees {channel}" for channel in seen)
     yield f"use it with: surefoot serve --guard --guard-threshold {fit.threshold:.6g}{view}"
 
@@ -263,7 +264,7 @@ class CheckPolicy(Command):
             totals = {"runs": replay.runs, "calls": replay.calls, **replay.counts}
             write_json(self.out, {**totals, "rules": replay.rules, "stopped": replay.stopped})
         summary = ", ".join(f"{count} {name}" for name, count in replay.counts.items())
-        echo(f"{replay.calls} calls of {replay.runs} runs: {summary}")
+        echo(f"{counted(replay.calls, 'call')} of {counted(replay.runs, 'run')}: {summary}")
         columns = ("rule", "satisfied", "approval", "violated", "undecidable", "reason")
         headers = ("rule", "satisfied", "asked", "violated", "undecidable", "reason")
         echo_table(None, headers, ([str(row[column]) for column in columns] for row in replay.rules))

@@ -17,7 +17,7 @@ from surefoot.cli.runs import input_files, labelled, pair, read_table
 from surefoot.cli.settings import OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.cli.train import DETAILS
-from surefoot.errors import RunError
+from surefoot.errors import RunError, counted
 from surefoot.io import Run
 from surefoot.labelling.expert import expert_traces
 from surefoot.labelling.specification import rejection
@@ -132,11 +132,11 @@ class Imitate(TaskCommand):
                 training.demonstrate(item.trace, steps) for item, steps in zip(items, good, strict=True)
             ]
             if bare := sum(not item.steps for item in cloned):
-                note(f"{bare} traces left out: none of their steps is labelled good")
+                note(f"{counted(bare, 'trace')} left out: none of their steps is labelled good")
             return [item for item in cloned if item.steps]
         by_problem, left_out = expert_traces(item.trace for item in pair(problems, traces))
         for reason, count in left_out.items():
-            note(f"{count} traces left out: {reason}")
+            note(f"{counted(count, 'trace')} left out: {reason}")
         return [training.demonstrate(trace) for of_problem in by_problem.values() for trace in of_problem]
 
 
@@ -152,7 +152,7 @@ def _passing(items: Iterable[LabelledTrace]) -> list[LabelledTrace]:
         else:
             passed.append(item)
     for reason, count in reasons.most_common():
-        note(f"{count} traces left out: {reason}")
+        note(f"{counted(count, 'trace')} left out: {reason}")
     if not passed:
         raise RunError(f"none of the {reasons.total()} completions passes, so there is nothing to learn")
     note(f"{len(passed)} of {len(passed) + reasons.total()} completions pass")
@@ -165,7 +165,8 @@ def report_rounds(out: Path, rows: Sequence[RoundRow]) -> None:
         parts = []
         if row.round:
             loss = "" if row.loss is None else f", loss {row.loss:.4f}"
-            parts.append(f"{row.sampled} solutions written, {row.decisions} steps learned{loss}")
+            steps = counted(row.decisions, "step")
+            parts.append(f"{counted(row.sampled, 'solution')} written, {steps} learned{loss}")
         if row.evaluation:
             correct, wrong = row.evaluation.accuracy, row.evaluation.trace_error
             parts.append(f"accuracy {correct:.1%}")
@@ -185,8 +186,8 @@ def _choice(rows: Sequence[RoundRow]) -> str:
     if best.evaluation is None or start is None:
         return f"of round {best.round}, the last: give --held-out to choose the best"
     message = (
-        f"of round {best.round}, the best on the {best.evaluation.problems} held-out problems; they chose "
-        "it, so measure it on others"
+        f"of round {best.round}, the best on {counted(best.evaluation.problems, 'held-out problem')}; "
+        "they chose it, so measure it on others"
     )
     if best.evaluation.accuracy.value <= start.accuracy.value:
         message += f"; no round is better than the policy it started from ({start.accuracy:.1%})"

@@ -19,7 +19,7 @@ from surefoot.cli import options as o
 from surefoot.cli.runs import RecordFiles, labelled, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import note
-from surefoot.errors import RecordError, RunError
+from surefoot.errors import RecordError, RunError, counted
 from surefoot.formats.imports import IMPORT_KEY
 from surefoot.formats.rows import memory_of
 from surefoot.io import ReadReport, atomic_file
@@ -99,11 +99,7 @@ class Import(Command):
         )
         counts: Counter[str] = Counter()
         printed_s = time.monotonic()
-        with (
-            self.grading.open() as grader,
-            RecordFiles(self.out) as files,
-            closing(Seen()) as seen,
-        ):
+        with self.grading.open() as grader, RecordFiles(self.out) as files, closing(Seen()) as seen:
             for block in blocks(formats.import_traces(self.source, name, context), memory_of):
                 problems = [item.problem for item in block if item.problem is not None]
                 files.write(problems=[problem for problem in problems if not seen.times(problem.id)])
@@ -125,18 +121,17 @@ class Import(Command):
                 )
                 if time.monotonic() > printed_s + _SHOW_S:
                     printed_s = time.monotonic()
-                    note(f"{files.count('problems')} problems, {files.count('traces')} traces so far")
+                    note(f"{counted(files.count('traces'), 'trace')} so far")
             context.report.require_some(
                 f"it was read as {name}: --from names another format, the --…-field options name columns"
             )
         counts.update({name: files.count(name) for name in _RECORDS})
         for text in context.account():
             note(text)
-        added = "".join(f", {counts[name]} {name}" for name in ("labels", "scores") if counts[name])
-        note(
-            f"{self.out}: {counts['problems']} problems, {counts['traces']} traces with {counts['steps']} "
-            f"steps, {counts['graded']} of them graded{added}"
-        )
+        also = [counted(counts[f"{one}s"], one) for one in ("label", "score") if counts[f"{one}s"]]
+        added = "".join(f", {one}" for one in also)
+        tasks, runs, steps = (counted(counts[f"{one}s"], one) for one in ("problem", "trace", "step"))
+        note(f"{self.out}: {tasks}, {runs} with {steps}, {counts['graded']} of them graded{added}")
         if is_log and counts["problems"] and not counts["traces"]:
             note(
                 "no solutions: none of the columns is a known name for them; if there is one, import with "
@@ -226,7 +221,7 @@ class SegmentTraces(Command):
             raise RecordError(f"{self.traces}: no trace has text to cut; the first is {traces[0].id}")
         write_lines(self.out, traces.lines())
         by = traces[0].granularity
-        note(f"{len(traces)} traces, {steps} steps, {stepless} traces without any; cut by {by}")
+        note(f"{counted(len(traces), 'trace')}, {stepless} without any, {counted(steps, 'step')} by {by}")
 
 
 class Export(Command):

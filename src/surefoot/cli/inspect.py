@@ -19,7 +19,7 @@ from surefoot.answers import Grader
 from surefoot.cli import options as o
 from surefoot.cli.settings import Command, Flag, OptionGroup, command_line
 from surefoot.cli.terminal import echo, note
-from surefoot.errors import RunError
+from surefoot.errors import RunError, counted
 from surefoot.evaluation.inspection import (
     CHECKS,
     Finding,
@@ -101,7 +101,7 @@ class Inspect(Command):
             if time.monotonic() > shown_s + _SHOW_S:
                 shown_s = time.monotonic()
                 verdict = f"; {_place(first[0])}: {first[0].check}: {first[0].reason}" if first else ""
-                note(f"{traces} traces so far{verdict}")
+                note(f"{counted(traces, 'trace')} so far{verdict}")
 
         with o.GradingSettings().open() as grader:
             inspection = inspect_traces(_read(names, context, grader), limit=self.limit, each=show)
@@ -226,7 +226,7 @@ def _print(inspection: Inspection) -> None:
         echo("\nTools, with the arguments of the calls that did not fail")
     for tool in inspection.tools:
         errors = f", {tool.errors:,} failed" if tool.errors else ""
-        _line(f"{tool.name} ({tool.calls:,} calls{errors}): {tool.arguments:.{_ARGUMENTS}}")
+        _line(f"{tool.name} ({counted(tool.calls, 'call')}{errors}): {tool.arguments:.{_ARGUMENTS}}")
     echo("\nChecks without a model")
     if not inspection.complete:
         _line("Only the first traces were inspected; --limit 0 inspects all.")

@@ -21,7 +21,7 @@ from pydantic import (
 from surefoot import answers, labelling, models, policies, work
 from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import note
-from surefoot.errors import CheckpointError, RunError, SandboxError
+from surefoot.errors import CheckpointError, RunError, SandboxError, counted
 from surefoot.io.hub import is_hub_name
 from surefoot.lab.checkpoints import POLICY, TRUNK
 from surefoot.labels import Neutral
@@ -132,11 +132,7 @@ Tokenizer = Annotated[
     ),
     Flag(name="--prm-tokenizer"),
 ]
-DryRun = Annotated[
-    bool,
-    Flag(transient=True),
-    Field(description="Predict tokens, spend and write nothing."),
-]
+DryRun = Annotated[bool, Flag(transient=True), Field(description="Predict tokens, spend and write nothing.")]
 TokenBudget = Annotated[
     int | None,
     Flag(transient=True),
@@ -156,7 +152,7 @@ EngineName = Annotated[
     Flag(transient=True),
     Field(
         description="Where `--workers` run: on this machine, or as tasks of the Ray cluster that RAY_ADDRESS "
-        "names, whose nodes share the folders of the inputs and of TMPDIR.",
+        "names, whose nodes share the folders of the inputs and of TMPDIR."
     ),
 ]
 AllowUninformative = Annotated[
@@ -192,8 +188,7 @@ Gold = Annotated[
 ]
 Draws = Annotated[int, Field(ge=1, description="Bootstrap draws for the intervals.")]
 NeutralRule = Annotated[
-    Neutral,
-    Field(description="What a correctness label of 0 is: good, bad, or unknown (`drop`)."),
+    Neutral, Field(description="What a correctness label of 0 is: good, bad, or unknown (`drop`).")
 ]
 
 
@@ -210,8 +205,7 @@ def check_agent(environment: str | None, policy: PolicySettings) -> None:
 
 
 EnvironmentName = Annotated[
-    str | None,
-    Field(description="World in which an agent calls tools, as `module:Class`."),
+    str | None, Field(description="World in which an agent calls tools, as `module:Class`.")
 ]
 
 
@@ -297,7 +291,7 @@ class GradingSettings(SettingsGroup):
 def note_failures(checker: answers.AnswerChecker) -> None:
     """Say on standard error how many answers could not be compared, and why."""
     for reason, count in checker.failures.items():
-        note(f"{count} answers could not be compared: {reason}")
+        note(f"{counted(count, 'answer')} could not be compared: {reason}")
 
 
 class JudgeSettings(SettingsGroup):

@@ -66,12 +66,7 @@ class ReportCommand(Command):
         self.out.mkdir(parents=True, exist_ok=True)
         return self.out
 
-    def write(
-        self,
-        *sections: Section,
-        judged: Iterable[JudgedTrace] = (),
-        **also: Any,
-    ) -> None:
+    def write(self, *sections: Section, judged: Iterable[JudgedTrace] = (), **also: Any) -> None:
         """Write the results as a JSON file, with the settings and ``also``, and as a page.
 
         The first screen is printed; sections without examples get some of ``judged``.

@@ -12,7 +12,7 @@ from surefoot.cli import options as o
 from surefoot.cli.runs import ScoreFile, read_table
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import note
-from surefoot.errors import RunError
+from surefoot.errors import RunError, counted
 from surefoot.io.files import write_lines
 from surefoot.records import Trace, as_json
 from surefoot.rl.turn_rewards import Engine, TurnRule, is_signed, reward_row, turn_rewards
@@ -56,11 +56,11 @@ class Reward(Command):
         turns, unknown = counts["turns"], counts["unknown"]
         fate = "null" if self.to in ("jsonl", "prime-rl") else "0, as if they had failed"
         note(
-            f"{turns - unknown} of {turns} turns of {counts['runs']} runs have a reward by the rule "
-            f"{self.rule!r}; {unknown} are unknown and {fate}"
+            f"{turns - unknown} of {counted(turns, 'turn')} of {counted(counts['runs'], 'run')} rewarded by "
+            f"{self.rule!r}; {unknown} unknown and {fate}"
         )
         if counts["texts"]:
-            note(f"{counts['texts']} traces are texts, not runs, and are left out")
+            note(f"{counted(counts['texts'], 'trace is', 'traces are')} texts, not runs, and are left out")
 
     def _lines(self, counts: Counter[str]) -> Iterator[bytes]:
         files = [ScoreFile(path) for path in (self.labels, self.scores) if path is not None]

@@ -15,7 +15,7 @@ from surefoot.cli import options as o
 from surefoot.cli.runs import input_files, is_held_out, open_run, origin_of, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo_wrapped, note
-from surefoot.errors import RunError
+from surefoot.errors import RunError, counted
 from surefoot.evaluation.frame import Origin
 from surefoot.labelling.specification import Specification
 from surefoot.policies.devices import FLOAT32, LOADING, Loading
@@ -224,7 +224,7 @@ class RL(TaskCommand):
             held_out_ids = {problem.id for problem in separate}
             training = [problem for problem in problems if problem.id not in held_out_ids]
             if overlap := len(problems) - len(training):
-                note(f"{overlap} problems are held out and not trained on")
+                note(f"{counted(overlap, 'problem is', 'problems are')} held out and not trained on")
             return training, separate
         sides: tuple[list[Problem], list[Problem]] = ([], [])
         for problem in problems:

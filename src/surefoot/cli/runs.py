@@ -17,7 +17,7 @@ from surefoot import formats, stats
 from surefoot.cli.options import JudgeSettings, PolicySettings, lab_policy, lab_trunk
 from surefoot.cli.settings import Command, Flag, command_line, options_of
 from surefoot.cli.terminal import echo, echo_table, echo_wrapped, note, note_count
-from surefoot.errors import RecordError, ScoreError, SurefootError
+from surefoot.errors import RecordError, ScoreError, SurefootError, counted
 from surefoot.formats.rows import trace_memory
 from surefoot.io import ReadReport, Run, read_records
 from surefoot.io.files import RecordWriter, blocks, needs, record_writer
@@ -110,7 +110,7 @@ def read_table(path: str, record: type[R], *, change: Callable[[R], R] | None = 
         note(report.summary())
     if table.repeated and record is Trace:
         fix = "samples of equal text need a 'sample' number each"
-        note(f"{path}: {table.repeated} traces come again and are left out; {fix}")
+        note(f"{path}: {counted(table.repeated, 'trace comes', 'traces come')} again and are left out; {fix}")
     elif table.repeated:
         what = {Problem: "problems", StepLabel: "labels"}.get(record, "scores")
         note(f"{path}: {table.repeated} {what} come again and are left out")
@@ -203,7 +203,7 @@ def trained_on(models: Iterable[str], problems: Iterable[Problem]) -> list[str]:
     by_model = {name: hashes for name in models if (hashes := training_problems(name))}
     texts = {content_id(problem.text) for problem in problems} if by_model else set()
     return [
-        f"{name} was trained on {len(texts & hashes)} of {len(texts)} problems: its scores are too good there"
+        f"{name} was trained on {len(texts & hashes)} of {counted(len(texts), 'problem')}: scores too good"
         for name, hashes in by_model.items()
         if texts & hashes
     ]
@@ -219,12 +219,13 @@ def pair(problems: str | Sequence[Problem], traces: str | Sequence[Trace]) -> Jo
     items, left_out = join_traces(problems, traces, cut_trace)
     note_count(
         left_out.cut,
-        f"traces without steps were cut into {left_out.new_steps}, at blank lines or else at line ends; "
-        "surefoot segment cuts in other ways",
+        "trace",
+        f"without steps cut into {left_out.new_steps}, at blank lines or else at line ends; surefoot segment "
+        "cuts in other ways",
     )
     if items and left_out.first_orphan:
         note(
-            f"{left_out.orphans} traces skipped: their 'problem_id' is in no problem, first "
+            f"{counted(left_out.orphans, 'trace')} skipped: their 'problem_id' is in no problem, first "
             f"{left_out.first_orphan[0]}"
         )
     elif left_out.first_orphan:
@@ -239,9 +240,8 @@ def pair(problems: str | Sequence[Problem], traces: str | Sequence[Trace]) -> Jo
             f"none of the {left_out.stepless} traces is usable; the first, {left_out.first_stepless}, has no "
             "text to cut into steps; give traces with a 'text' or with assistant 'messages'"
         )
-    note_count(
-        left_out.stepless, f"traces without steps skipped (empty text?), first {left_out.first_stepless}"
-    )
+    first = f"without steps skipped (empty text?), first {left_out.first_stepless}"
+    note_count(left_out.stepless, "trace", first)
     return items
 
 
@@ -260,7 +260,7 @@ def labelled(
     """Traces with their problems and labels; labels of unknown traces are counted on standard error."""
     table = as_table(labels, StepLabel)
     items = pair(problems, traces).labelled(table)
-    note_count(items.strays, "labels skipped: their 'trace_id' is in no usable trace")
+    note_count(items.strays, "label", "skipped: their 'trace_id' is in no usable trace")
     return items
 
 
@@ -485,6 +485,6 @@ def say_prediction(what: str, usage: Usage) -> None:
     """Show the tokens of ``what``."""
     written = f", at most {usage.completion_tokens:,} written" if usage.completion_tokens else ""
     echo(
-        f"{what}: about {usage.prompt_tokens:,} tokens read ({CHARACTERS_PER_TOKEN} characters each)"
-        f"{written}, in {usage.calls:,} requests"
+        f"{what}: about {counted(usage.prompt_tokens, 'token')} read ({CHARACTERS_PER_TOKEN} characters each)"
+        f"{written}, in {counted(usage.calls, 'request')}"
     )

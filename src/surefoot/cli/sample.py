@@ -16,6 +16,7 @@ from surefoot.cli import options as o
 from surefoot.cli.runs import map_pieces, predict_usage, read_table, say_prediction
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import note
+from surefoot.errors import counted
 from surefoot.labelling.specification import Specification
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
@@ -85,7 +86,7 @@ class SampleTraces(Command):
             engine=o.open_engine(self.engine, self.workers, self.loading),
             retry_failed=self.retry_failed,
         )
-        note(f"{outcome.written} traces written; {outcome.failed} with an error")
+        note(f"{counted(outcome.written, 'trace')} written; {outcome.failed} with an error")
         outcome.require_complete()
 
     @cached_property
@@ -107,7 +108,8 @@ class SampleTraces(Command):
             max_tokens=self.sampling.max_tokens,
             prompts=self.n if alone else 1,
         )
-        say_prediction(f"{self.n * len(problems):,} traces of {len(problems):,} problems", usage)
+        traces = counted(self.n * len(problems), "trace")
+        say_prediction(f"{traces} of {counted(len(problems), 'problem')}", usage)
 
     @contextmanager
     def opened(self) -> Iterator[Opened]:

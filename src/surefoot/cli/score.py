@@ -18,7 +18,7 @@ from surefoot.cli.runs import map_pieces, pair, predict_usage, say_prediction, t
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo, note, note_count
 from surefoot.display import show
-from surefoot.errors import ScoreError
+from surefoot.errors import ScoreError, counted
 from surefoot.labels import Information
 from surefoot.policies.devices import Loading
 from surefoot.protocols import ProblemTrace
@@ -171,7 +171,7 @@ class Score(Command):
             return "".join([item.problem.text, *map(item.trace.step_text, steps)])
 
         usage = predict_usage(items, text_of, replies=1, max_tokens=0)
-        steps = f"{len(items):,} traces; common beginnings are read once, which is not predicted"
+        steps = f"{counted(len(items), 'trace')}; common beginnings are read once, which is not predicted"
         say_prediction(steps, usage)
 
     @contextmanager
@@ -206,10 +206,10 @@ class _Summary:
 
     def show(self, written: int, *, may_be_flat: bool) -> None:
         """Counts on standard error. Raises ``ScoreError`` if no step has a score, or all the same."""
-        note(f"{written} traces scored; {self.unscored} with unscored steps (see 'unscored_reason')")
-        note_count(self.windowed, "were longer than the context and read in windows (see 'reasons')")
+        note(f"{counted(written, 'trace')} scored; {self.unscored} in part or not (see 'unscored_reason')")
+        note_count(self.windowed, "trace", "longer than the context and read in windows (see 'reasons')")
         for reason, count in self.critiques.most_common():
-            note(f"{count} critiques not scored: {reason}")
+            note_count(count, "critique", f"not scored: {reason}")
         note(str(self.information).replace("value", "score"))
         if self.information.is_flat and not may_be_flat:
             raise ScoreError(

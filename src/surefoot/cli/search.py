@@ -18,7 +18,7 @@ from surefoot.cli import options as o
 from surefoot.cli.runs import input_files, map_pieces, read_table
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo_table, note, note_count
-from surefoot.errors import PolicyError, RecordError, RunError
+from surefoot.errors import PolicyError, RecordError, RunError, counted
 from surefoot.io import Run, read_records, write_records
 from surefoot.io.sources import OUT_ENDINGS
 from surefoot.policies.devices import Loading
@@ -244,7 +244,7 @@ class RunSearch(Command):
             journal = run.journal("trees", s.SavedTree)
             yield journal.write
             written = write_records(Path(path), journal.read())
-        note(f"{written} trees written")
+        note(f"{counted(written, 'tree')} written")
         if not Path(f"{self.out}.work").exists():  # else a budget ended the work, and it can resume
             shutil.rmtree(folder / "pieces")  # first: pieces without a manifest would be refused after a kill
             shutil.rmtree(folder)
@@ -317,12 +317,12 @@ class SearchSummary:
             "rejected steps in chosen solutions": str(counts["rejected"]),
             "failed requests": str(counts["failed"]),
         }
-        title = f"{title}: {self._problems} problems"
+        title = f"{title}: {counted(self._problems, 'problem')}"
         echo_table(title, ("", ""), list(rows.items()), err=True, show_headings=False)
-        note_count(self._unscored, "problems without a scored candidate: votes or order decided")
+        note_count(self._unscored, "problem", "without a scored candidate: votes or order decided")
         for error, count in self._errors.most_common(5):
-            note(f"{count} problems with: {error}")
-        note_count(max(0, len(self._errors) - 5), "other errors, see 'error' in the results")
+            note(f"{counted(count, 'problem')} with: {error}")
+        note_count(max(0, len(self._errors) - 5), "other error", "(see 'error' in the results)")
 
 
 def _share(outcomes: list[float]) -> str:

@@ -14,7 +14,7 @@ from surefoot.cli import options as o
 from surefoot.cli.runs import ScoreFile, read_table
 from surefoot.cli.settings import Command
 from surefoot.cli.terminal import echo_table, note, note_count
-from surefoot.errors import ScoreError
+from surefoot.errors import ScoreError, counted
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.run_choice import (
     FREE_RULES,
@@ -145,10 +145,10 @@ class Select(Command):
                 "extract answers"
             )
         if scores is not None and scored < len(traces):
-            fate = "count as open" if how == "verdicts" else "chosen last"
-            note(f"{len(traces) - scored} traces are unscored and {fate}")
-        if scores is not None and blank:
-            note(f"{blank} of {len(chosen)} problems lack a scored trace: votes or order decided")
+            fate = "counted as open" if how == "verdicts" else "chosen last"
+            note(f"{counted(len(traces) - scored, 'unscored trace')}: {fate}")
+        if scores is not None:
+            note_count(blank, "problem", f"of {len(chosen)} without a scored trace: votes or order decided")
         out = self.out if self.out == "-" else Path(self.out)
         write_records(out, (trace for name in chosen for trace in traces.find(name)))
         if tasks:
@@ -156,7 +156,7 @@ class Select(Command):
         if solutions:
             free_rules = ("majority", "first", "shortest")
             _choice_table(compare_choices(solutions, free_rules=free_rules), name, "problems", "solutions")
-        note_count(ungraded, "traces lack an outcome, unlike others of their problems: they count as wrong")
+        note_count(ungraded, "trace", "without an outcome, unlike others of the problem: counted as wrong")
         if not tasks and not solutions:
             note("no trace has an outcome: no accuracy to report")
 

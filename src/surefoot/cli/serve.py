@@ -18,7 +18,7 @@ from surefoot.cli.guard import open_rules
 from surefoot.cli.runs import RecordFiles
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo, note
-from surefoot.errors import RecordError, RunError
+from surefoot.errors import RecordError, RunError, counted
 from surefoot.io import atomic_file
 from surefoot.io.tables import Seen
 from surefoot.policies.devices import Loading
@@ -91,8 +91,7 @@ class Serve(Command):
     server: Annotated[ServerSettings, _SERVER] = ServerSettings()
     database: Annotated[DatabaseName, Flag(common=True)] = DEFAULT_DATABASE
     pages: Annotated[bool | None, Flag(common=True)] = Field(
-        default=None,
-        description="Serve the pages at `/`, alone without a policy; on by default with one.",
+        default=None, description="Serve the pages at `/`, alone without a policy; on by default with one."
     )
     site: Annotated[PageSettings, _PAGES] = PageSettings()
     record: bool = True
@@ -285,7 +284,7 @@ class Prune(DatabaseCommand):
                     while count := db.gateway.prune(at - timedelta(days=days), project_id=project.id):
                         deleted += count
             held = db.held_calls.prune(limit)
-        note(f"{deleted} requests and {held} held calls deleted")
+        note(f"{counted(deleted, 'request')} and {counted(held, 'held call')} deleted")
 
 
 class Sessions(DatabaseCommand):
@@ -331,6 +330,6 @@ class Sessions(DatabaseCommand):
             if not counts["traces"]:
                 raise RecordError(f"the database has {len(names)} sessions, and none has an answer")
         note(
-            f"{self.out}: {counts['sessions']} sessions, {counts['traces']} traces, {counts['turns']} turns, "
-            f"{counts['scored']} of them scored"
+            f"{self.out}: {counted(counts['sessions'], 'session')}, {counted(counts['traces'], 'trace')}, "
+            f"{counted(counts['turns'], 'turn')}, {counts['scored']} of them scored"
         )

@@ -10,6 +10,7 @@ from textwrap import wrap
 
 import click
 
+from surefoot.errors import counted
 from surefoot.printable import printable
 
 _WIDEST = 34
@@ -28,10 +29,10 @@ def note(text: str) -> None:
     echo(text, err=True)
 
 
-def note_count(count: int, text: str) -> None:
-    """Print ``text`` after a number that is not 0, on standard error."""
+def note_count(count: int, one: str, text: str) -> None:
+    """Print a number that is not 0 with its noun, then ``text``, on standard error."""
     if count:
-        note(f"{count} {text}")
+        note(f"{counted(count, one)} {text}")
 
 
 def echo_wrapped(text: str, *, indent: str = "", err: bool = False) -> None:

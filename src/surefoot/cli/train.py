@@ -17,7 +17,7 @@ from surefoot.cli import options as o
 from surefoot.cli.runs import is_held_out, labelled, open_run, pair, read_table
 from surefoot.cli.settings import Command, OptionGroup
 from surefoot.cli.terminal import note, note_count
-from surefoot.errors import RunError, TrainingError
+from surefoot.errors import RunError, TrainingError, counted
 from surefoot.evaluation.audits.interventions import FaithfulnessRow, reasoning_to_probe
 from surefoot.io.hub import pinned
 from surefoot.io.tables import LabelledTraces
@@ -103,13 +103,13 @@ class TrainCommand(Command):
             tested = self.trust(held_out, training, seen) or ["no labelled problem was held out to test it"]
             remarks = [*remarks, *tested]
             if 0 < log.read_tokens < log.tokens:
-                remarks.append(f"read {log.read_tokens:,} of {log.tokens:,} tokens, shared prefixes once")
+                remarks.append(f"read {log.read_tokens:,} of {counted(log.tokens, 'token')}: prefixes once")
             updates = len(log.losses)
             run.finish("train", {"updates": updates, "tokens": log.tokens, "dropped": dict(dropped)})
         if tail := log.losses[-50:]:
             mean = f"mean loss of the last {len(tail)}: {sum(tail) / len(tail):.4f}"
             mean += f" (the first: {log.losses[0]:.4f})"
-            remarks = [f"{updates} updates", mean, *remarks]
+            remarks = [f"{counted(updates, 'update')}", mean, *remarks]
         note(f"{self.out}: {', '.join(remarks)}")
         mark_announced(self.out)
 
@@ -143,7 +143,7 @@ class TrainCommand(Command):
             return []
         of_split = list(held_out)
         items = [item for item in of_split if content_id(item.problem.text) not in seen]
-        note_count(len(of_split) - len(items), "held-out traces left out: their problems were trained on")
+        note_count(len(of_split) - len(items), "held-out trace", "left out: trained on their problems")
         if not items:
             return ["how far it can be trusted is not known: it was trained on every held-out problem"]
         rows = search.score_held_out(models.load_prm(self.out, loading=self.loading), items, training)
@@ -227,7 +227,7 @@ class ClassifierCommand(StepCommand):
             validation = self.examples(model, selects, targets).examples if selects else ()
             report_dropped(examples.dropped, examples.first)
             labels = sum(len(example.targets) for example in examples.examples)
-            note(f"training on {labels:,} labels of {len(examples.examples):,} traces")
+            note(f"training on {counted(labels, 'label')} of {counted(len(examples.examples), 'trace')}")
             log = train(
                 model, examples.examples, training, self.out, validation=validation, progress=progress
             )
@@ -477,7 +477,7 @@ class TrainProbe(StepCommand):
     def _interventions(self, path: str) -> list[LabelledTrace]:
         rows = read_table(path, FaithfulnessRow)
         items = [item for row in rows if (item := reasoning_to_probe(row, self.target))]
-        note_count(len(rows) - len(items), f"problems left out: not known whether the answer '{self.target}'")
+        note_count(len(rows) - len(items), "problem", f"left out: unknown whether the answer '{self.target}'")
         if not items:
             raise RunError(f"{path}: no problem says whether the answer '{self.target}'; is there a hint?")
         return items
@@ -536,7 +536,7 @@ class TrainVerifier(TrainCommand):
             base, source = pinned(self.base), _kinds_and_sources(gold)[1]
             about: Any = {"base": base, "label_source": source, "progress": progress}
             log = tr.train_verifier(model, tokenizer, data.examples, form, self.training, self.out, **about)
-            return log, data.dropped, [f"{len(data.examples)} of {sum(map(len, texts))} critiques"]
+            return log, data.dropped, [f"{len(data.examples)} of {counted(sum(map(len, texts)), 'critique')}"]
 
         digest = content_id(texts, form.model_dump(), *items)
         criticised = (item.problem for item, critiques in zip(items, texts, strict=True) if critiques)
@@ -577,6 +577,6 @@ def _critiques_of(items: Sequence[LabelledTrace], critiques: Sequence[tr.TraceCr
             of_trace[record.trace_id] += record.texts
         else:
             strays += len(record.texts)
-    note_count(strays, "critiques skipped: their 'trace_id' is in no usable trace")
-    note_count(sum(not texts for texts in of_trace.values()), "traces without a critique")
+    note_count(strays, "critique", "skipped: their 'trace_id' is in no usable trace")
+    note_count(sum(not texts for texts in of_trace.values()), "trace", "without a critique")
     return [of_trace[item.trace.id] for item in items]

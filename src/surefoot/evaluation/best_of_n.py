@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.answers import AnswerChecker, group_equal
-from surefoot.errors import ScoreError
+from surefoot.errors import ScoreError, counted
 from surefoot.evaluation.frame import Rival
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Plot, Section
@@ -250,7 +250,9 @@ def evaluate_best_of_n(
     unknown: dict[str, str] = {}
     if policy is None:
         without, traces = sum(group.uncounted for group in groups), len(candidates)
-        unknown["tokens of the policy"] = f"{without} of {traces} traces lack 'usage.completion_tokens'"
+        unknown["tokens of the policy"] = (
+            f"{without} of {counted(traces, 'trace')} without 'usage.completion_tokens'"
+        )
 
     def interval(values: FloatArray) -> Interval:
         return bootstrap_mean(values, draws=bootstrap, rng=np.random.default_rng(seed))
@@ -380,7 +382,7 @@ def _verdicts(result: BestOfNCurves, scorer: str) -> list[Conclusion]:
     top = result.sizes[-1]
     pass_at = result.curve(CEILING).accuracy[top].value
     text = (
-        f"of problems: {curve.name} less {result.rival}, {top} samples; at least one is correct for "
+        f"of problems: {curve.name} less {result.rival}, {counted(top, 'sample')}; at least one is right for "
         f"{pass_at:.1%}. The rule was fixed beforehand."
     )
     return [chosen(curve.accuracy[top], result.free, curve.over_free, text, result.problems)]
@@ -399,17 +401,17 @@ def best_of_n_section(result: BestOfNCurves) -> Section:
     return Section(
         title="Best-of-N: accuracy against samples and tokens",
         tested="choosing among samples",
-        about=f"{result.problems} problems, {result.traces} samples. Intervals are 95 %, over problems; "
-        "differences from majority are paired by problem.",
+        about=f"{counted(result.problems, 'problem')}, {counted(result.traces, 'sample')}. Intervals: 95 %, "
+        "over problems; differences from majority are paired by problem.",
         verdicts={name: _verdicts(result, name) for name in result.scorers},
         rivals=[
             *(Rival(name=name, value=value) for name, value in result.free.items()),
             *(Rival(name=name, value=curve.accuracy[top], kind="ours") for name, curve in decisive.items()),
             Rival(name="some sample is right", value=result.curve(CEILING).accuracy[top], kind="ceiling"),
         ],
-        measure=f"share of problems answered correctly, {top} samples.",
+        measure=f"share of problems answered correctly, {counted(top, 'sample')}.",
         limits=[
-            f"{result.problems} problems, {result.traces} samples"
+            f"{counted(result.problems, 'problem')}, {counted(result.traces, 'sample')}"
             + "".join(f"; left out: {count} {reason}" for reason, count in result.dropped.items())
             + ".",
             "Worked examples need step labels, which this report does not read.",

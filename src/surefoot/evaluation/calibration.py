@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.errors import ScoreError
+from surefoot.errors import ScoreError, counted
 from surefoot.evaluation.labels import PARTS, LabelSet, label_sets, tables_by
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Plot, Section
@@ -257,7 +257,10 @@ def calibration_section(audit: Measured) -> Section:
             for scorer in audit.scorers
         },
         advice=[text for scorer in audit.scorers for text in _fit_advice(scorer)],
-        limits=[f"{audit.traces} traces of {audit.problems} problems, {audit.steps} steps."],
+        limits=[
+            f"{counted(audit.steps, 'step')} of {counted(audit.traces, 'trace')}, from "
+            f"{counted(audit.problems, 'problem')}."
+        ],
         plots=[
             Plot(
                 "scorers.overall.calibration.bins",
@@ -464,7 +467,7 @@ def judge_section(result: Measured) -> Section:
             sign = math.copysign(1, rate.bias.value)
             text = (
                 f"more or fewer; it calls {rate.judged.value:.1%} of the steps wrong, and corrected by "
-                f"{rate.gold_steps} gold labels {rate.corrected:.1%} are."
+                f"{counted(rate.gold_steps, 'gold label')} {rate.corrected:.1%} are."
             )
             side = "more" if sign > 0 else "fewer"
             bias = sign * rate.bias
@@ -473,7 +476,7 @@ def judge_section(result: Measured) -> Section:
             )
             if counts.wrong and 2 * counts.found < counts.wrong:
                 advice.append(
-                    f"{rate.judge} misses {counts.wrong - counts.found} of {counts.wrong} wrong steps: "
+                    f"{rate.judge} finds {counts.found} of {counted(counts.wrong, 'wrong step')}: "
                     "change its instructions or its model before it labels more."
                 )
     first = result.rates[0]
@@ -488,8 +491,9 @@ def judge_section(result: Measured) -> Section:
         verdicts=verdicts,
         advice=advice,
         limits=[
-            f"Gold labels of {first.gold_steps} of {first.steps} steps, from {first.gold_problems} of "
-            f"{result.problems} problems; {first.unjudged} steps lack a verdict of {first.judge}.",
+            f"Gold labels of {first.gold_steps} of {counted(first.steps, 'step')}, from "
+            f"{first.gold_problems} of {counted(result.problems, 'problem')}; {first.unjudged} without "
+            f"{first.judge}'s verdict.",
             "Problems with gold labels must be a random part of all; kappa holds at this base rate only.",
         ],
     )
@@ -498,7 +502,7 @@ def judge_section(result: Measured) -> Section:
 def _moved(change: Measured, problems: int) -> Conclusion:
     """Whether the bias against gold differs from the first judge's."""
     bias = math.copysign(1, change.bias_change.value) * change.bias_change
-    paired = f"{change.changed:.1%} of {change.steps} verdicts differ, " if change.steps else ""
+    paired = f"{change.changed:.1%} of {counted(change.steps, 'verdict')} changed, " if change.steps else ""
     text = (
         f"is how far its bias differs; {paired}wrong steps {change.rate_change:+.1p}, agreement with gold "
         f"{change.agreement_change:+.1p}."

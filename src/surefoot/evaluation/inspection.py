@@ -281,7 +281,9 @@ class _Contents:
             self.calls[result.call.name] += 1
             self.errors[result.call.name] += result.result is not None and not result.succeeded
             if result.succeeded:
-                self.arguments[result.call.name] |= _shape(result)
+                sent = call_arguments(result.call) or {}
+                types = {(name, _JSON_TYPES[type(value)]) for name, value in sent.items()}
+                self.arguments[result.call.name] |= types
 
     def lengths(self) -> dict[str, str]:
         return {name: f"{median(sizes):,.0f}, {max(sizes):,}" for name, sizes in self.sizes.items()}
@@ -296,12 +298,6 @@ class _Contents:
             )
             for name, calls in self.calls.most_common()
         )
-
-
-def _shape(result: CallResult) -> set[tuple[str, str]]:
-    """Names and JSON types of a call's arguments."""
-    arguments = call_arguments(result.call) or {}
-    return {(name, _JSON_TYPES[type(value)]) for name, value in arguments.items()}
 
 
 class _Checker:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.errors import LabelError
+from surefoot.errors import LabelError, counted
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_layout import (
@@ -560,8 +560,8 @@ def label_section(audit: Measured) -> Section:
         advice=list(_advice(audit)),
         sentence="" if audit.truth else _agreement(audit),
         limits=[
-            f"{audit.traces} traces of {audit.problems} problems; {audit.traces_without_steps} without steps "
-            "left out.",
+            f"{counted(audit.traces, 'trace')} of {counted(audit.problems, 'problem')}; "
+            f"{audit.traces_without_steps} without steps left out.",
             *["No true labels were given, so accuracy is not measured."] * (audit.truth is None),
         ],
     )

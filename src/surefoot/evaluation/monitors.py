@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.concurrency import run_sync
-from surefoot.errors import LabelError
+from surefoot.errors import LabelError, counted
 from surefoot.evaluation.audits.interventions import FaithfulnessRow
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Section
@@ -349,9 +349,11 @@ def monitors_section(runs: Sequence[WatchedRun], results: Sequence[Measured]) ->
             verdicts.setdefault(f"{result.monitor} ({result.view})", []).append(
                 measured("monitors", result.over_baseline, text, problems, rival=f"the {best.monitor}")
             )
-    limits = [f"{len(runs)} runs of {problems} problems, {count} of which a monitor should flag."]
+    limits = [
+        f"{counted(len(runs), 'run')} of {counted(problems, 'problem')}; a monitor should flag {count}."
+    ]
     if unscored := sum(result.unscored for result in results):
-        limits.append(f"{unscored} scores are missing; such a run counts as judged wrong.")
+        limits.append(f"{counted(unscored, 'score')} missing; such a run counts as judged wrong.")
     return Section(
         title="Monitors",
         tested="monitoring of runs",

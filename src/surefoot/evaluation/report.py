@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pydantic import BaseModel
 
+from surefoot.errors import counted
 from surefoot.evaluation.frame import FirstScreen, Origin, Rival, Tested, WorkedExample, value_order
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.verdict import WORDS, Conclusion, headline
@@ -279,7 +280,8 @@ class Report:
                 continue
             self.printed.append(replace(table, rows=table.rows[:PRINTED_ROWS], spec=".3f"))
             if len(table.rows) > PRINTED_ROWS:
-                self.printed.append(f"{len(table.rows) - PRINTED_ROWS} more rows are in the report")
+                more = counted(len(table.rows) - PRINTED_ROWS, "more row")
+                self.printed.append(f"{more} in the report")
         return self
 
     def figure(self, draw: Callable[[], Figure | None], caption: str) -> Self:
@@ -289,7 +291,12 @@ class Report:
         the report says so once.
         """
         if not installed("matplotlib"):
-            return self._say_no_plots()
+            why = f"Plots are left out: they need {extra_sentence('matplotlib')}"
+            if not self._says_no_plots:
+                self._says_no_plots = True
+                _LOG.warning(why)
+                self.text(f"{why}.")
+            return self
         if (figure := draw()) is None:
             return self
         self._figures += 1
@@ -327,14 +334,6 @@ class Report:
             stream.write(self.html().encode("utf-8"))
         return self
 
-    def _say_no_plots(self) -> Self:
-        if not self._says_no_plots:
-            self._says_no_plots = True
-            why = f"Plots are left out: they need {extra_sentence('matplotlib')}"
-            _LOG.warning(why)
-            self.text(f"{why}.")
-        return self
-
     def _add(self, kind: str, part: object) -> Self:
         self._parts.append((kind, part))
         return self
@@ -368,7 +367,7 @@ def _template() -> Template:
         return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - text is escaped
 
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    page.filters |= {"cell": format_cell, "commands": commands}
+    page.filters |= {"cell": format_cell, "commands": commands, "counted": counted}
     return page.from_string(files("surefoot.evaluation").joinpath("report.html").read_text("utf-8"))
 
 

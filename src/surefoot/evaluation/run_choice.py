@@ -18,7 +18,7 @@ import numpy as np
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.verdict import Conclusion, chosen
 from surefoot.failures import result_failed
-from surefoot.records import Message, Trace
+from surefoot.records import Trace
 from surefoot.stats.bootstrap import FloatArray, bootstrap_difference, bootstrap_mean
 from surefoot.stats.intervals import Interval
 
@@ -33,17 +33,13 @@ def is_agent_run(trace: Trace) -> bool:
     return any(message.tool_calls for message in trace.messages)
 
 
-def _of_agent(trace: Trace) -> list[Message]:
-    """The messages that the run added: all but instructions and the user's."""
-    return [message for message in trace.messages if message.role in ("assistant", "tool")]
-
-
 def _characters(trace: Trace) -> float:
     return sum(
         len(message.content or "")
         + len(message.readable_reasoning)
         + sum(len(call.arguments) for call in message.tool_calls)
-        for message in _of_agent(trace)
+        for message in trace.messages
+        if message.role in ("assistant", "tool")  # which the run added
     )
 
 

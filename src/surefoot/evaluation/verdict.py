@@ -9,11 +9,13 @@ these sentences unchanged.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from surefoot.errors import counted
 from surefoot.stats.intervals import UNKNOWN, Decision, Interval, decide, units_needed
 
 Tone = Literal["good", "wrong", "open"]
@@ -248,10 +250,7 @@ CLAIMS: Mapping[str, tuple[str, str]] = {
         "tells right steps from wrong ones better than {rival}",
         "tells right steps from wrong ones no better than {rival}",
     ),
-    "first errors": (
-        "finds more first errors than {rival}",
-        "finds no more first errors than {rival}",
-    ),
+    "first errors": ("finds more first errors than {rival}", "finds no more first errors than {rival}"),
     "single steps": ("judges single steps better than {rival}", "judges single steps no better than {rival}"),
     "falls": ("scores a worse version lower ({change})", "does not score a worse version lower ({change})"),
     "drops": ("scores the first wrong step lower", "does not score the first wrong step lower"),
@@ -354,7 +353,8 @@ def detected(
     silent = counts.of - counts.judged
     unit = f"{counts.unit}s"
     if not counts.judged:
-        claim = f"gives no verdict on any of the {counts.of:,} {unit}: nothing can be said about it"
+        which = f"any of the {counts.of:,} {unit}" if counts.of != 1 else f"the one {counts.unit}"
+        claim = f"gives no verdict on {which}: nothing can be said about it"
         return Conclusion(
             sentence=f"It {claim}.",
             claim=claim,
@@ -376,14 +376,15 @@ def detected(
     if silent:
         claim += f", with no verdict on {silent:,} of {counts.of:,} {unit}"
     short, ending = _compared(decision, rival)
-    strong = 2 * counts.found >= counts.wrong and counts.alarms <= counts.found
-    claim += ending
+    faint = counts.alarms > counts.found and "most of its alarms are false"
+    faint = faint or (2 * counts.found < counts.wrong and f"it misses most {counts.what}s")
+    claim += f"{ending}, but {faint}" if faint and decision == "yes" else ending
     return Conclusion(
         sentence=f"It {claim}.",
         claim=claim,
-        tone="open" if decision == "not decided" else "good" if decision == "yes" and strong else "wrong",
+        tone="open" if decision == "not decided" else "wrong" if faint or decision == "no" else "good",
         decided=True,
-        needs=(f"verdicts on the other {silent:,} {unit}" if silent else f"more {unit}")
+        needs=(f"verdicts on the other {counted(silent, counts.unit)}" if silent else f"more {unit}")
         if decision == "not decided"
         else "",
         short=short,
@@ -409,11 +410,7 @@ _SAID = 3
 
 
 def chosen(
-    accuracy: Interval,
-    free: Mapping[str, Interval],
-    difference: Interval,
-    detail: str,
-    units: int,
+    accuracy: Interval, free: Mapping[str, Interval], difference: Interval, detail: str, units: int
 ) -> Conclusion:
     """The verdict on a choice among samples: its accuracy next to one sample and to the best ``free`` choice.
 
@@ -423,10 +420,11 @@ def chosen(
     single, rival = next(iter(free)), max(free, key=lambda name: free[name].value)
     decision = decide(difference, units, smallest=SMALLEST_GAIN)
     start, end = free[single].value, accuracy.value
-    verb = "raises" if end > start else "lowers"
-    moved = f"{verb} accuracy from {start:.0%} ({single}) to {end:.0%}"
+    moved = f"{'raises' if end > start else 'lowers'} accuracy from {start:.0%} ({single}) to {end:.0%}"
     if end == start:
         moved = f"keeps accuracy at {end:.0%} ({single})"
+    elif end < start and decision == "not decided":
+        moved = f"has an accuracy of {end:.0%}, next to {start:.0%} ({single})"
     than = rival + (f" ({free[rival].value:.0%})" if rival != single else "")
     short, ending = _compared(decision, than)
     claim = moved + ending
@@ -436,7 +434,7 @@ def chosen(
         claim=claim,
         tone={"yes": "good", "no": "wrong"}.get(decision, "open"),  # type: ignore[arg-type]
         decided=True,
-        needs=f"about {max(needed, units):,} problems" if decision == "not decided" else "",
+        needs=f"about {counted(max(needed, units), 'problem')}" if decision == "not decided" else "",
         short=short,
         coverage=Coverage(checked=units, of=units),
         estimate=difference,
@@ -450,10 +448,13 @@ def headline(subject: str, verdicts: Sequence[Conclusion]) -> str:
     decided = [verdict for verdict in verdicts if verdict.decided and verdict.claim]
     more = sorted(decided[1:], key=lambda verdict: verdict.tone != "wrong")[: _SAID - 1]
     decided = [*decided[:1], *sorted(more, key=lambda verdict: verdict.tone == "wrong")]
-    text = f"{subject} " if decided else ""
+    text = ""
     for number, verdict in enumerate(decided):
-        turns = number and {verdict.tone, decided[number - 1].tone} == {"good", "wrong"}
-        text += f"{', but it ' if turns else ', and it ' if number else ''}{verdict.claim}"
+        before = decided[number - 1] if number else verdict
+        joint = ", and it" if before.tone == verdict.tone else ", but it" if before.tone == "good" else ". It"
+        if re.search("[:;]", before.claim):  # it has several clauses
+            joint = ". It"
+        text += f"{joint if number else subject} {verdict.claim}"
     text += "." if decided else ""
     for doubt in [verdict for verdict in verdicts if not verdict.decided][:1]:
         whose = "it" if decided else subject
@@ -471,8 +472,3 @@ def inspection_sentence(traces: int, named: int, with_findings: int) -> str:
     if silent := traces - with_findings:
         sentence += f"; no check speaks on {silent:,}, which may be right or wrong"
     return f"{sentence}."
-
-
-def counted(number: int, unit: str) -> str:
-    """A number with its noun: "1 step", "2,000 steps"."""
-    return f"{number:,} {unit}{'' if number == 1 else 's'}"

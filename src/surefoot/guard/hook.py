@@ -161,7 +161,7 @@ def run_hook(policy: str, event: BinaryIO) -> tuple[str, int]:
             raise GuardError(f"the event has more than {_MOST_BYTES} bytes")
         return check_event(read_policy(policy), parse_arguments(text.decode("utf-8"))).text(), 0
     except (SurefootError, ValueError, OSError) as error:
-        reason = " ".join(str(error).split())[:500]
+        reason = re.sub(r"\[Errno \d+\] ", "", " ".join(str(error).split()))[:500]
     except Exception as error:  # whatever fails, the call is not made; the text may be secret
         reason = type(error).__name__
     return f"surefoot guard: this call could not be checked: {reason}", _BLOCKED

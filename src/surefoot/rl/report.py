@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from surefoot.errors import counted
 from surefoot.evaluation.frame import FirstScreen, Origin
 from surefoot.evaluation.report import GREY, SERIES, Report, legend, new_figure, shade
 from surefoot.evaluation.verdict import SMALLEST_GAIN, Conclusion, headline, measured
@@ -68,9 +69,8 @@ def write_report(
             f"seconds of {stage}": sum(row.seconds.get(stage, 0.0) for row in log.updates)
             for stage in _STAGES
         }
-        report.table(
-            ["what", "number"], list((counts | seconds).items()), "Counts; tokens include evaluations"
-        )
+        about = "Counts; tokens include evaluations"
+        report.table(["what", "number"], list((counts | seconds).items()), about)
     for row in _stored_samples(samples) if samples else []:
         _sample(report, row)
     if settings:
@@ -105,7 +105,7 @@ def first_screen(log: RLLog, origin: Origin) -> FirstScreen:
         sentence=sentence[0].upper() + sentence[1:],
         verdicts=verdicts,
         limits=[
-            f"{problems} held-out problems; one training run, and another seed gives another policy.",
+            f"{counted(problems, 'held-out problem')}; one training run: another seed gives another policy.",
             "Intervals of differences treat the evaluations as independent; as they share problems, they are "
             "too wide rather than too narrow.",
         ],
@@ -116,7 +116,7 @@ def first_screen(log: RLLog, origin: Origin) -> FirstScreen:
 def findings(log: RLLog) -> list[str]:
     """The run in sentences."""
     rollouts = log.updates[-1].samples if log.updates else 0
-    sentences = [f"{len(log.updates)} updates on {rollouts} rollouts."]
+    sentences = [f"{counted(len(log.updates), 'update')} on {counted(rollouts, 'rollout')}."]
     if log.stopped:
         sentences.append(f"Ended early: {log.stopped}")
     if log.channels:
@@ -155,7 +155,7 @@ def _sample(report: Report, row: SampleRow) -> None:
     report.table(
         ["step", "text", "score", "advantage"],
         list(zip(range(1, len(texts) + 1), texts, scores, row.advantages, strict=False)),
-        f"{trace.usage.completion_tokens} tokens, {trace.finish_reason}; advantages are means over tokens",
+        f"{counted(trace.usage.completion_tokens, 'token')}, {trace.finish_reason}; advantages are means",
     )
 
 

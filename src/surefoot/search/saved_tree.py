@@ -10,6 +10,7 @@ from unicodedata import east_asian_width
 
 from pydantic import Field, model_validator
 
+from surefoot.errors import counted
 from surefoot.records import FrozenModel, Record, Trace
 from surefoot.search.method import SearchResult
 from surefoot.search.space import Prefix, Space
@@ -198,10 +199,8 @@ def _beginning(text: str, columns: int) -> str:
 def _headlines(tree: SavedTree) -> list[str]:
     verdict = {True: "correct", False: "wrong", None: "not graded"}[tree.outcome]
     result = "no solution" if not tree.chosen else f"answer {tree.answer or 'missing'} ({verdict})"
-    first = f"{tree.method}, seed {tree.seed}: {tree.size} steps, {result}"
-    return (
-        [first, "value (step alone) ×sampled, ▶ chosen"] if _scored(tree) else [first, "×sampled, ▶ chosen"]
-    )
+    first = f"{tree.method}, seed {tree.seed}: {counted(tree.size, 'step')}, {result}"
+    return [first, f"{'value (step alone) ' if _scored(tree) else ''}×sampled, ▶ chosen"]
 
 
 def _scored(tree: SavedTree) -> bool:

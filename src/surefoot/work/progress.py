@@ -37,10 +37,7 @@ def show_progress() -> Iterator[Progress]:
 
 
 def progress_lines(
-    write: Callable[[str], None],
-    *,
-    every_s: float,
-    clock: Callable[[], float] = time.monotonic,
+    write: Callable[[str], None], *, every_s: float, clock: Callable[[], float] = time.monotonic
 ) -> Progress:
     """Writes a line every so often with the share done and the time that is left at this pace.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from surefoot.errors import IncompleteError, PolicyError, RecordError
+from surefoot.errors import IncompleteError, PolicyError, RecordError, counted
 from surefoot.io.files import write_lines
 from surefoot.io.runs import Journal, Run
 from surefoot.io.sources import OUT_ENDINGS
@@ -175,12 +175,13 @@ def _describe_problem(
     parts = []
     if n_left:
         fix = "nothing is kept of a pipe" if piped else "raise the budget and start the same command again"
-        spent = f"{n_pieces - n_left} of {n_pieces} pieces and {tokens} tokens"
+        spent = f"{n_pieces - n_left} of {counted(n_pieces, 'piece')} and {counted(tokens, 'token')}"
         parts.append(f"stopped by the budget after {spent}; {fix}")
     if failures := output.failures:
         [(reason, count)] = failures.most_common(1)
         fix = "" if piped else "; the same command with --retry-failed repeats only those"
-        parts.append(f"{failures.total()} of {output.written} records failed, {count} with: {reason}{fix}")
+        failed = f"{failures.total()} of {counted(output.written, 'record')} failed"
+        parts.append(f"{failed}, {count} with: {reason}{fix}")
     return "; ".join(parts) or None
 
 

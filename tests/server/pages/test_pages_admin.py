@@ -277,7 +277,7 @@ def test_an_import_says_which_scores_took_the_place_of_others(room: Room) -> Non
     files = {"file": ("s.jsonl", (lines(rows) + "no json\n").encode())}
     page = admin.client.post("/projects/1/files", data={"make": "nothing"}, files=files).text
     assert "<h1>Imported in part into " in page
-    assert "1 rows read, 1 skipped" in page
+    assert "1 row read, 1 skipped" in page
     assert '<th scope="row">Scores</th><td>0</td><td>0</td><td>1</td><td>0</td>' in page
 
 

@@ -91,7 +91,7 @@ def test_prm800k_comes_in(found: Inspection, admin: Browser) -> None:
     packed = gzip.compress((json.dumps(row) + "\nnot json\n").encode())
     answer = send(admin, found.base, packed, name="x.jsonl.gz")
     assert "<h1>Imported in part into " in answer.text
-    assert "1 rows read, 1 skipped" in answer.text
+    assert "1 row read, 1 skipped" in answer.text
     (problem,) = problems_with(found, "q?")
     (trace,) = found.db.traces.find(found.room.project, RunFilter(problem_id=problem.id))
     page = found.viewer.get(f"{found.base}/run?id={trace.id}").text
@@ -227,8 +227,8 @@ def test_several_files_are_imported_by_what_they_hold(found: Inspection, admin: 
     steps = json.dumps({"instruction": "q2?", "responses": [], "next_response": "a", "rating": 1}).encode()
     files = [("file", ("a.jsonl", gsm8k)), ("file", ("b.jsonl", steps))]
     page = admin.client.post(f"{found.base}/files", data=fields, files=files).text
-    assert "<b>a.jsonl</b> as gsm8k: 1 rows read, 0 skipped" in page
-    assert "<b>b.jsonl</b> as prm800k-steps: 1 rows read, 0 skipped" in page
+    assert "<b>a.jsonl</b> as gsm8k: 1 row read, 0 skipped" in page
+    assert "<b>b.jsonl</b> as prm800k-steps: 1 row read, 0 skipped" in page
     assert problems_with(found, "What is 3 + 4?")
 
 
@@ -252,7 +252,7 @@ def test_records_and_other_formats_come_together(found: Inspection, admin: Brows
     page = admin.client.post(f"{found.base}/files", data=fields, files=uploads).text
     assert "<h1>Imported into " in page
     for name, kind in (("1", "problems"), ("2", "traces"), ("3", "scores"), ("4", "labels"), ("a", "gsm8k")):
-        assert f"<b>{name}.jsonl</b> as {kind}: 1 rows read, 0 skipped" in page
+        assert f"<b>{name}.jsonl</b> as {kind}: 1 row read, 0 skipped" in page
     assert found.db.traces.scores_of(found.room.project, [trace.id]) == {trace.id: [scores]}
     assert [one.record.step for one in found.db.labels.of_trace(found.room.project, trace.id)] == [1]
 

@@ -381,7 +381,7 @@ def test_gold_calls_and_whether_they_are_made() -> None:
         ("[1, 2]", "2 results"),
         ('[{"a": 1}]', "1 result"),
         ('{"status": "delivered", "lines": [], "cost": 3}', "status: delivered, cost: 3"),
-        ('{"lines": []}', "1 fields"),
+        ('{"lines": []}', "1 field"),
         ("first\nsecond", "first"),
         ("[" * 99_999, "[" * 99_999),
     ],

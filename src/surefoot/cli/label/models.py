@@ -25,7 +25,7 @@ from surefoot.cli.runs import (
     say_prediction,
 )
 from surefoot.cli.terminal import note, note_count
-from surefoot.errors import LabelError
+from surefoot.errors import LabelError, counted
 from surefoot.io import read_records
 from surefoot.labelling.judge import JudgeMode
 from surefoot.labelling.monte_carlo import MonteCarloSettings
@@ -77,7 +77,7 @@ def say_rollouts(
         completion_tokens=round(prefixes * rollouts * half),
         calls=prefixes,
     )
-    say_prediction(f"at most {prefixes:,} prefixes of {rollouts} rollouts each", usage)
+    say_prediction(f"at most {counted(prefixes, 'prefix')} of {counted(rollouts, 'rollout')} each", usage)
 
 
 class MonteCarlo(MonteCarloSettings, Method):
@@ -196,7 +196,7 @@ class Tree(TreeSettings, Method):
     def run(self, label: Label) -> None:
         problems = read_table(label.file, Problem)
         answered = [problem for problem in problems if problem.answer is not None]
-        note_count(len(problems) - len(answered), "problems skipped: they have no 'answer'")
+        note_count(len(problems) - len(answered), "problem", "skipped: they have no 'answer'")
         if not answered:
             raise LabelError(f"{label.file}: no problem has an 'answer', which rollouts are compared with")
         items = pair(answered, label.traces) if label.traces else []
@@ -264,9 +264,9 @@ def _split(folder: Path) -> Tally:
             spent += grown.usage
             reasons.update([grown.reason] if grown.reason else ())
     labels = files.count("labels")
-    note(f"{trees} trees, {labels} labels, {spent.tokens} tokens")
+    note(f"{counted(trees, 'tree')}, {counted(labels, 'label')}, {counted(spent.tokens, 'token')}")
     for reason, count in reasons.most_common():
-        note(f"  {count} problems not searched: {reason}")
+        note(f"  {counted(count, 'problem')} not searched: {reason}")
     if labels:
         tally.report()
     return tally
@@ -286,7 +286,7 @@ def say_reviews(
 ) -> None:
     """Show the predicted cost of ``replies`` to each prompt."""
     usage = predict_usage(items, text_of, replies=replies, max_tokens=max_tokens)
-    say_prediction(f"{len(items):,} traces, {replies} {what} each", usage)
+    say_prediction(f"{counted(len(items), 'trace')}, {replies} {what} each", usage)
 
 
 class JudgeLabels(Method):
@@ -332,7 +332,8 @@ class JudgeLabels(Method):
         items = with_answer(super().items(label)) if self.show_answer else super().items(label)
         note_count(
             0 if self.images else sum(any(m.attachments for m in item.trace.messages) for item in items),
-            "traces hold images or files that the judge is not shown; images=true sends images",
+            "trace",
+            "with images or files that the judge is not shown; images=true sends images",
         )
         return items
 
@@ -350,9 +351,7 @@ class JudgeLabels(Method):
     def open(self, label: Label) -> Iterator[Opened]:
         prompt = self._prompt(label)
         form = labelling.structured_output(
-            prompt.mode,
-            name_failures=prompt.name_failures,
-            name_clauses=prompt.specification is not None,
+            prompt.mode, name_failures=prompt.name_failures, name_clauses=prompt.specification is not None
         )
         structured = bool(label.policy.base_url) if self.structured is None else self.structured
         body = form if structured else None
@@ -403,12 +402,6 @@ class JudgeScores(Method):
     """Criteria: a TOML file, or `code`, `review`, `terminal`, `tools`, `writing`."""
     repeats: int = Field(default=1, ge=1, description="Replies to each question.")
     pivots: int = Field(default=2, ge=1, description="Leaders of the ring that all others meet.")
-    images: bool = False
-    """Show the images that the traces keep; for `progress`, by a model that reads them."""
-
-    def check(self, label: Label) -> None:
-        if self.images and (self.ask != "progress" or not label.policy.base_url):
-            raise ValueError("images=true needs 'base_url' and ask=progress")
 
     @property
     def sampling(self) -> Sampling:
@@ -450,7 +443,8 @@ class JudgeScores(Method):
         prompts = range(questions * len(rubric.criteria))
         most = label.sampled.max_tokens
         usage = predict_usage(prompts, text_of, replies=self.repeats, max_tokens=most)
-        what = f"{questions:,} questions by {len(rubric.criteria)} criteria, {self.repeats} replies each"
+        criteria, replies = len(rubric.criteria), counted(self.repeats, "reply")
+        what = f"{counted(questions, 'question')}, criteria: {criteria}, {replies} each"
         say_prediction(what, usage)
 
     @contextmanager
@@ -462,7 +456,6 @@ class JudgeScores(Method):
             repeats=self.repeats,
             sampling=label.sampled,
             seed=label.seed,
-            images=Path(label.file).parent if self.images else None,
         )
         labeller: Labeller = judge
         if self.ask == "states":
@@ -532,5 +525,5 @@ class Critiques(Method):
             config={"format": form.model_dump()},
         )
         outcome = label.map(job, items, self.size, on_line=count)
-        note(f"critiques of {outcome.written} traces written; {missing} failed (see 'error')")
+        note(f"critiques of {counted(outcome.written, 'trace')} written; {missing} failed (see 'error')")
         outcome.require_complete()

@@ -20,7 +20,7 @@ from surefoot.cli.reports import named
 from surefoot.cli.runs import labelled, pair, read_table
 from surefoot.cli.settings import MethodSettings
 from surefoot.cli.terminal import note, note_count
-from surefoot.errors import LabelError
+from surefoot.errors import LabelError, counted
 from surefoot.io import write_records
 from surefoot.io.tables import LabelledTraces
 from surefoot.labelling.consensus import ConsensusSettings
@@ -131,7 +131,7 @@ def usable(items: Any, test: Callable[[Any], bool], need: str) -> Any:
     passing = items.where(test)
     if not passing:
         raise LabelError(f"none of the {len(items)} traces can be labelled: {need}")
-    note_count(len(items) - len(passing), f"traces skipped: {need}")
+    note_count(len(items) - len(passing), "trace", f"skipped: {need}")
     return passing
 
 
@@ -179,8 +179,8 @@ class Tally:
         self._end_trace("")
         unknown, reasons = self.unknown.total(), self.unknown.most_common()
         tokens, cached = self.usage.tokens, self.usage.cached_tokens
-        spent = f"{tokens} tokens" + (f", {cached} of them in the server's cache" if cached else "")
-        note(f"{self.labels} labels written, {unknown} of them without a value; {spent}")
+        spent = counted(tokens, "token") + (f", {cached} of them in the server's cache" if cached else "")
+        note(f"{counted(self.labels, 'label')} written, {unknown} of them without a value; {spent}")
         for reason, count in reasons[:5]:
             note(f"  {count} without a value: {reason}")
         if reasons[5:]:
@@ -191,7 +191,7 @@ class Tally:
         note(f"  {self.all}")
         if (inner := self._of) is not self.all and inner.with_value:
             successes = inner.with_value - inner.zeros
-            note(f"  a rollout succeeds from {successes} of {inner.with_value} inner steps")
+            note(f"  a rollout succeeds from {successes} of {counted(inner.with_value, 'inner step')}")
 
     def require_information(self) -> None:
         """Raise ``LabelError`` if all values are equal."""
@@ -268,7 +268,7 @@ class ExpertLabels(Method):
     def open(self, label: Label) -> Iterator[Opened]:
         experts, left_out = lb.expert_traces(read_table(label.traces, Trace))
         for reason, count in left_out.items():
-            note(f"{count} expert traces left out: {reason}")
+            note(f"{counted(count, 'expert trace')} left out: {reason}")
         labeller = lb.ExpertLabeller(experts=experts, match=self.match, disagreement=self.disagreement)
         yield work_of(labeller)
 
@@ -314,7 +314,7 @@ class ConsensusLabels(ConsensusSettings, Method):
 
         write_records(label.out if label.out == "-" else Path(label.out), consensus())
         for name, count in strays.items():
-            note_count(count, f"labels of {name} skipped: they belong to no step of a usable trace")
+            note_count(count, "label", f"of {name} skipped: they belong to no step of a usable trace")
         report = combined.report()
         note(report.summary())
         if not report.kept_traces:
@@ -357,7 +357,7 @@ class Advantage(Method):
     def open(self, label: Label) -> Iterator[Opened]:
         rates = lb.start_values(read_table(label.traces, Trace)) if label.traces else {}
         if label.traces:
-            note(f"success rates of {len(rates)} problems from {label.traces}")
+            note(f"success rates of {counted(len(rates), 'problem')} from {label.traces}")
 
         def work(items: Sequence[LabelledTrace]) -> Iterator[StepLabel]:
             return chain.from_iterable(lb.advantage_labels(items, start=rates, best_of=self.best_of))

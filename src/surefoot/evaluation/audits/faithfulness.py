@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.errors import ScoreError
+from surefoot.errors import ScoreError, counted
 from surefoot.evaluation.audits.interventions import (
     HINTS,
     FaithfulnessRow,
@@ -324,13 +324,14 @@ def _mean(values: Sequence[float]) -> float:
 def faithfulness_section(audit: Measured) -> Section:
     """The audit as a report: what the answers depend on."""
     limits = [
-        f"{audit.problems} problems and one policy; {audit.failed} problems without a solution left out.",
+        f"{counted(audit.problems, 'problem')} and one policy; {audit.failed} without a solution left out.",
         "A mistake is planted only where the answer that follows from it is known.",
         "What says so is classified by rules; their errors are measured on sentences that surefoot's authors "
         "wrote, so real solutions may differ.",
     ]
     if audit.usage.calls:
-        limits.append(f"Cost: {audit.usage.tokens:,} tokens of the policy in {audit.usage.calls:,} calls.")
+        calls = counted(audit.usage.calls, "call")
+        limits.append(f"Cost: {counted(audit.usage.tokens, 'token')} of the policy in {calls}.")
     if audit.only_guesses:
         limits.insert(0, _GUESSES.format(audit.text[0].right, audit.guessing))
     if audit.hint is None:
@@ -378,7 +379,7 @@ def _verdicts(audit: Measured) -> Iterator[Conclusion]:
     yield measured(
         "resists",
         hint.flips,
-        f"of {hint.problems} problems get the answer that the hint claims, for two different wrong hints "
+        f"of {counted(hint.problems, 'problem')} follow the hint to its answer, for two wrong hints "
         f"({hint.hint}).",
         hint.problems,
         harm=True,
@@ -386,7 +387,7 @@ def _verdicts(audit: Measured) -> Iterator[Conclusion]:
     estimates = [row for row in audit.disclosure if hint.moved and not math.isnan(row.corrected.value)]
     for lowest in sorted(estimates, key=lambda row: row.corrected.value)[:1]:
         text_of = (
-            f"of {hint.moved} answers that the hint moved say so, by the classifier '{lowest.classifier}', "
+            f"of {counted(hint.moved, 'answer')} that the hint moved say so, by '{lowest.classifier}', "
             f"corrected for its errors ({100 * lowest.says.value:.0f} % before)."
         )
         yield measured("says", lowest.corrected, text_of, hint.moved, "moved answers", null=0.5)

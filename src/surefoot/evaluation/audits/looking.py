@@ -13,7 +13,7 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from surefoot.errors import RecordError, ScoreError
+from surefoot.errors import RecordError, ScoreError, counted
 from surefoot.evaluation.audits.cases import AuditedScorer, Case
 from surefoot.evaluation.audits.perturbations import edit_stream
 from surefoot.evaluation.measures import Measured
@@ -136,7 +136,7 @@ def images_section(audits: Sequence[Measured]) -> Section:
         "move more than they do when the judge is only asked again.",
         results={"look": audits},
         verdicts={audit.scorer: _looks(audit) for audit in audits},
-        limits=[f"{audits[0].without_image} traces without a kept image were left out."]
+        limits=[f"{counted(audits[0].without_image, 'trace')} without a kept image left out."]
         * (audits[0].without_image > 0),
     )
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from surefoot.errors import ScoreError
+from surefoot.errors import ScoreError, counted
 from surefoot.evaluation.audits.cases import AuditedScorer, Case
 from surefoot.evaluation.audits.perturbations import SEARCH_EDITS, Edit, Truth, edit_stream, edited
 from surefoot.evaluation.audits.settings import ATTACK, AttackSettings
@@ -102,7 +102,9 @@ def audit_over_optimisation(
             choices[name] += pool_curve(free, method, sizes[-1:], orders)
     rival = max(choices, key=lambda name: sum(choices[name]))
     margin = gold[:, -1] - np.array(choices[rival])
-    peaks = _peaks(_resampled(gold, draws, np.random.default_rng(seed)))
+    even = np.full(len(gold), 1 / len(gold))
+    counts = np.random.default_rng(seed).multinomial(len(gold), even, size=draws)
+    peaks = _peaks(np.asarray(counts @ gold / len(gold)))
     peak_low, peak_high = np.quantile(peaks, [0.025, 0.975], method="nearest")
     return Measured(
         scorer=audited.name,
@@ -141,12 +143,6 @@ def sizes_to(largest: int) -> list[int]:
     return sorted({n for n in doubling | {3 * n // 2 for n in doubling} if n < largest} | {largest})
 
 
-def _resampled(gold: FloatArray, draws: int, rng: np.random.Generator) -> FloatArray:
-    """Mean curves of bootstrap samples of problems, [draws, sizes]."""
-    counts = rng.multinomial(len(gold), np.full(len(gold), 1 / len(gold)), size=draws)
-    return np.asarray(counts @ gold / len(gold))
-
-
 def _peaks(curves: FloatArray) -> np.ndarray:
     """Index of each curve's maximum, [curves]; the first of those equal but for rounding."""
     return np.asarray((curves >= curves.max(axis=1, keepdims=True) - 1e-12).argmax(axis=1))
@@ -181,11 +177,11 @@ def over_optimisation_section(audits: Sequence[Measured]) -> Section:
             ),
             Rival(name="some sample is right", value=best, kind="ceiling"),
         ],
-        measure=f"share of problems answered correctly, out of {last[0].n} samples.",
+        measure=f"share of problems answered correctly, out of {counted(last[0].n, 'sample')}.",
         verdicts={audit.scorer: _verdicts(audit) for audit in audits},
         limits=[
-            f"Best of N: {audits[0].problems} problems; {audits[0].too_small} with fewer than "
-            f"{audits[0].samples_needed} scored traces were left out."
+            f"Best of N: {counted(audits[0].problems, 'problem')}; {audits[0].too_small} with fewer than "
+            f"{counted(audits[0].samples_needed, 'scored trace')} left out."
         ],
         plots=[
             Plot(
@@ -296,7 +292,8 @@ class _Search:
     def current(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Proxy, gold and fooled, [traces] each."""
         gold = self._gold(self.items)
-        return self.scores, gold, self._fooled(self.scores, gold)
+        fooled = (self.scores >= self.good) & (gold == 0)  # a wrong solution scores like a good one
+        return self.scores, gold, np.where(math.isnan(self.good), math.nan, fooled)
 
     def climb(self, proposals: int, stream: tuple[object, ...]) -> None:
         """One round: each trace becomes the best of its proposals, if that has a higher score."""
@@ -350,10 +347,6 @@ class _Search:
             return np.zeros(len(items))
         return np.array([self._truth(item.problem, item.trace) for item in items], dtype=float)
 
-    def _fooled(self, scores: FloatArray, gold: FloatArray) -> FloatArray:
-        """1 where a wrong solution scores at least ``good``, else 0; NaN if ``good`` is unknown."""
-        return np.where(math.isnan(self.good), math.nan, (scores >= self.good) & (gold == 0))
-
 
 def attack_section(audits: Sequence[Measured], left_out: Mapping[str, str] = MappingProxyType({})) -> Section:
     """Proxy and gold by round of the search against the verifier; ``left_out`` has reasons by scorer."""
@@ -369,7 +362,7 @@ def attack_section(audits: Sequence[Measured], left_out: Mapping[str, str] = Map
 def _attack_verdict(audit: Measured) -> Conclusion:
     last = max(audit.climb)
     text = (
-        f"of {audit.traces} wrong solutions score at or above the median correct one after {last} rounds of "
-        "search against the score, and are still wrong."
+        f"of {counted(audit.traces, 'wrong solution')} stay wrong and reach the median score of correct ones "
+        f"after {counted(last, 'round')} of search against the score."
     )
     return measured("withstands", audit.climb[last].fooled, text, audit.traces, "wrong traces", harm=True)

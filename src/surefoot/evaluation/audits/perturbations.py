@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.errors import ScoreError
+from surefoot.errors import ScoreError, counted
 from surefoot.evaluation.audits.cases import AuditedScorer, AuditScores, CachedScorer, Case
 from surefoot.evaluation.frame import Tested
 from surefoot.evaluation.measures import Measured
@@ -278,6 +278,11 @@ Group = Literal["right", "wrong", "runs"]
 """Correct or wrong solutions in one text, whose trace score counts; or runs, of which each step's does."""
 Must = Literal["fall", "stay", "not rise"]
 Passing = Literal["passes", "fails", "unclear"]
+_LIMIT: Mapping[Passing, str] = {
+    "passes": "the limit of the test is kept",
+    "fails": "the limit of the test is broken",
+    "unclear": "whether the limit of the test is kept is unclear",
+}
 BoolArray = NDArray[np.bool_]
 
 _ROUNDING = 1e-6
@@ -531,7 +536,7 @@ def effects_section(test: str, audits: Sequence[Measured]) -> Section:
         results={test: audits},
         verdicts={audit.scorer: [*_falls(audit), *_moves(audit, cause)] for audit in audits},
         limits=[
-            f"Each effect is of at most {max(e.traces for e in audit.effects)} traces. Left out were "
+            f"Each effect is of at most {counted(max(e.traces for e in audit.effects), 'trace')}. Left out: "
             f"{audit.left_out} that no change is for, since most need a verdict, and {audit.other} of "
             "another form (text or conversation)."
             for audit in audits[:1]
@@ -546,7 +551,7 @@ def _falls(audit: Measured) -> list[Conclusion]:
     if not falls:
         return []
     worst = min(falls, key=lambda effect: effect.fell.value)
-    text = "of correct solutions score lower; chance is 0.5."
+    text = f"of correct solutions score lower; chance is 0.5; {_LIMIT[worst.verdict]}."
     return [measured("falls", worst.fell, text, worst.traces, "traces", null=0.5, change=worst.change)]
 
 
@@ -567,7 +572,7 @@ def _moves(audit: Measured, cause: str) -> list[Conclusion]:
     group = {"right": "correct solutions", "wrong": "wrong solutions", "runs": "a step"}[worst.on]
     text = (
         f"is how much {cause} with the largest effect, {worst.change}, {verb} the score of {group}; up to "
-        f"{audit.tolerance:g} is tolerated."
+        f"{audit.tolerance:g} is tolerated, and {_LIMIT[worst.verdict]}."
     )
     units = "runs" if worst.on == "runs" else "traces"
     cause = f"{cause} ({worst.change})"

@@ -34,7 +34,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.errors import ScoreError
+from surefoot.errors import ScoreError, counted
 from surefoot.evaluation.audits.cases import AuditedScorer, Case
 from surefoot.evaluation.audits.perturbations import Piece, cores, edit_stream, pieces, rebuilt
 from surefoot.evaluation.measures import Measured, means
@@ -203,7 +203,7 @@ def outcome_section(audits: Sequence[Measured]) -> Section:
         "predict the outcome from the last step alone or from steps in random order.",
         results={"outcome": audits},
         verdicts={audit.scorer: _drops(audit) for audit in audits},
-        limits=[f"{audits[0].no_outcome} traces without an outcome were left out."]
+        limits=[f"{counted(audits[0].no_outcome, 'trace')} without an outcome left out."]
         * (audits[0].no_outcome > 0),
         plots=[
             Plot(
@@ -218,7 +218,8 @@ def _drops(audit: Measured) -> list[Conclusion]:
     """The drop at the first error: with a correct answer, if there are enough, which no outcome explains."""
     lucky, wrong = (audit.around_error[name] for name in ("right answer", "wrong answer"))
     around, answer = (lucky, "correct") if lucky.with_drop >= FEWEST_UNITS else (wrong, "wrong")
-    text = f"is the drop of the score at the first error, with a {answer} answer ({around.with_drop} traces)."
+    traces = counted(around.with_drop, "trace")
+    text = f"is the drop of the score at the first error, with a {answer} answer ({traces})."
     return [measured("drops", around.drop, text, around.with_drop, "such traces")] if around.with_drop else []
 
 
@@ -228,12 +229,7 @@ GROUPS: tuple[Group, ...] = get_args(Group)
 
 
 def audit_clean(
-    audited: AuditedScorer,
-    cases: Sequence[Case],
-    *,
-    threshold: float = 0.5,
-    draws: int = 1000,
-    seed: int = 0,
+    audited: AuditedScorer, cases: Sequence[Case], *, threshold: float = 0.5, draws: int = 1000, seed: int = 0
 ) -> Measured:
     """Whether a scorer detects rationalised solutions.
 
@@ -314,12 +310,7 @@ CUTS = (1, 2, 4, 0)
 
 
 def audit_granularity(
-    audited: AuditedScorer,
-    cases: Sequence[Case],
-    *,
-    threshold: float = 0.5,
-    draws: int = 1000,
-    seed: int = 0,
+    audited: AuditedScorer, cases: Sequence[Case], *, threshold: float = 0.5, draws: int = 1000, seed: int = 0
 ) -> Measured:
     """Score the traces under each cut.
 
@@ -401,7 +392,7 @@ def granularity_section(audits: Sequence[Measured]) -> Section:
         results={"granularity": audits},
         verdicts={audit.scorer: [_finest(audit)] for audit in audits},
         limits=[
-            f"{audits[0].traces} traces; {audits[0].unknown} with an unknown first error were left out.",
+            f"{counted(audits[0].traces, 'trace')}; {audits[0].unknown} with unknown first error left out.",
             "Coarser groups need fewer labels and locate an error less exactly.",
             "The scorer was trained on one cut; a scorer trained on another may do better on it.",
         ],
@@ -494,7 +485,7 @@ def paths_section(audits: Sequence[Measured]) -> Section:
             for audit in audits
         },
         limits=[
-            f"{audits[0].solutions} correct solutions of {audits[0].problems} problems; the other ones "
-            f"have fewer than {FEWEST}. Unusual wording counts as an unusual path."
+            f"{counted(audits[0].solutions, 'correct solution')}, {counted(audits[0].problems, 'problem')}; "
+            f"others have fewer than {FEWEST}. Unusual wording counts as an unusual path."
         ],
     )

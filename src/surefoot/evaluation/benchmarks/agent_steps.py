@@ -32,7 +32,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.errors import LabelError
+from surefoot.errors import LabelError, counted
 from surefoot.evaluation.frame import Tested
 from surefoot.evaluation.measures import Measured, Ratios
 from surefoot.evaluation.report import Section
@@ -199,11 +199,7 @@ class RunTruth:
         columns = [
             np.add.reduceat(members & decided, self.layout.starts[:-1], dtype=np.int64)
             for sign in (-1, 1)
-            for members in (
-                (predicted == sign) & (self.signs == sign),
-                predicted == sign,
-                self.signs == sign,
-            )
+            for members in ((predicted == sign) & (self.signs == sign), predicted == sign, self.signs == sign)
         ]
         return np.stack(columns, axis=1)
 
@@ -520,13 +516,13 @@ def agent_section(
     return Section(
         title=title,
         tested=tested,
-        about=f"{sum(result.runs.values())} runs of {result.problems} problems, "
-        f"{sum(result.steps.values())} steps; {result.unlabelled_steps} unlabelled steps are not counted, "
-        f"and the outcome of {result.outcome_unknown} runs is unknown. Steps without a prediction count as "
-        "wrong. Baselines do not read the run; those that use the outcome cannot warn in time. Your scorer "
-        "has to beat the others. Parameters and thresholds are fitted for each subset on the other half of "
-        f"its problems, unless a rule is fixed. Intervals are 95 %, by bootstrap "
-        "over problems, each with all its runs.",
+        about=f"{counted(sum(result.runs.values()), 'run')} of {counted(result.problems, 'problem')}, "
+        f"{counted(sum(result.steps.values()), 'step')} (not counted: {result.unlabelled_steps} "
+        f"unlabelled); the outcome of {counted(result.outcome_unknown, 'run')} is unknown. Steps without a "
+        "prediction count as wrong. Baselines do not read the run; those that use the outcome cannot warn "
+        "in time. Your scorer has to beat the others. Parameters and thresholds are fitted for each subset "
+        "on the other half of its problems, unless a rule is fixed. Intervals are 95 %, by bootstrap over "
+        "problems, each with all its runs.",
         results=result,
         verdicts=verdicts,
         sentence=""
@@ -534,8 +530,8 @@ def agent_section(
         else "No scorer was given. The best baseline that does not read the run finds "
         f"{_mean_first_error(ceiling):.1%} of first errors: {ceiling.system}.",
         limits=[
-            f"{sum(result.runs.values())} runs of {result.problems} problems in "
-            f"{', '.join(result.runs)}; {result.unlabelled_steps} unlabelled steps are not counted.",
+            f"{counted(sum(result.runs.values()), 'run')} of {counted(result.problems, 'problem')} in "
+            f"{', '.join(result.runs)}; {counted(result.unlabelled_steps, 'unlabelled step')} not counted.",
             *[CHOSEN_HERE] * (len(verdicts) > 1),
         ],
     )

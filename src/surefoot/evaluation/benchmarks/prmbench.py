@@ -28,7 +28,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from surefoot.errors import LabelError
+from surefoot.errors import LabelError, counted
 from surefoot.evaluation.benchmarks.processbench import Missing
 from surefoot.evaluation.measures import Measured, Ratios
 from surefoot.evaluation.report import Section
@@ -313,7 +313,7 @@ def prmbench_section(result: Measured) -> Section:
     return Section(
         title="PRMBench",
         tested="wrong steps on public benchmarks",
-        about=f"{result.traces} traces; {result.left_out} left out because a source lacks them, "
+        about=f"{counted(result.traces, 'trace')}; {result.left_out} left out because a source lacks them, "
         f"{result.repeated} as repeated rows. PRMScore is 0.5 F1 + 0.5 F1_neg over all steps: F1 of the "
         "valid steps and F1_neg of the wrong ones; a group's score is the mean of its classes. "
         "multi_solutions has valid steps only and is scored by F1 alone. Rule 'split': the threshold was "
@@ -322,6 +322,7 @@ def prmbench_section(result: Measured) -> Section:
         results=result,
         verdicts={score.system: list(_verdicts(score, result.traces)) for score in order},
         limits=[
-            f"{result.traces} traces of mathematics; {result.left_out} left out because a source lacks them."
+            f"{counted(result.traces, 'trace')} of mathematics; {result.left_out} that a source lacks left "
+            "out."
         ],
     )

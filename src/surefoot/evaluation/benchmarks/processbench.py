@@ -22,7 +22,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from surefoot.errors import LabelError
+from surefoot.errors import LabelError, counted
 from surefoot.evaluation.measures import Measured, Ratios, members_by
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.splits import CHOSEN_HERE, SPLIT, ranked, readings, threshold_above
@@ -329,18 +329,18 @@ def processbench_section(result: Measured) -> Section:
     return Section(
         title="ProcessBench",
         tested="wrong steps on public benchmarks",
-        about=f"{result.traces} traces of {result.problems} problems; {result.left_out} left out because a "
-        "source lacks a record of them. F1 is the harmonic mean of the accuracy on erroneous traces (exact "
-        "index of the first error) and on correct ones (none reported); a trace without a prediction "
-        "counts as wrong. Rule 'split': the threshold was fitted on the other half of the problems. A "
-        "subset's name: it was fitted on this subset, where the result is optimistic, and applied to all. "
-        f"Intervals are 95 %, by bootstrap over problems within each "
-        "subset, with fixed thresholds.",
+        about=f"{counted(result.traces, 'trace')} of {counted(result.problems, 'problem')}; "
+        f"{result.left_out} left out: a source lacks a record of them. F1 is the harmonic mean of the "
+        "accuracy on erroneous traces (exact index of the first error) and on correct ones (none reported); "
+        "a trace without a prediction counts as wrong. Rule 'split': the threshold was fitted on the other "
+        "half of the problems. A subset's name: it was fitted on this subset, where the result is "
+        "optimistic, and applied to all. Intervals are 95 %, by bootstrap over problems within each subset, "
+        "with fixed thresholds.",
         results=result,
         verdicts=verdicts,
         limits=[
-            f"{result.traces} traces of {result.problems} problems of mathematics; {result.left_out} left "
-            "out because a source lacks a record of them.",
+            f"{counted(result.traces, 'trace')} of {counted(result.problems, 'problem')} of mathematics; "
+            f"{result.left_out} left out because a source lacks a record of them.",
             *[CHOSEN_HERE] * (len(verdicts) > 1),
         ],
     )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from surefoot.errors import LabelError
+from surefoot.errors import LabelError, counted
 from surefoot.evaluation.benchmarks.agent_steps import Kind
 from surefoot.evaluation.frame import JudgedTrace
 from surefoot.evaluation.measures import Measured, Ratios, members_by
@@ -238,13 +238,12 @@ def who_and_when_section(result: Measured) -> Section:
     return Section(
         title="Who&When",
         tested="wrong steps on public benchmarks",
-        about=f"{sum(result.runs.values())} failed runs. A prediction is a step, and its agent is the "
-        "speaker of that step; a run without a prediction counts as wrong. Baselines do not read the "
-        f"messages. In {result.other_speaker} runs the agent to blame is not the speaker of the step to "
-        f"blame, so no prediction can get both right. Intervals are 95 %, by bootstrap "
-        "over problems.",
+        about=f"{counted(sum(result.runs.values()), 'failed run')}. A prediction is a step and the agent "
+        "that speaks there; a run without a prediction counts as wrong. Baselines do not read the messages. "
+        f"In {counted(result.other_speaker, 'run')} the agent to blame does not speak at the step to blame, "
+        "so no prediction can get both right. Intervals are 95 %, by bootstrap over problems.",
         results=result,
         verdicts=verdicts,
         sentence="" if verdicts else "No scorer was given: these are the baselines that it has to beat.",
-        limits=[f"{', '.join(f'{count} runs of {name}' for name, count in result.runs.items())}."],
+        limits=[f"{', '.join(f'{name}: {count}' for name, count in result.runs.items())} (runs)."],
     )

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from html import unescape
+from secrets import token_hex
 from typing import Final
 from xml.etree.ElementTree import Element
 
@@ -78,9 +79,19 @@ _CHILDREN: Final = {
     **dict.fromkeys(("msubsup", "munderover"), 3),
 }
 _ENVIRONMENT = re.compile(
-    r"\\begin\{(?:align(?:ed)?|array|cases|eqnarray|equation|gather(?:ed)?|[bBpvV]?matrix|multline|split)\*?\}"
+    r"\\begin\{(?:align(?:ed)?|array|d?cases|eqnarray|equation|gather(?:ed)?|[bBpvV]?matrix|multline|split)\*?\}"
 )
 _VALUE = re.compile(r"[\w .,%+-]{1,60}", re.ASCII)
+_UNREAD = re.compile(r"<mi>(?:\\[a-zA-Z]|&amp;)")
+"""A command or a mark of columns that the reader leaves in the tree."""
+_NAMES: Final = {
+    **dict.fromkeys(("aligned", "eqnarray", "eqnarray*"), "align*"),
+    **dict.fromkeys(("gather", "gather*", "gathered", "multline", "multline*"), "matrix"),
+    "dcases": "cases",
+}
+"""Environments that the reader lacks, and what it reads them as."""
+_BARS: Final = {"vmatrix": "|", "Vmatrix": r"\|"}
+_NAMED = re.compile(r"\\(begin|end)\{([a-zA-Z]+\*?)\}")
 
 
 def mathematics(text: str) -> Markup:
@@ -101,6 +112,15 @@ def mathematics(text: str) -> Markup:
         end = stop
     parts.append(escape(text[end:]))
     return Markup("").join(parts)
+
+
+def hidden_formulas(text: str) -> tuple[str, dict[str, str]]:
+    """``text`` with a word in place of each formula, and the formulas by words that nobody can guess."""
+    secret, formulas, parts, end = token_hex(8), dict[str, str](), list[str](), 0
+    for start, stop, *_ in _formulas(text):
+        parts += [text[end:start], f"formula{secret}n{start}n"]
+        formulas[parts[-1]], end = text[start:stop], stop
+    return "".join([*parts, text[end:]]), formulas
 
 
 def _formulas(text: str) -> Iterator[tuple[int, int, str, bool]]:
@@ -125,14 +145,30 @@ def formula(latex: str, *, display: bool = False) -> Markup | None:
     if len(latex) > MAX_FORMULA or _depth(latex) > _MAX_DEPTH:
         return None
     try:
-        tree = convert_to_element(latex, display="block" if display else "inline")
-        return Markup(_written(tree))  # noqa: S704 - _written escapes every text and attribute
+        tree = convert_to_element(_NAMED.sub(_known, latex), display="block" if display else "inline")
+        written = _written(tree)
+        return None if _UNREAD.search(written) else Markup(written)  # noqa: S704 - _written escapes all
     except (Exception, RecursionError):  # the reader raises many kinds, and the page must not fail
         return None
 
 
+def _known(mark: re.Match[str]) -> str:
+    """The begin or end of an environment as the reader knows it; bars grow with the matrix between them."""
+    word, name = mark.groups()
+    if name not in _BARS:
+        return rf"\{word}{{{_NAMES.get(name, name)}}}"
+    return (
+        rf"\left{_BARS[name]}\begin{{matrix}}" if word == "begin" else rf"\end{{matrix}}\right{_BARS[name]}"
+    )
+
+
 def _written(element: Element) -> str:
     name = element.tag.rpartition("}")[2]
+    if name == "mtable":  # browsers draw lines of cells, not of tables
+        for at, row in enumerate(element):
+            for n, cell in enumerate(row):
+                for lines, number in (("rowlines", at), ("columnlines", n)):
+                    cell.set(lines, "".join(element.get(lines, "").split()[number : number + 1]))
     parts = [_written(child) + _text(child.tail) for child in element]
     if (most := _CHILDREN.get(name, len(parts))) < len(parts):  # the reader forgets a row around a matrix
         base = len(parts) - most + 1

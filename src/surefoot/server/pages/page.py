@@ -56,8 +56,6 @@ _OPEN_FORM_BYTES: Final = 20_000
 _LONGEST_QUERY: Final = 1000
 """Characters of a query that survive signing in."""
 _LOG = logging.getLogger("surefoot.server")
-
-
 MAX_FIELDS = 400
 """Fields of one form."""
 _MILLISECONDS = 24 * 3600 * 1000

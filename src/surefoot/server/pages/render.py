@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markdown_it import MarkdownIt
-from markupsafe import Markup
+from markdown_it.token import Token
+from markupsafe import Markup, escape
 from pydantic_core import from_json
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers.python import PythonLexer
 
+from surefoot.errors import counted
 from surefoot.messages import parse_arguments
 from surefoot.printable import printable
 from surefoot.records import as_json
-from surefoot.server.pages.mathematics import claim_markdown, mathematics
+from surefoot.server.pages.mathematics import claim_markdown, hidden_formulas, mathematics
 
 FOLDER = Path(__file__).parent
 
 _MARKDOWN_CHARACTERS = 4_000
 _JSON_CHARACTERS = 100_000
-_MATHEMATICS = re.compile(r"\$.{1,200}\$|\\\(|\\\[")
+_HIDDEN = re.compile(r"(formula[0-9a-f]{16}n\d+n)")
+_TURN = re.compile("[\u202a-\u202e\u2066-\u2069]")
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -77,7 +80,9 @@ def moment(text: str | None) -> str:
 @cache
 def _markdown() -> MarkdownIt:
     # HTML is shown as text; images would be loaded from other hosts
-    return MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+    reader.add_render_rule("text", _text)
+    return reader
 
 
 def instructions_html(text: str) -> Markup:
@@ -87,11 +92,27 @@ def instructions_html(text: str) -> Markup:
 
 def _rendered(text: str, heading: Callable[[str], str]) -> Markup:
     reader = _markdown()
-    tokens = reader.parse(text)
+    hidden, formulas = hidden_formulas(text)
+    tokens = reader.parse(hidden)
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = heading(token.tag)
-    return Markup(reader.renderer.render(tokens, reader.options, {}))  # noqa: S704 - html=False escapes tags
+    page = reader.renderer.render(tokens, reader.options, formulas)
+    # what is left stands in code and addresses; html=False escapes tags
+    return Markup(_HIDDEN.sub(lambda word: str(escape(formulas.get(word[0], word[0]))), page))  # noqa: S704
+
+
+def _text(_: object, tokens: Sequence[Token], at: int, _options: object, formulas: Mapping[str, str]) -> str:
+    parts = _HIDDEN.split(tokens[at].content)
+    return "".join(str(mathematics(formulas[part]) if part in formulas else escape(part)) for part in parts)
+
+
+def visible(value: object) -> object:
+    """Characters that turn the direction of the text after them become visible: they can disguise it."""
+    if not isinstance(value, str) or not _TURN.search(value):
+        return value
+    shown = _TURN.sub(lambda turn: f"\\u{ord(turn[0]):04x}", value)
+    return Markup(shown) if isinstance(value, Markup) else shown  # noqa: S704 - it was
 
 
 def figure(value: float | None, digits: int = 2) -> str:
@@ -105,14 +126,14 @@ def bounded(text: str | None, most: int = 20_000) -> str:
         return text or ""
     start = text[: most + 1]
     start = start[: max(start.rfind(" "), start.rfind("\n"), most // 2)]
-    return f"{start} … ({len(text) - len(start)} characters more)"
+    return f"{start} … ({counted(len(text) - len(start), 'character')} more)"
 
 
 def rich(text: str) -> Markup:
-    """A message's Markdown or its mathematics; a long one as plain text, since Markdown takes long."""
-    if len(text) > _MARKDOWN_CHARACTERS or not claim_markdown(len(text)) or _MATHEMATICS.search(text):
+    """A message's Markdown with its mathematics; a long one without Markdown, which takes long."""
+    if len(text) > _MARKDOWN_CHARACTERS or not claim_markdown(len(text)):
         return mathematics(bounded(text))
-    return _rendered(text, lambda _: "p")
+    return _rendered(text, lambda _: "strong")
 
 
 def answer(text: str) -> Markup:
@@ -153,6 +174,7 @@ def templates() -> Environment:
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=select_autoescape(default=True, default_for_string=True),
         undefined=StrictUndefined,
+        finalize=visible,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -161,5 +183,6 @@ def templates() -> Environment:
     )  # fmt: skip
     environment.filters.update({function.__name__: function for function in filters})
     environment.filters |= {"math": mathematics, "markdown": instructions_html, "arguments": call_arguments}
+    environment.globals["counted"] = counted
     environment.globals["parts"] = environment.get_template("_parts.html").module
     return environment

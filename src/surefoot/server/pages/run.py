@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 from pydantic_core import from_json
 from starlette.responses import Response
 
-from surefoot.errors import LabelError, StoreError
+from surefoot.errors import LabelError, StoreError, counted
 from surefoot.evaluation.verdict import Conclusion, run_verdict
 from surefoot.failures import result_failed
 from surefoot.labelling.verifiers.gold_calls import compare_gold_calls
@@ -239,11 +239,11 @@ def result_summary(text: str) -> str:
     except ValueError:
         value = None
     if isinstance(value, list):
-        return f"{len(value)} result{'s' if len(value) != 1 else ''}"
+        return counted(len(value), "result")
     if isinstance(value, dict):
         plain = {name: field for name, field in value.items() if isinstance(field, str | int | float)}
         fields = [f"{name}: {field}" for name, field in list(plain.items())[:3]]
-        return ", ".join(fields) or f"{len(value)} fields"
+        return ", ".join(fields) or counted(len(value), "field")
     return text.strip().partition("\n")[0]
 
 

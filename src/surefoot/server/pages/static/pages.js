@@ -151,7 +151,7 @@
   for (const box of document.querySelectorAll(".scroll, .formula, pre, .text, .text table")) {
     if (box.scrollWidth <= box.clientWidth) continue;
     box.tabIndex = 0;
-    box.setAttribute("role", "region");
+    if (!box.matches("table")) box.setAttribute("role", "region");
     box.setAttribute("aria-label", box.closest("section, form")?.querySelector("h2")?.textContent ?? "Wide content");
   }
   // A personal link has its token behind '#', which reaches the server only in the form.
