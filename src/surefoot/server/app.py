@@ -140,6 +140,7 @@ PAGES: Final[tuple[Route, ...]] = (
     Route("POST", f"{_PROJECT}/run", run.decide_here, "manage"),
     page(f"{_PROJECT}/compare", run.compare, "read"),
     page("/reports", reports.report_list, "read"),
+    page("/reports/pair", reports.pair, "read"),
     page("/report", reports.report_page, "read"),
     Route("GET", "/report-file", reports.report_file, "read"),
     page("/requests", live.request_list, "read"),

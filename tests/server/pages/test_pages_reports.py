@@ -59,6 +59,21 @@ def test_reports_stand_side_by_side(room: Room) -> None:
     assert admin.get("/reports?page=2").status_code == 404
 
 
+def test_two_reports_are_paired_by_example(room: Room) -> None:
+    admin = room.browser("admin")
+    query = "id=runs/one/report.html&id=runs/two/prm.html"
+    twin = admin.json(f"/reports/pair?{query}")
+    assert (twin["old"]["id"], twin["new"]["id"]) == ("runs/one/report.html", "runs/two/prm.html")
+    run = solutions()[1][0].id
+    assert (twin["fixed"], twin["broke"], twin["both_right"], twin["shared"]) == (["<absent>"], [run], 1, 3)
+    page = admin.get(f"/reports/pair?{query}").text
+    assert "Fixed 1, broke 1 of 3 examples" in page
+    assert f'<a href="/projects/1/run?id={run}">{run}</a>' in page
+    assert "&lt;absent&gt;" in page
+    assert admin.get("/reports/pair?id=runs/one/report.html").status_code == 400
+    assert admin.get("/reports/pair?id=runs/one/report.html&id=x").status_code == 404
+
+
 @pytest.mark.parametrize(
     "content",
     ["", "[]", '{"first_screen": 3}', '{"first_screen": {"sentence": 1, "verdicts": {}}, "examples": 1}',
@@ -119,7 +134,7 @@ def test_folders_of_one_name_and_names_that_are_no_text_lose_no_report(tmp_path:
 
 
 def test_reports_are_for_readers_of_the_server(room: Room) -> None:
-    for path in ("/reports", LINKS[0], LINKS[0].replace("report?", "report-file?")):
+    for path in ("/reports", "/reports/pair", LINKS[0], LINKS[0].replace("report?", "report-file?")):
         assert room.browser("ann").get(path).status_code == 403
         assert room.browser().get(path).status_code == 303
 

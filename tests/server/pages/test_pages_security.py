@@ -160,6 +160,7 @@ def test_no_page_puts_a_secret_into_an_address(room: Room) -> None:
     assert missing == {
         "/report",
         "/report-file",
+        "/reports/pair",
     }  # templates have their test
 
 

@@ -1,4 +1,4 @@
-"""Reports of finished runs in the folders given to the server: listed by their JSON, and opened."""
+"""Reports of finished runs in the folders given to the server: listed by their JSON, opened, and paired."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from starlette.responses import HTMLResponse, Response
 
 from surefoot.errors import NotFoundError
@@ -45,6 +45,7 @@ class _Content(FrozenModel, extra="ignore"):
 
     first_screen: _Screen = _Screen()
     examples: tuple[_Example, ...] = ()
+    right_by_example: dict[str, bool] = Field(default_factory=dict)
 
 
 def report_list(page: Page) -> Response:
@@ -66,7 +67,7 @@ def report_list(page: Page) -> Response:
 
 def report_page(page: Page) -> Response:
     """One report below the menu, and links to the runs of its examples."""
-    name, path = _chosen(page)
+    name, path = next(iter(_chosen(page, 1).items()))
     ids = [example.trace_id for example in _content(path).examples]
     file = f"/report-file?{urlencode({'id': name})}"
     return page.show("report.html", {**_row(name, path), "runs": _runs(page, ids, report=name)}, file=file)
@@ -74,9 +75,26 @@ def report_page(page: Page) -> Response:
 
 def report_file(page: Page) -> Response:
     """The page of a report as it was written, without scripts."""
-    _, path = _chosen(page)
+    (path,) = _chosen(page, 1).values()
     headers = {**HEADERS, "Content-Security-Policy": _POLICY, "X-Frame-Options": "SAMEORIGIN"}
     return HTMLResponse(path.read_text("utf-8", "replace"), headers=headers)
+
+
+def pair(page: Page) -> Response:
+    """Two reports (``?id=`` twice) example by example: examples that the newer one fixed or broke."""
+    (new, new_path), (old, old_path) = _chosen(page, 2).items()
+    old_right, new_right = (_content(path).right_by_example for path in (old_path, new_path))
+    shared = [name for name in new_right if name in old_right]
+    fixed = [name for name in shared if new_right[name] and not old_right[name]]
+    broke = [name for name in shared if old_right[name] and not new_right[name]]
+    data: dict[str, Any] = {
+        "old": _row(old, old_path),
+        "new": _row(new, new_path),
+        "fixed": fixed,
+        "broke": broke,
+    }
+    data |= {"shared": len(shared), "both_right": sum(new_right[name] and old_right[name] for name in shared)}
+    return page.show("pair.html", data, runs=_runs(page, [*fixed, *broke]))
 
 
 def _runs(page: Page, ids: list[str], **more: str) -> dict[str, str]:
@@ -100,12 +118,15 @@ def _files(page: Page) -> dict[str, Path]:
     return dict(sorted(files.items(), key=lambda item: -item[1].stat().st_mtime))
 
 
-def _chosen(page: Page) -> tuple[str, Path]:
-    """Name and page of the report of the address. Raises ``NotFoundError``."""
-    name = page.query.required_id("id")
-    if (path := _files(page).get(name)) is None:
-        raise NotFoundError(f"report '{name}' does not exist")
-    return name, path
+def _chosen(page: Page, count: int) -> dict[str, Path]:
+    """The ``count`` reports of the address, newest first. Raises ``NotFoundError``."""
+    ids = page.query.ids("id", exactly=count)
+    chosen = {name: path for name, path in _files(page).items() if name in ids}
+    if len(chosen) < count:
+        raise NotFoundError(
+            f"report '{next((name for name in ids if name not in chosen), '')}' does not exist"
+        )
+    return chosen
 
 
 def _content(path: Path) -> _Content:
