@@ -221,7 +221,7 @@ def test_the_rule_says_what_a_neutral_rating_becomes(tmp_path: Path):
 def test_controls_and_problems_have_their_readers(tmp_path: Path):
     source = file(tmp_path, "prmbench")
     ended = good("import", source, "--from=prmbench-controls", "--out", tmp_path / "controls")
-    assert "1 labels" in ended.output
+    assert "1 label" in ended.output
     question = {"question": "q", "answer": "#### 1"}
     (tmp_path / "g.jsonl").write_text(json.dumps(question))
     ended = good("import", tmp_path / "g.jsonl", "--out", tmp_path / "g")

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from pydantic_core import from_json
@@ -44,8 +45,7 @@ def count_fields(row: Any, items: Sequence[Any], counts: Counter[str]) -> None:
         if text in _WORDS or not text or texts.contain(path, text):
             continue
         inner = list[tuple[str, str]]()
-        if (value := _parsed(text)) is not None:
-            _add_leaves(value, path, inner)
+        _add_leaves(parsed(text), path, inner)
         missing = [name for name, part in inner if part not in _WORDS and not texts.contain(name, part)]
         missing = missing if inner else [path]
         for name in missing:
@@ -84,14 +84,12 @@ def _add_leaves(
                 _add_leaves(item, below, leaves, known)
 
 
-def _parsed(text: str) -> Any:
-    """The value of JSON text that is an object or a list; ``None`` for other text."""
-    if text[:1] not in ("{", "["):
-        return None
-    try:
-        return from_json(text)
-    except ValueError:
-        return None
+def parsed(value: Any) -> Any:
+    """The value of JSON text that is an object or a list; any other value as it is."""
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        with suppress(ValueError):
+            return from_json(value)
+    return value
 
 
 class _Texts:
@@ -145,7 +143,7 @@ def _texts_inside(texts: Iterable[str]) -> set[str]:
     """The texts in the JSON texts among these."""
     inner = list[tuple[str, str]]()
     for text in texts:
-        _add_leaves(_parsed(text), "", inner)
+        _add_leaves(parsed(text), "", inner)
     return {text for _, text in inner}
 
 

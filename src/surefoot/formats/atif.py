@@ -28,12 +28,8 @@ def is_atif(row: Mapping[str, Any]) -> bool:
     """Whether a row is a trajectory, or holds one next to its reward."""
     inner = row.get("trajectory")
     row = inner if isinstance(inner, Mapping) else row
-    if str(row.get("schema_version", "")).upper().startswith("ATIF"):
-        return True
-    steps = row.get("steps")
-    if "agent" not in row or not isinstance(steps, list) or not steps:
-        return False
-    return isinstance(steps[0], Mapping) and "source" in steps[0]
+    named = str(row.get("schema_version", "")).upper().startswith("ATIF")
+    return named or ("agent" in row and {"source"} <= row["steps"][0].keys())
 
 
 def read_atif(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:

@@ -303,29 +303,14 @@ def _results(group: Sequence[tuple[int, StepLabel]], trace: Trace) -> list[dict[
         comment = label.evidence.message or label.reason
         is_measured = label.kind in _MEASURES and label.value is not None
         name = label.kind if is_measured else _NAMES[label.value]  # as _meaning reads it
-        results.append(
-            {
-                "id": identity,
-                "from_name": "label",
-                "to_name": "steps",
-                "type": "paragraphlabels",
-                "value": {**region, "paragraphlabels": [name]},
-                "meta": {
-                    **({"text": [comment]} if comment else {}),
-                    _RECORDS_KEY: label.model_dump(mode="json", exclude={"trace_id"}),
-                },
-            }
-        )
+        meta: dict[str, Any] = {"text": [comment]} if comment else {}
+        meta |= {_RECORDS_KEY: label.model_dump(mode="json", exclude={"trace_id"})}
+        both = {"id": identity, "to_name": "steps"}
+        value = {**region, "paragraphlabels": [name]}
+        results.append(both | {"from_name": "label", "type": "paragraphlabels", "value": value, "meta": meta})
         if is_measured:
-            results.append(
-                {
-                    "id": identity,
-                    "from_name": "number",
-                    "to_name": "steps",
-                    "type": "number",
-                    "value": {**region, "number": label.value},
-                }
-            )
+            value = {**region, "number": label.value}
+            results.append(both | {"from_name": "number", "type": "number", "value": value})
     return results
 
 

@@ -24,10 +24,8 @@ _RETURN_CODE: Final = re.compile(r"<returncode>(-?\d{1,10})</returncode>")
 
 def is_mini_swe_agent(row: Mapping[str, Any]) -> bool:
     """Whether a row is a run."""
-    info = row.get("info")
-    if not isinstance(row.get("messages"), list) or not isinstance(info, Mapping):
-        return False
-    return str(row.get("trajectory_format")).startswith(_NAME) or "mini_version" in info
+    named = str(row.get("trajectory_format")).startswith(_NAME) or "mini_version" in row["info"]
+    return named and isinstance(row["messages"], list) and isinstance(row["info"], Mapping)
 
 
 @reader_of_runs(_NAME)

@@ -27,10 +27,7 @@ _LOOKS: Final = 100_000
 
 def is_opencode(row: Mapping[str, Any]) -> bool:
     """Whether a row is an exported session."""
-    messages = row.get("messages")
-    if not isinstance(row.get("info"), Mapping) or not isinstance(messages, list) or not messages:
-        return False
-    return isinstance(messages[0], Mapping) and {"info", "parts"} <= messages[0].keys()
+    return isinstance(row["info"], Mapping) and {"info", "parts"} <= row["messages"][0].keys()
 
 
 def is_opencode_database(path: Path) -> bool:

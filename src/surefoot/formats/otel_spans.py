@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from surefoot.errors import RecordError
+from surefoot.formats.account import parsed
 from surefoot.formats.imports import (
     ROW_ERRORS,
     ImportContext,
@@ -256,12 +256,9 @@ def _message(row: Any, role: str | None) -> dict[str, Any]:
     row = require_object(row, "a message")
     inner = row.get("message")
     fields = dict(inner if isinstance(inner, Mapping) else row)
-    content = fields.get("content")
-    if isinstance(content, str) and content.startswith("[{"):
-        with suppress(ValueError):
-            parts = from_json(content)
-            if all(isinstance(part, dict) and "type" in part for part in parts):
-                fields["content"] = parts
+    parts = parsed(fields.get("content"))
+    if isinstance(parts, list) and parts and all(isinstance(part, dict) and "type" in part for part in parts):
+        fields["content"] = parts
     has_role = role is None or {"role", "lc"} & fields.keys() or _is_item(fields)
     return fields if has_role else {**fields, "role": role}
 
@@ -365,15 +362,12 @@ def _lists(tree: Any) -> Any:
 
 def parsed_json(value: Any) -> Any:
     """A value; JSON text of a list or object is parsed. Raises ``RecordError`` for messages that were cut."""
-    if isinstance(value, str) and value[:1] in ("[", "{"):
-        try:
-            return from_json(value)
-        except ValueError:
-            if _is_cut(value):
-                raise RecordError(
-                    f"messages of {len(value):,} characters are not complete JSON: they were cut, as at a "
-                    "limit of attributes (OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT); export them whole"
-                ) from None
+    value = parsed(value)
+    if isinstance(value, str) and value[:1] in ("[", "{") and _is_cut(value):
+        raise RecordError(
+            f"messages of {len(value):,} characters are not complete JSON: they were cut, as at a "
+            "limit of attributes (OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT); export them whole"
+        )
     return value
 
 

@@ -95,31 +95,9 @@ def _has(*fields: str) -> Detector:
     return lambda row: row.keys() >= set(fields)
 
 
-def _is_gsm8k(row: Mapping[str, Any]) -> bool:
-    return row.keys() == {"question", "answer"} and "####" in str(row["answer"])
-
-
 def _is_math500(row: Mapping[str, Any]) -> bool:
     fields = {"problem", "answer", "unique_id", "solution", "level", "subject"}
     return {"problem", "answer", "unique_id"} <= row.keys() <= fields
-
-
-def _is_mbpp_check(row: Mapping[str, Any]) -> bool:
-    return "entry_point" in row and str(row.get("task_id")).startswith("MBPP/")
-
-
-def _is_label_studio(row: Mapping[str, Any]) -> bool:
-    data = row.get("data")
-    return isinstance(data, Mapping) and isinstance(data.get("steps"), list)
-
-
-def _is_math_shepherd(row: Mapping[str, Any]) -> bool:
-    return {"input", "label"} <= row.keys() and TAG in str(row["input"])
-
-
-def _is_stepwise(row: Mapping[str, Any]) -> bool:
-    completions, labels = row.get("completions"), row.get("labels")
-    return "prompt" in row and isinstance(completions, list) and isinstance(labels, list)
 
 
 def _log(detect: Detector, read: LogReader) -> Format:
@@ -151,13 +129,21 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "agent-processbench": _dataset(
             _has("messages", "step_labels", "final_label"), read_agent_processbench
         ),
-        "gsm8k": _dataset(_is_gsm8k, read_gsm8k),
+        "gsm8k": _dataset(
+            lambda row: row.keys() == {"question", "answer"} and "####" in str(row["answer"]), read_gsm8k
+        ),
         "gsm8k-solutions": _dataset(None, read_gsm8k_solutions),
-        "mbpp-check": _dataset(_is_mbpp_check, read_mbpp_check),
+        "mbpp-check": _dataset(
+            lambda row: "entry_point" in row and str(row["task_id"]).startswith("MBPP/"), read_mbpp_check
+        ),
         "humaneval": _dataset(_has("task_id", "prompt", "entry_point", "test"), read_humaneval),
-        "label-studio": _dataset(_is_label_studio, read_label_studio, write=write_label_studio),
+        "label-studio": _dataset(
+            lambda row: isinstance(row["data"]["steps"], list), read_label_studio, write=write_label_studio
+        ),
         "math500": _dataset(_is_math500, read_math500),
-        "math-shepherd": _dataset(_is_math_shepherd, read_math_shepherd),
+        "math-shepherd": _dataset(
+            lambda row: "label" in row and TAG in str(row["input"]), read_math_shepherd
+        ),
         "mbpp": _dataset(_has("task_id", "text", "code", "test_list"), read_mbpp),
         "prm800k": _dataset(_has("labeler", "question", "label"), read_prm800k),
         "prm800k-steps": _dataset(
@@ -171,7 +157,14 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             write=write_processbench,
             two_signs=True,
         ),
-        "stepwise": _dataset(_is_stepwise, read_stepwise, write=write_stepwise, two_signs=True),
+        "stepwise": _dataset(
+            lambda row: (
+                "prompt" in row and isinstance(row["completions"], list) and isinstance(row["labels"], list)
+            ),
+            read_stepwise,
+            write=write_stepwise,
+            two_signs=True,
+        ),
         "visual-processbench": _dataset(
             _has("image", "question", "response", "policy_model"), read_visual_processbench
         ),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from surefoot.errors import RecordError
+from surefoot.formats.account import parsed
 from surefoot.formats.imports import ImportContext, ImportedTrace, row_note, run_of
 from surefoot.formats.rows import raw_rows
 from surefoot.records import reported_count
@@ -20,13 +21,10 @@ from surefoot.records import reported_count
 
 def is_swe_agent(row: Mapping[str, Any]) -> bool:
     """Whether a row is a ``.traj`` file, or a run with several attempts."""
-    attempts = row.get("attempts")
-    if isinstance(attempts, list) and attempts and isinstance(attempts[0], Mapping):
-        row = attempts[0]
-    turns = row.get("trajectory")
-    if not isinstance(turns, list) or not {"history", "info"} & row.keys():
-        return False
-    return not turns or (isinstance(turns[0], Mapping) and {"action", "observation"} <= turns[0].keys())
+    row = row["attempts"][0] if row.get("attempts") else row
+    turns, others = row["trajectory"], {"history", "info"} & row.keys()
+    is_run = isinstance(turns, list) and bool(others)
+    return is_run and (not turns or {"action", "observation"} <= turns[0].keys())
 
 
 def read_swe_agent(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
@@ -55,7 +53,8 @@ def _trace(note: dict[str, Any], run: Any, row: Mapping[str, Any], context: Impo
         rows += _turn_messages(number, turn, message)
     info = run.get("info") or {}
     stats = info.get("model_stats") or {}
-    config = _config(run.get("replay_config"))
+    config = parsed(run.get("replay_config"))
+    config = config if isinstance(config, Mapping) else {}
     statement = config.get("problem_statement") or {}
     task = statement.get("text")
     return run_of(
@@ -76,15 +75,6 @@ def _trace(note: dict[str, Any], run: Any, row: Mapping[str, Any], context: Impo
             },
         },
     )
-
-
-def _config(value: Any) -> Mapping[str, Any]:
-    """The replay configuration, given as an object or as JSON text."""
-    try:
-        config = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        config = None
-    return config if isinstance(config, Mapping) else {}
 
 
 def _with_history(

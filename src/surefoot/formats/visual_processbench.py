@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic_core import from_json
-
 from surefoot.errors import RecordError
+from surefoot.formats.account import parsed
 from surefoot.formats.rows import FileRow, TraceBuilder, reader_of
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Answer, Attachment, Message, Problem, Step, Trace
@@ -36,12 +35,7 @@ def read_visual_processbench(raw: dict[str, Any], builder: TraceBuilder) -> Labe
     The labels are independent of each other, as in PRM800K. Steps are joined by blank lines; ``image`` is a
     path relative to the file.
     """
-    if isinstance(raw.get("response"), str):  # the data set viewer's form
-        try:
-            raw = {**raw, "response": from_json(raw["response"])}
-        except ValueError as error:
-            raise RecordError(f"field 'response': not JSON ({error})") from error
-    row = _Row.model_validate(raw)
+    row = _Row.model_validate({**raw, "response": parsed(raw.get("response"))})  # text in the set's viewer
     steps, signs = row.response.steps, row.response.process_correctness
     if len(steps) != len(signs) or not steps:
         raise RecordError(f"field 'process_correctness': {len(signs)} for {len(steps)} steps")
