@@ -155,7 +155,8 @@ def run_apart(words: list[str]) -> int:
         "python": [],
         "accelerate": ["-m", "accelerate.commands.accelerate_cli"],
     }
-    environment = os.environ | {"PYTHONPATH": str(RECIPES.parent)}
+    places = [str(RECIPES.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
     whole = [sys.executable, *program[words[0]], *words[1:]]
     return subprocess.run(whole, check=False, env=environment).returncode  # noqa: S603 - a list, no shell
 

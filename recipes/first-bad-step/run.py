@@ -7,6 +7,10 @@ for each way to name a step its coverage, the share of runs with a wrong step in
 precision, the share of named steps that are the first wrong one. By outcomes it prints how much more often
 failed runs have a finding than successful runs of the same task. JUDGEMENTS is AgentProcessBench's file of
 people's and judges' labels; pairs of judges name the step on which both agree.
+
+The combination without a model takes a rule's verdict, else the last step of a run that the other runs of its
+task outvote, else of one whose answer says that there is none. Its order and its numbers were chosen on every
+second task.
 """
 
 from __future__ import annotations
@@ -36,6 +40,20 @@ from surefoot.stats.bootstrap import Resample, bootstrap_statistic
 RULE = LabelRule(neutral="good")
 CHECK = re.compile(
     r"\b(?:pytest|unittest|npm test|make test|go test|cargo test|assert|verify|check|diff|test)\b"
+)
+NO_ANSWER = re.compile(
+    r"insufficient|cannot|can't|could not|couldn't|not (?:clear|clearly|documented|specified|found|available"
+    r"|possible|provide|enough)|no (?:individual|information|clear|direct|specific|answer)|none|unable"
+    r"|unknown|please provide|neither|more (?:information|context)",
+    re.IGNORECASE,
+)
+STOP_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        "the a an of to in is was for on and or by with as at from that this which it be are were who what "
+        "when where did do does how i we you he she they his her their its not has have had but if than then "
+        "there so about into will can could would may also",
+    )
 )
 EDIT = re.compile(r"<<|\bsed -i|\btee\b|\bpatch\b|>\s*\S+\.\w+")
 
@@ -96,6 +114,45 @@ def unchecked(trace: Trace) -> int | None:
     checks = [n for n, text in enumerate(texts) if CHECK.search(text)]
     silent = bool(edits) and max(checks, default=-1) <= edits[-1]
     return len(trace.steps) - 1 if silent and trace.steps else None
+
+
+def answer(trace: Trace) -> str:
+    """What the run answers."""
+    last = trace.step_text(len(trace.steps) - 1) if trace.steps else ""
+    found = re.findall(r"<answer>(.*?)</answer>", last, re.DOTALL)
+    return trace.answer or (found[-1] if found else "")
+
+
+def agree(one: str, other: str) -> bool:
+    """Whether two answers have the same words, the words of one hold the other's, or most are common."""
+    a, b = (set(re.findall(r"[a-z0-9]+", text.lower())) - STOP_WORDS for text in (one, other))
+    return bool(a and b) and (a <= b or b <= a or len(a & b) >= 0.3 * (len(a) + len(b)))
+
+
+def outvoted(runs: Sequence[Trace]) -> dict[str, int]:
+    """The last step of each run whose answer three other runs of the task or more contradict with one voice,
+    two more than give its own answer."""
+    by_task: dict[str, list[Trace]] = defaultdict(list)
+    for trace in runs:
+        by_task[trace.problem_id].append(trace)
+    named: dict[str, int] = {}
+    for group in by_task.values():
+        for trace in group:
+            others = [other for other in group if other is not trace]
+            own = 1 + sum(agree(answer(trace), answer(other)) for other in others)
+            against = [
+                sum(agree(answer(rival), answer(other)) for other in others if other is not rival) + 1
+                for rival in others
+                if not agree(answer(rival), answer(trace))
+            ]
+            if trace.steps and max(against, default=0) >= max(3, own + 2):
+                named[trace.id] = len(trace.steps) - 1
+    return named
+
+
+def gives_up(trace: Trace) -> int | None:
+    """The last step, if the answer says that there is none (English only)."""
+    return len(trace.steps) - 1 if trace.steps and NO_ANSWER.search(answer(trace)) else None
 
 
 def share(hits: Sequence[float], of: Sequence[float], tasks: Sequence[str]) -> str:
@@ -171,21 +228,32 @@ def main() -> None:
         "longest result": longest,
     }
 
+    votes = outvoted(runs)
+
     def combined(trace: Trace) -> int | None:
-        order = (verdicts.get(trace.id), findings.get(trace.id), last_failed(trace), unchecked(trace))
+        order = (verdicts.get(trace.id), votes.get(trace.id), gives_up(trace))
         return next((step for step in order if step is not None), None)
 
-    ways["combination"] = combined
+    ways |= {
+        "outvoted by the task's other runs": lambda trace: votes.get(trace.id),
+        "answer that gives up": gives_up,
+        "verdicts, else outvoted, else gives up": combined,
+    }
     labels: list[Sequence[StepLabel]] = [item.labels for item in items]
     if any(labels):
         truth = [
             first_error([b.good for b in binary_labels(of, len(trace.steps), RULE)])
             for of, trace in zip(labels, runs, strict=True)
         ]
-        wrong = sum(t is not None and t >= 0 for t in truth)
-        print(f"{len(runs)} runs, {wrong} with a wrong step: coverage, precision, alarms in right runs")
-        for name, way in ways.items():
-            against_labels(name, list(map(way, runs)), truth, tasks)
+        order = {task: number for number, task in enumerate(dict.fromkeys(tasks))}
+        parts = {"all tasks": (0, 1), "even tasks: chosen on": (0,), "odd tasks: confirmed on": (1,)}
+        for part, halves in parts.items():
+            at = [n for n, task in enumerate(tasks) if order[task] % 2 in halves]
+            wrong = sum((truth[n] or 0) >= 0 and truth[n] is not None for n in at)
+            print(f"{part}, {len(at)} runs, {wrong} with a wrong step: coverage, precision, alarms in others")
+            for name, way in ways.items():
+                named = [way(runs[n]) for n in at]
+                against_labels(name, named, [truth[n] for n in at], [tasks[n] for n in at])
     if any(trace.outcome is not None for trace in runs):
         print(f"{len(runs)} runs: share with a finding, by outcome, in tasks with both")
         for name, way in ways.items():

@@ -18,7 +18,9 @@ import argparse
 import json
 import time
 from collections import deque
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -184,11 +186,8 @@ def clone_noisy_runs(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
         optimiser.zero_grad()
 
 
-def train(arm: str, seed: int, updates: int, out: Path) -> list[float]:
-    """Success of the 64 runs of each update."""
-    set_seed(seed)
-    tokenizer = tokenizer_of_words()
-    successes: list[float] = []
+def policy_of(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """Two layers, untrained."""
     config = LlamaConfig(
         vocab_size=len(WORDS),
         hidden_size=64,
@@ -200,13 +199,21 @@ def train(arm: str, seed: int, updates: int, out: Path) -> list[float]:
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
+    return LlamaForCausalLM(config)
+
+
+def train(arm: str, seed: int, updates: int, out: Path) -> list[float]:
+    """Success of the 64 runs of each update."""
+    set_seed(seed)
+    tokenizer = tokenizer_of_words()
+    successes: list[float] = []
     pairs = [(start, goal) for start in range(PLACES) for goal in range(PLACES) if start != goal]
 
     def noted(**columns: Any) -> list[list[float | None]]:
         successes.append(sum(columns["outcome"]) / len(columns["outcome"]))
         return rewards_of_turns(**columns)
 
-    model = LlamaForCausalLM(config)
+    model = policy_of(tokenizer)
     clone_noisy_runs(model, tokenizer)
     trainer = TurnGRPOTrainer(
         model,
@@ -238,6 +245,48 @@ def train(arm: str, seed: int, updates: int, out: Path) -> list[float]:
     return successes
 
 
+def fixed_rules() -> dict[str, float]:
+    """Success of policies that learn nothing, exact over all pairs of places."""
+    pairs = [(start, goal) for start in range(PLACES) for goal in range(PLACES) if start != goal]
+
+    def share(acts: tuple[str, ...]) -> float:
+        ends = []
+        for start, goal in pairs:
+            place = start
+            for act in acts:
+                place = moved(place, act)
+            ends.append(place == goal)
+        return sum(ends) / len(pairs)
+
+    def at_random(place: int, goal: int, turns: int) -> float:
+        """Chance that a policy which draws every act alike ends at the goal."""
+        if not turns:
+            return 0.0
+        on = sum(at_random(moved(place, tool), goal, turns - 1) for tool in TOOLS)
+        return ((place == goal) + on) / (len(TOOLS) + 1)
+
+    sequences = [acts for length in range(TURNS) for acts in product(TOOLS, repeat=length)]
+    best = max(sequences, key=share)
+    near = [distances(goal)[start] < TURNS for start, goal in pairs]
+    return {
+        "any act at random": sum(at_random(*pair, TURNS) for pair in pairs) / len(pairs),
+        f"always {' '.join(best)} {DONE}, the best sequence": share(best),
+        "follows the rule that gives the verdicts": sum(near) / len(near),
+    }
+
+
+def start_policy(seed: int) -> float:
+    """Success of the cloned policy before training, in 1,288 runs."""
+    set_seed(seed)
+    tokenizer, model = tokenizer_of_words(), policy_of(tokenizer_of_words())
+    clone_noisy_runs(model, tokenizer)
+    accelerator = SimpleNamespace(unwrap_model=lambda own: own)
+    trainer = SimpleNamespace(processing_class=tokenizer, accelerator=accelerator, model=model)
+    pairs = [(start, goal) for start in range(PLACES) for goal in range(PLACES) if start != goal]
+    reached = rollout([f"{start} > {goal} ;" for start, goal in pairs] * 23, trainer)["outcome"]
+    return float(sum(reached) / len(reached))
+
+
 def means(successes: list[float]) -> list[float]:
     """Of each 20 updates, 1,280 runs."""
     return [sum(successes[at : at + 20]) / 20 for at in range(0, len(successes) - 19, 20)]
@@ -265,6 +314,10 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=400)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    for rule, share in fixed_rules().items():
+        print(f"{rule}: {100 * share:.1f} %")
+    for seed in options.seeds:
+        print(f"the policy before training, seed {seed}: {100 * start_policy(seed):.1f} %", flush=True)
     curves: dict[str, list[list[float]]] = {"turns": [], "outcome": []}
     for seed in options.seeds:
         for arm, of_arm in curves.items():

@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from surefoot.errors import TrainingError
 from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.models.loading import load_prm
-from surefoot.models.lora import Lora, add_adapter
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.config import OnlinePRMConfig, RLConfig
 from surefoot.rl.judges import OnlinePRM
@@ -204,10 +203,3 @@ def test_what_cannot_be_learned_from_is_refused(base, rollouts):
         model.learn(rollouts, [1, 0] * 3)
     with pytest.raises(ValidationError):
         OnlinePRMConfig(beta=0)
-
-
-def test_a_policy_with_an_adapter_is_refused(lab_base):
-    model = AutoModelForCausalLM.from_pretrained(lab_base)
-    add_adapter(model, Lora(rank=2), seed=0)
-    with pytest.raises(TrainingError, match="adapter"):
-        start((model, AutoTokenizer.from_pretrained(lab_base)))

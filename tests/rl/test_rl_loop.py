@@ -336,11 +336,11 @@ def test_a_policy_with_an_adapter_is_refused(lab_base: Path, task: Task, tmp_pat
         train_policy(model, tokenizer, task, settings(), tmp_path)
 
 
-def test_sharded_models_are_refused(
+def test_deepspeed_is_refused(
     lab_base: Path, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with pytest.raises(TrainingError, match="FSDP is not supported"):
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(TrainingError, match="DeepSpeed is not supported"):
         run(lab_base, task, settings(), tmp_path)
 
 

@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 pytest.importorskip("accelerate")
 
 IMPORTS = """
-import json, sys
-import torch
+import json, os, sys
+import torch, torch.distributed.fsdp, torch.distributed.tensor, transformers.models.llama.modeling_llama
+import accelerate.utils.fsdp_utils
 from pathlib import Path
 from surefoot.answers import Grade
 from surefoot.lab.world import Difficulty, generate_problems
@@ -57,6 +58,8 @@ common = {
     "evaluate_every": 2, "guards": {"stop_on": []}, "advantage": {"kind": "leave-one-out"},
 }
 for name, changes in runs.items():
+    if name.endswith("in shards"):
+        os.environ.update(json.loads(sys.argv[4]))
     model, tokenizer = load_causal(base)
     train_policy(model, tokenizer, task, RLConfig.model_validate(common | changes), out / name)
     end_group()
@@ -78,6 +81,13 @@ SETTINGS = {
     "online reward model": {"credit": {"rule": "mixed", "of": {"rule": "implicit", "normalize": False}}},
 }
 
+FSDP = {
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+    "FSDP_TRANSFORMER_CLS_TO_WRAP": "LlamaDecoderLayer",
+}
+
 # two problems a round, one a process; where all of one's solutions are right, it is left out
 ONE_SIDED = {
     "credit": {"rule": "mixed", "of": {"rule": "implicit"}},
@@ -94,8 +104,9 @@ def log(run: Path) -> dict:
 def folders(lab_base, tmp_path_factory) -> tuple[Path, Path]:
     """Runs of one process, and of two."""
     one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
-    runs = json.dumps(SETTINGS), json.dumps(SETTINGS | {"one-sided": ONE_SIDED})
-    jobs = {1: (lab_base, one, runs[0]), 2: (lab_base, two, runs[1])}
+    shards = {f"{name} in shards": changes for name, changes in SETTINGS.items()}
+    runs = json.dumps(SETTINGS), json.dumps(SETTINGS | {"one-sided": ONE_SIDED} | shards)
+    jobs = {1: (lab_base, one, runs[0]), 2: (lab_base, two, runs[1], json.dumps(FSDP))}
     run_ranks(IMPORTS, PROGRAM, jobs, tmp_path_factory.mktemp("groups"))
     return one, two
 
@@ -107,9 +118,11 @@ def numbers(row: dict) -> dict:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("weights", ["", " in shards"])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_two_processes_give_the_updates_of_one(folders, lab_base, name):
-    one, two = log(folders[0] / name), log(folders[1] / name)
+def test_two_processes_give_the_updates_of_one(folders, lab_base, name, weights):
+    second = folders[1] / f"{name}{weights}"
+    one, two = log(folders[0] / name), log(second)
     for mine, theirs in zip(two["updates"], one["updates"], strict=True):
         for field in ("samples", "filtered", "dropped", "unscored_steps", "usage"):
             assert mine[field] == theirs[field], field
@@ -119,7 +132,7 @@ def test_two_processes_give_the_updates_of_one(folders, lab_base, name):
     assert [row["accuracy"] for row in two["evaluations"]] == [row["accuracy"] for row in one["evaluations"]]
     start, mine, theirs = (
         torch.cat([tensor.flatten() for _, tensor in sorted(load_file(folder / "model.safetensors").items())])
-        for folder in (lab_base, folders[1] / name / "policy", folders[0] / name / "policy")
+        for folder in (lab_base, second / "policy", folders[0] / name / "policy")
     )
     # Adam divides a gradient that is rounding alone by its size, so single weights may differ
     assert (mine - theirs).norm() < 0.01 * (theirs - start).norm()

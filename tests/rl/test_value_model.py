@@ -12,7 +12,7 @@ from rollouts import made, of_item
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from surefoot.errors import TrainingError
-from surefoot.models.lora import Lora, add_adapter
+from surefoot.models.lora import Lora
 from surefoot.rl.config import CriticConfig, RLConfig
 from surefoot.rl.judges import Critic, value_losses
 from surefoot.training.config import TrainingLog
@@ -180,8 +180,17 @@ def test_what_cannot_be_learned_from_is_refused(base, rollouts):
         CriticConfig(value_clip=0)
 
 
-def test_a_policy_with_an_adapter_is_refused(lab_base):
-    model = AutoModelForCausalLM.from_pretrained(lab_base)
-    add_adapter(model, Lora(rank=2), seed=0)
-    with pytest.raises(TrainingError, match="adapter"):
-        start((model, None))
+def test_with_lora_an_adapter_and_the_head_learn_and_the_trunk_stays(lab_base, lab_items):
+    model = AutoModelForCausalLM.from_pretrained(lab_base, dtype=torch.bfloat16).eval()
+    tokenizer = AutoTokenizer.from_pretrained(lab_base)
+    rollouts = [of_item(tokenizer, item) for item in lab_items[:4]]
+    critic = Critic(model, CriticConfig(learning_rate=0.01), RLConfig(lora=Lora(rank=2)))
+    frozen = {name: one.clone() for name, one in critic.model.named_parameters() if not one.requires_grad}
+    assert {name for name in critic.parameters if "lora" not in name} == {"head.weight", "head.bias"}
+    assert {one.dtype for one in critic.parameters.values()} == {torch.float32}
+    targets = constant(rollouts, 1.0)
+    losses = [critic.learn(rollouts, targets, critic.values(rollouts)) for _ in range(30)]
+    assert losses[-1] < losses[0] / 4
+    assert all(torch.equal(one, dict(critic.model.named_parameters())[name]) for name, one in frozen.items())
+    assert any(one.any() for name, one in critic.parameters.items() if "lora_B" in name)
+    assert not any("lora" in name for name, _ in model.named_parameters())

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -47,6 +48,8 @@ class Seed:
     content: bytes = b""
 
     def read(self, path: Path, report: ReadReport | None) -> Iterator[Any]:
+        if self.reader == "import lerobot":
+            return _robot(path, report)
         kind, _, name = self.reader.partition(" ")
         if kind == "source":
             return read_source(name, path, report=report)
@@ -65,6 +68,23 @@ class Seed:
 def _imported(path: Path, report: ReadReport | None) -> Iterator[Any]:
     context = ImportContext(settings=ImportSettings(), report=report or ReadReport(), keep=lambda *_: "kept")
     yield from import_traces(path, detect_format(path), context)
+
+
+def robot_folder(file: Path, folder: Path) -> Path:
+    """``folder`` as a robot's data set with the frames of ``file``."""
+    (data := folder / "data/chunk-000").mkdir(parents=True)
+    (folder / "meta").mkdir()
+    features = {"action": "float32", "observation.state": "float32", "observation.image": "image"}
+    info = {"features": {name: {"dtype": dtype} for name, dtype in features.items()}}
+    (folder / "meta/info.json").write_text(json.dumps(info))
+    (folder / "meta/tasks.jsonl").write_text('{"task_index": 0, "task": "Lift it."}\n')
+    (data / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+def _robot(path: Path, report: ReadReport | None) -> Iterator[Any]:
+    with TemporaryDirectory() as folder:
+        yield from _imported(robot_folder(path, Path(folder)), report)
 
 
 _TRACE = Trace(id="t", problem_id="p", text="a\n\nb", steps=(Step(start=0, end=3), Step(start=3, end=4)))
@@ -356,6 +376,17 @@ def _from_data(reader: str, name: str) -> Seed:
     return Seed(reader, Path(name).suffix, rows=tuple(rows))
 
 
+_FRAMES = tuple(
+    {
+        "episode_index": number // 2,
+        "frame_index": number % 2,
+        "task_index": 0,
+        "action": [0.5, float(number)],
+        "observation.state": [1.0],
+        "observation.image": {"bytes": None, "path": "https://example.org/0.png"},
+    }
+    for number in range(4)
+)
 SEEDS: tuple[Seed, ...] = (
     *(Seed(reader, ".jsonl", rows=rows) for reader, rows in _ROWS.items()),
     *(Seed("import rows", ".jsonl", rows=(row,)) for row in _OWN_ROWS),
@@ -363,6 +394,7 @@ SEEDS: tuple[Seed, ...] = (
     Seed("import rows", ".csv", rows=_OWN_ROWS[:1]),
     Seed("import rows", ".tsv", rows=_OWN_ROWS[:1]),
     Seed("import rows", ".parquet", rows=_OWN_ROWS[:1]),
+    Seed("import lerobot", ".parquet", rows=_FRAMES),
     Seed("import inspect", ".eval", content=(DATA / "inspect.eval").read_bytes()),
     Seed("import inspect", ".json", rows=(_inspect_log(),)),
     _from_data("import otel", "genai.jsonl"),

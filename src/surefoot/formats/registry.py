@@ -29,6 +29,7 @@ from surefoot.formats.imports import (
 )
 from surefoot.formats.inspect_log import is_inspect_archive, is_inspect_log, read_inspect_log
 from surefoot.formats.label_studio import read_label_studio, write_label_studio
+from surefoot.formats.lerobot import is_lerobot, read_lerobot
 from surefoot.formats.math_shepherd import TAG, read_math_shepherd
 from surefoot.formats.mini_swe_agent import is_mini_swe_agent, read_mini_swe_agent
 from surefoot.formats.observations import is_langfuse, read_langfuse, read_langsmith
@@ -111,6 +112,7 @@ def _dataset(detect: Detector | None, read: DatasetReader, **fields: Any) -> For
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         "inspect": _log(is_inspect_log, read_inspect_log),
+        "lerobot": Format(read_log=read_lerobot),
         "atif": _log(is_atif, read_atif),
         "tau-bench": _log(_has("traj", "reward"), read_tau_bench),
         "tau2": _log(is_tau2, read_tau2),
@@ -196,12 +198,14 @@ def detect_format(path: Path | str, settings: ImportSettings | None = None) -> s
 
 
 def _is_run_folder(path: Path | str) -> bool:
-    return Path(path).is_dir() and not is_saved_dataset(Path(path))
+    return Path(path).is_dir() and not is_saved_dataset(Path(path)) and not is_lerobot(Path(path))
 
 
 def _format_of(path: Path | str, settings: ImportSettings) -> str:
     if is_inspect_archive(Path(path)):
         return "inspect"
+    if is_lerobot(Path(path)):
+        return "lerobot"
     if is_opencode_database(Path(path)):
         return "opencode"
     head = head_row(Path(path))

@@ -28,6 +28,7 @@ from surefoot.labels import AFTER_FIRST_ERROR, up_to_first_error
 from surefoot.policies.control_tokens import break_control_tokens
 from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
 from surefoot.records import (
+    Attachment,
     Evidence,
     Message,
     Problem,
@@ -173,12 +174,8 @@ class JudgePrompt:
         parts += [_CLAUSES if self.specification else _RULES if self.rules else _CORRECTNESS]
         parts += [_ANSWER] * self.show_answer
         parts += [self._question(len(item.trace.steps))]
-        # In order of appearance; notes in the text mark their positions.
-        attached = [attachment for message in item.trace.messages for attachment in message.attachments]
         content = "\n\n".join(parts)
-        if self.images is not None:
-            attached = [embedded(attachment, self.images) for attachment in attached]
-        held = tuple(attachment.model_copy(update={"at": len(content)}) for attachment in attached)
+        held = attached(item.trace, self.images, at=len(content))
         return (Message(role="user", content=content, attachments=held),)
 
     def _question(self, steps: int) -> str:
@@ -231,6 +228,17 @@ def run_blocks(trace: Trace) -> Iterator[tuple[str, str]]:
         answered = trace.messages[block.message].tool_call_id if block.message is not None else None
         head = (f"answer to call {answered}:",) if answered else ()
         yield _tag(block), "\n".join(filter(None, (*head, block.text, *map(_call, block.calls))))
+
+
+def attached(trace: Trace, folder: Path | None, *, at: int) -> tuple[Attachment, ...]:
+    """What the messages of a trace hold, in order of appearance, for a prompt of ``at`` characters.
+
+    Notes in the prompt's text mark their positions. Images are read from ``folder``, if there is one; raises
+    ``RecordError`` as :func:`surefoot.images.embedded`.
+    """
+    held = [attachment for message in trace.messages for attachment in message.attachments]
+    shown = held if folder is None else [embedded(attachment, folder) for attachment in held]
+    return tuple(attachment.model_copy(update={"at": at}) for attachment in shown)
 
 
 def _call(call: ToolCall) -> str:

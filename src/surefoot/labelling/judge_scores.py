@@ -24,11 +24,11 @@ from typing import Final
 
 from pydantic import Field, ValidationError
 
-from surefoot.errors import LabelError
-from surefoot.labelling.judge import material, run_blocks
+from surefoot.errors import LabelError, RecordError
+from surefoot.labelling.judge import attached, material, run_blocks
 from surefoot.policies.control_tokens import break_control_tokens
 from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
-from surefoot.records import Evidence, FrozenModel, Message, StepLabel, Usage, content_id
+from surefoot.records import Attachment, Evidence, FrozenModel, Message, StepLabel, Usage, content_id
 
 LETTERS: Final = "ABCDEFGHIJKLMNOPQRST"
 """The scale, from 1 to 0."""
@@ -176,8 +176,9 @@ class RunJudge:
 
     Each prompt begins with the material and ends with the criterion, so that a server's
     prefix cache reads a run once for all criteria. :meth:`label` is a
-    :class:`surefoot.protocols.Labeller` of kind *value*. ``failures`` counts replies without a letter, which
-    are left out of the means.
+    :class:`surefoot.protocols.Labeller` of kind *value*; with ``images``, the folder of the images that the
+    traces keep, it shows these, in order. ``failures`` counts replies without a letter, which are left out of
+    the means.
 
     Raises ``LabelError`` for fewer than one repeat, or several at temperature 0, which would all be equal.
     """
@@ -188,6 +189,7 @@ class RunJudge:
     repeats: int = 1
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=1.0, max_tokens=4096))
     seed: int = 0
+    images: Path | None = None
     failures: Counter[str] = field(default_factory=Counter, init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -247,16 +249,31 @@ class RunJudge:
 
     async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
         """For each step the expected answer for the state after it: one call per criterion and repeat."""
-        questions = [
-            (item, criterion) for item in items if item.trace.steps for criterion in self.rubric.criteria
+        requests: list[SampleRequest] = []
+        asked: dict[str, range] = {}
+        unread: dict[str, str] = {}
+        for item in items:
+            first = len(requests)
+            try:
+                held = attached(item.trace, self.images, at=0) if self.images else ()
+            except RecordError as error:
+                unread[item.trace.id] = str(error)
+                continue
+            for criterion in self.rubric.criteria if item.trace.steps else ():
+                prompt = self.rubric.progress_prompt(item, criterion)
+                requests.append(self._request(prompt, self.repeats, held))
+            asked[item.trace.id] = range(first, len(requests))
+        results = await self._ask(requests)
+        return [
+            self._labels(
+                item, [results[at] for at in asked.get(item.trace.id, ())], unread.get(item.trace.id)
+            )
+            for item in items
         ]
-        requests = [self._request(self.rubric.progress_prompt(*pair), self.repeats) for pair in questions]
-        by_trace: dict[str, list[SampleResult]] = {}
-        for (item, _), result in zip(questions, await self._ask(requests), strict=True):
-            by_trace.setdefault(item.trace.id, []).append(result)
-        return [self._labels(item, by_trace.get(item.trace.id, [])) for item in items]
 
-    def _labels(self, item: ProblemTrace, results: Sequence[SampleResult]) -> list[StepLabel]:
+    def _labels(
+        self, item: ProblemTrace, results: Sequence[SampleResult], unread: str | None
+    ) -> list[StepLabel]:
         usage = sum((result.usage.by_verifier for result in results), Usage())
         replies = [completion for result in results for completion in result.completions]
         means: list[float | None] = []
@@ -268,7 +285,7 @@ class RunJudge:
             means.append(fmean(values) if values else None)
         errors = [result.error for result in results if result.error]
         reason = f"request failed ({errors[0]})" if errors else "no reply has a letter for this step"
-        return self.labels_of(item, means, reason, usage)
+        return self.labels_of(item, means, unread or reason, usage)
 
     def labels_of(
         self, item: ProblemTrace, values: Sequence[float | None], reason: str, usage: Usage
@@ -288,9 +305,9 @@ class RunJudge:
             for step, value in enumerate(values)
         ]
 
-    def _request(self, prompt: str, repeats: int) -> SampleRequest:
+    def _request(self, prompt: str, repeats: int, held: Sequence[Attachment] = ()) -> SampleRequest:
         return SampleRequest(
-            prompt=(Message(role="user", content=prompt),),
+            prompt=(Message(role="user", content=prompt, attachments=tuple(held)),),
             n=repeats,
             seed=self.seed,
             sampling=self.sampling,

@@ -44,7 +44,8 @@ class Lora(FrozenModel):
 def add_adapter(trunk: PreTrainedModel, lora: Lora, *, seed: int) -> None:
     """Put a new adapter into ``trunk``, in place; only its weights require a gradient from then on.
 
-    It changes nothing until it is trained. Equal seeds give equal adapters. Raises ``MissingExtraError`` if
+    It changes nothing until it is trained. It is in float32, as small steps vanish in a 16-bit type. Equal
+    seeds give equal adapters. Raises ``MissingExtraError`` if
     peft is absent, ``CheckpointError`` if ``targets`` name no layer.
     """
     need("peft", "an adapter")
@@ -65,6 +66,9 @@ def add_adapter(trunk: PreTrainedModel, lora: Lora, *, seed: int) -> None:
             trunk.add_adapter(config)
         except ValueError as error:
             raise CheckpointError(f"no adapter for this trunk: {error}") from error
+    for parameter in trunk.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
 
 
 def has_adapter(trunk: PreTrainedModel) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from surefoot.rl.sample import FloatArray, Sample
 from surefoot.training.batches import Inputs, TokenReader, cut_by_tokens, lay_out
 from surefoot.training.config import OptimiserSettings
 from surefoot.training.examples import Example
-from surefoot.training.optimisation import Distributed, ModelOptimiser, recompute_activations
+from surefoot.training.optimisation import Distributed, ModelOptimiser, full_tensor, recompute_activations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,8 @@ class Learner(ModelOptimiser):
 
     ``settings`` are its optimiser's; ``run`` says how it is computed (``bf16``, ``microbatch_tokens``,
     ``gradient_checkpointing``). ``parameters`` (by name) and ``optimiser`` are its state, which the loop's
-    checkpoint holds.
+    checkpoint holds. ``whole`` is the model, or where that is in shards a copy of it in each process, which
+    follows it: what samples, reads without gradient and is saved.
     """
 
     def __init__(
@@ -112,8 +113,18 @@ class Learner(ModelOptimiser):
     ) -> None:
         if run.gradient_checkpointing:
             recompute_activations(getattr(model, "trunk", model))
+        self.whole: Any = copy.deepcopy(model) if processes and processes.sharded else model
         super().__init__(model, settings, name=name, betas=(0.9, 0.99), processes=processes, reader=reader)
+        self.whole.to(next(iter(self.parameters.values())).device)
         self.run = run
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Bring ``whole`` up to date; every process has to call it."""
+        if self.whole is not self.model:
+            copied = dict(self.whole.named_parameters())
+            for name, parameter in self.parameters.items():
+                copied[name].copy_(full_tensor(parameter))
 
     def step_on(
         self, rollouts: Sequence[Sample], loss: Callable[[list[int]], torch.Tensor]
@@ -125,7 +136,9 @@ class Learner(ModelOptimiser):
         if not rollouts:
             raise TrainingError(f"{self.name} got no rollouts to learn from; skip the round")
         pieces = microbatches(rollouts, self.run.microbatch_tokens)
-        return self.step(pieces, loss, idle=pieces[0])
+        measured = self.step(pieces, loss, idle=pieces[0])
+        self.follow()
+        return measured
 
 
 def microbatches(rollouts: Sequence[Sample], most_tokens: int) -> list[list[int]]:

@@ -22,7 +22,7 @@ from surefoot.models.encoding import Encoding
 from surefoot.models.engine.causal import read_logprobs
 from surefoot.models.engine.packing import read_states
 from surefoot.models.kinds.implicit import ImplicitPRM, ImplicitSettings
-from surefoot.models.lora import has_adapter
+from surefoot.models.lora import add_adapter
 from surefoot.policies.pretrained import context_length
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.actor import Actor, Learner, pad_rollouts
@@ -75,11 +75,8 @@ class OnlinePRM(Learner):
         The reference is a second copy, which is frozen. ``prompt`` goes into the saved checkpoint, so that it
         reads problems as the policy does.
 
-        Raises ``TrainingError`` for a policy with an adapter, ``CheckpointError`` for one whose head is not
-        plain.
+        Raises ``CheckpointError`` for a policy whose head is not plain.
         """
-        if has_adapter(policy):
-            raise TrainingError("the policy carries an adapter; make the reward model before it is added")
         prm = ImplicitPRM.assemble(
             copy.deepcopy(policy).float(),
             tokenizer,
@@ -100,7 +97,7 @@ class OnlinePRM(Learner):
         self._reference = {key: self._reference[key] for key in keys if key in self._reference}
         reference = self._reference_logprobs(rollouts)
         with self._autocast():
-            policy, _ = read_logprobs(self.prm.policy, *_sequences(rollouts))
+            policy, _ = read_logprobs(self.whole, *_sequences(rollouts))
         both = zip(policy, reference, strict=True)
         return [(logprobs.double() - base.double()).numpy() for logprobs, base in both]
 
@@ -137,7 +134,7 @@ class OnlinePRM(Learner):
 
         A step's reward there leaves out the end-of-sequence token, which belongs to no step.
         """
-        self.prm.save(directory)
+        self.prm.save(directory, state=self.whole.state_dict())
 
     def _rewards(self, rollouts: Sequence[Sample], reference: Sequence[float]) -> torch.Tensor:
         """r [B] of each rollout, with gradient."""
@@ -178,8 +175,7 @@ def _sequences(rollouts: Sequence[Sample]) -> tuple[list[tuple[int, ...]], list[
 class Critic(Learner):
     """A copy of the policy's trunk with a linear head that starts at 0.
 
-    ``policy`` is copied: pass it before an adapter is added. Raises ``TrainingError`` for a policy with an
-    adapter.
+    ``policy`` is copied: pass it before an adapter is added. With ``lora`` an adapter of the copy is trained.
     """
 
     model: ValueModel
@@ -191,10 +187,12 @@ class Critic(Learner):
         run: RLConfig,
         processes: Distributed | None = None,
     ) -> None:
-        if has_adapter(policy):
-            raise TrainingError("the policy carries an adapter; make the critic before it is added")
-        trunk = copy.deepcopy(policy.base_model).float().eval().requires_grad_(True)
-        self.trunk, self.config = trunk, config
+        trunk = copy.deepcopy(policy.base_model).eval().requires_grad_(True)
+        if run.lora:
+            add_adapter(trunk, run.lora, seed=run.seed)
+        else:
+            trunk.float()
+        self.config = config
         super().__init__(ValueModel(trunk), config, run, processes, name="the critic")
 
     @torch.no_grad()
@@ -209,12 +207,12 @@ class Critic(Learner):
             for rollout, ids in zip(rollouts, sequences, strict=True)
         ]
         values: dict[int, FloatArray] = {}
-        trunk = self.trunk
+        trunk = self.whole.trunk
         with torch.autocast(trunk.device.type, dtype=torch.bfloat16, enabled=self.run.bf16):
             most = self.run.microbatch_tokens
             for reading in read_states(trunk, sequences, positions, batch_tokens=most):
                 for number, states_th in reading.states.items():
-                    values[number] = self.model.read(states_th).double().cpu().numpy()
+                    values[number] = self.whole.read(states_th).double().cpu().numpy()
         return [values[number] for number in range(len(rollouts))]
 
     def learn(
@@ -259,7 +257,7 @@ class Critic(Learner):
         old_values: Sequence[FloatArray],
         tokens: float,
     ) -> float:
-        device = self.trunk.device
+        device = self.whole.trunk.device
 
         def share(part: list[int]) -> torch.Tensor:
             numbers = [chosen[at] for at in part]

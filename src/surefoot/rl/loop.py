@@ -81,11 +81,8 @@ def train_policy(
     task.check(config)
     if (finished := finished_log(directory, config)) is not None:
         return finished
-    for name in ("FSDP", "DEEPSPEED"):
-        if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("1", "true"):
-            raise TrainingError(
-                f"{name} is not supported: every process samples from the whole model; launch without it"
-            )
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() in ("1", "true"):
+        raise TrainingError("DeepSpeed is not supported: launch with DDP or FSDP")
     team = open_distributed(config.report_to, config, directory)
     if config.problems % team.world_size:
         raise TrainingError(
@@ -121,13 +118,15 @@ class _Run:
         self.task, self.config, self.models, self.team, self.server = task, config, models, team, server
         self.directory, self.checkpoint = directory, directory / "checkpoint.safetensors"
         local_policy = TransformersPolicy(
-            models.model, models.tokenizer, name="policy", batch_size=config.batch_size
+            models.whole, models.tokenizer, name="policy", batch_size=config.batch_size
         )
         self.policy = server.policy if server else local_policy
         self.sampling = Sampling(temperature=config.temperature, max_tokens=config.max_tokens)
         self.seconds: dict[str, float] = {}
         team.barrier()
         self.log = load_state(self.checkpoint, *models.trained, RLLog)
+        for learner in models.learners.values():
+            learner.follow()
         self.log.channels = task.reward_channels(config.credit.needs)
 
     def round(self, number: int) -> UpdateRow:
@@ -226,7 +225,7 @@ class _Run:
         """Give the current weights to the server, if there is one."""
         if self.server and self.team.rank == 0:
             self.server.publisher.publish(
-                self.models.model, self.models.tokenizer, self.directory / "published"
+                self.models.whole, self.models.tokenizer, self.directory / "published"
             )
         self.team.barrier()
 
@@ -274,7 +273,7 @@ class _Run:
 
     def _save_policy(self, name: str) -> None:
         with atomic_directory(self.directory / name) as new:
-            save_causal(self.models.model, self.models.tokenizer, new)
+            save_causal(self.models.whole, self.models.tokenizer, new)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -382,28 +381,25 @@ class _Models:
         )
         if config.lora:
             add_adapter(model, config.lora, seed=config.seed)
-            for parameter in model.parameters():
-                if parameter.requires_grad:  # small, and steps of 1e-6 vanish in a 16-bit type
-                    parameter.data = parameter.data.float()
         model.eval()
+        self.updater = Updater(model, config, processes)  # may move the policy to its process's device
+        self.whole: PreTrainedModel = self.updater.whole
+        self.reader = Actor(self.whole, temperature=config.temperature, bf16=config.bf16)
         self.reference = None
         if config.objective.kl:
-            self.reference = ReferencePolicy(model, temperature=config.temperature, bf16=config.bf16)
-        self.updater = Updater(model, config, processes)  # may move the policy to its process's device
-        if self.reference:
-            self.reference.model.to(model.device)
+            self.reference = ReferencePolicy(self.whole, temperature=config.temperature, bf16=config.bf16)
+        parts = {"policy": self.updater, "online_prm": online, "critic": critic}
+        self.learners = {kind: part for kind, part in parts.items() if part is not None}
 
     @property
     def trained(self) -> tuple[dict[str, nn.Parameter], list[optim.Optimizer]]:
         """All that a checkpoint holds."""
-        parts = {"policy": self.updater, "online_prm": self.judges.online_prm, "critic": self.judges.critic}
-        present = {kind: part for kind, part in parts.items() if part is not None}
         parameters = {
             f"{kind}/{name}": value
-            for kind, part in present.items()
+            for kind, part in self.learners.items()
             for name, value in part.parameters.items()
         }
-        return parameters, [part.optimiser for part in present.values()]
+        return parameters, [part.optimiser for part in self.learners.values()]
 
     def training_samples(self, groups: list[list[Sample]]) -> list[list[Sample]]:
         """What the policy is to learn from a round's samples."""
@@ -413,7 +409,7 @@ class _Models:
         penalty = kl.coefficient if kl and kl.where == "reward" else None
         old = reference = None
         if several or penalty is not None:
-            old = _logprobs(self.updater.actor, samples, most)
+            old = _logprobs(self.reader, samples, most)
         if self.reference:
             reference = _logprobs(self.reference, samples, most)
             samples = [

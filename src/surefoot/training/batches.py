@@ -27,8 +27,9 @@ from surefoot.training.config import Layout, LoopConfig
 from surefoot.training.examples import Example, ExampleFile
 from surefoot.tree import TokenIndex, shared_length
 
-_TREE_TOKENS = 4096
-"""Most tokens of a tree in one pass, unless the settings say; activations of a 135M model need some 6 GB."""
+_TREE_TOKENS, _ROW_TOKENS = 4096, 2048
+"""Most tokens of a tree and of another microbatch, unless the settings say; activations of a 135M model need
+some 6 GB at 4,096."""
 _TREE_ITEMS = 4096
 """Most items of a tree that are sorted together; the token ids of so many are in memory."""
 
@@ -127,7 +128,7 @@ def cut_microbatches(
 ) -> list[list[Example]]:
     """A batch as microbatches, none empty, for all processes together; similar lengths (or trees) together.
 
-    There are ``gradient_accumulation_steps`` for each process, more where ``microbatch_tokens`` asks for it,
+    There are ``gradient_accumulation_steps`` for each process, more where one would have too many tokens,
     fewer where the batch has too few items. Microbatch number n belongs to process n mod ``world_size``.
     """
     count = config.gradient_accumulation_steps * world_size
@@ -137,14 +138,10 @@ def cut_microbatches(
         return [
             tree for share in _even(together, min(count, len(batch))) for tree in _cut_trees(share, limit)
         ]
-    if count == 1 and config.microbatch_tokens is None:
-        return [list(batch)]
     # longest first: if memory does not suffice, that shows in the first microbatch
     ordered = sorted(batch, key=lambda item: item.length, reverse=True)
     shares = _even(ordered, min(count, len(ordered)))
-    if config.microbatch_tokens is None:
-        return shares
-    limit = config.microbatch_tokens
+    limit = config.microbatch_tokens or _ROW_TOKENS
     return [
         piece
         for share in shares

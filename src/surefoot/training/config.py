@@ -61,8 +61,8 @@ class LoopConfig(OptimiserSettings):
     microbatch_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="Most tokens of one microbatch, padding included; adds microbatches where needed. In the "
-        "layout tree 4,096 if not given.",
+        description="Most tokens of one microbatch, padding included; adds microbatches where needed. If not "
+        "given 2,048, in the layout tree 4,096.",
     )
     layout: Layout | None = Field(
         default=None,

@@ -168,6 +168,8 @@ class Distributed:
 
     world_size = 1
     rank = 0
+    sharded = False
+    """Whether each process holds a shard of the weights alone (FSDP)."""
 
     def prepare(self, model: nn.Module, optimiser: MakeOptimiser) -> tuple[nn.Module, torch.optim.Optimizer]:
         """The module to call and the optimiser of its trainable parameters, on this process's device."""
@@ -223,6 +225,7 @@ class Accelerated(Distributed):
         )
         self.world_size = self._accelerator.num_processes
         self.rank = self._accelerator.process_index
+        self.sharded = str(self._accelerator.distributed_type) == "DistributedType.FSDP"
         if self.world_size != _launched():
             raise TrainingError(
                 f"{_launched()} processes were started, but accelerate joined {self.world_size}: set "

@@ -402,6 +402,12 @@ class JudgeScores(Method):
     """Criteria: a TOML file, or `code`, `review`, `terminal`, `tools`, `writing`."""
     repeats: int = Field(default=1, ge=1, description="Replies to each question.")
     pivots: int = Field(default=2, ge=1, description="Leaders of the ring that all others meet.")
+    images: bool = False
+    """Show the images that the traces keep; for `progress`, by a model that reads them."""
+
+    def check(self, label: Label) -> None:
+        if self.images and (self.ask != "progress" or not label.policy.base_url):
+            raise ValueError("images=true needs 'base_url' and ask=progress")
 
     @property
     def sampling(self) -> Sampling:
@@ -456,6 +462,7 @@ class JudgeScores(Method):
             repeats=self.repeats,
             sampling=label.sampled,
             seed=label.seed,
+            images=Path(label.file).parent if self.images else None,
         )
         labeller: Labeller = judge
         if self.ask == "states":

@@ -1,0 +1,132 @@
+"""LeRobot data sets with images (``meta/info.json``; versions 2 and 3): each episode of a robot is a run.
+
+The task and the first frame are the user's message. The recorded action of each frame is a call of ``act``;
+its result is the reward of this frame with the state and the images of the next one. Numbers stay as they
+are: nothing here controls a robot, or scales an action.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from surefoot.errors import RecordError
+from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, require_object, row_note, run_of
+from surefoot.formats.rows import raw_rows
+from surefoot.images import stored
+from surefoot.records import Attachment, as_json
+
+_INFO: Final = "meta/info.json"
+_COUNTS: Final = {"timestamp", "frame_index", "episode_index", "index", "task_index"}
+Frame = Mapping[str, Any]
+
+
+def is_lerobot(path: Path) -> bool:
+    """Whether a folder is a data set of LeRobot."""
+    return (path / _INFO).is_file()
+
+
+def read_lerobot(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
+    """One trace per episode; one with another number of frames than its metadata say is rejected.
+
+    Raises ``RecordError`` for cameras in video files, which are not decoded here.
+    """
+    folder = Path(path)
+    info = require_object(next((row for _, row in raw_rows(folder / _INFO)), None), _INFO)
+    features: dict[str, Any] = dict(require_object(info.get("features"), "'features'"))
+    kinds = {name: require_object(feature, name).get("dtype") for name, feature in features.items()}
+    if videos := [name for name, kind in kinds.items() if kind == "video"]:
+        raise RecordError(
+            f"{folder}: {', '.join(videos)} are video files, which are not decoded here; extract their "
+            "frames into a data set whose features have the dtype 'image'"
+        )
+    tasks = {row["task_index"]: _text_in(row) for row in _metadata(folder, "tasks")}
+    episodes = {row["episode_index"]: row for row in _metadata(folder, "episodes")}
+    frames = (row for file in sorted(folder.glob("data/**/*.parquet")) for _, row in raw_rows(file))
+
+    [action] = [name for name in kinds if name in ("action", "actions")] or [_INFO]
+    if action not in kinds:
+        raise RecordError(f"{folder}: none of its features is called 'action': {', '.join(kinds)}")
+    cameras = [name for name, kind in kinds.items() if kind == "image"]
+    numbers = [name for name in kinds if name not in _COUNTS and name not in (action, *cameras)]
+
+    def build(_: int, episode: tuple[int, Iterable[Frame]]) -> Iterator[ImportedTrace]:
+        number, rows = episode
+        chat, count, outcome, task = ChatRows(), 0, None, ""
+        rewards: dict[str, Any] = {}
+        for count, frame in enumerate(rows, start=1):
+            images = [_image(frame[name], folder, context) for name in cameras]
+            seen = {name: frame[name] for name in numbers if not name.startswith("next.")}
+            if count == 1:
+                task = tasks.get(frame["task_index"]) or ""
+                chat.add({"role": "user", "content": f"{task}\n{as_json(seen)}", "attachments": images})
+            else:
+                chat.result(f"{number}.{count - 1}", as_json(rewards | seen))
+                chat.rows[-1]["attachments"] = images
+            if (frame["episode_index"], frame["frame_index"]) != (number, count - 1):
+                raise RecordError(f"episode {number}: frame {count - 1} is missing")
+            chat.call("act", _named(frame[action], features[action]), f"{number}.{count}")
+            rewards = {name: frame[name] for name in numbers if name.startswith("next.")}
+            outcome = rewards.get("next.success", outcome)
+        chat.result(f"{number}.{count}", as_json(rewards))
+        stated = episodes.get(number, {}).get("length", count)
+        if stated != count:
+            raise RecordError(f"episode {number} has {count} frames, and its metadata say {stated}")
+        yield run_of(
+            chat.rows,
+            context,
+            row_note("lerobot", number),
+            task=task,
+            source=folder.resolve().name,
+            id=f"{folder.resolve().name}-{number}",
+            policy=info.get("robot_type"),
+            outcome=outcome if isinstance(outcome, bool) else None,
+        )
+
+    context.report.opened(folder.name)
+    return context.rows(enumerate(groupby(frames, lambda frame: frame.get("episode_index")), start=1), build)
+
+
+def _metadata(folder: Path, name: str) -> Iterator[dict[str, Any]]:
+    """Rows of ``meta/NAME``: a file of lines (version 2), or Parquet."""
+    meta = folder / "meta"
+    files = [meta / f"{name}.jsonl", meta / f"{name}.parquet", *sorted(meta.glob(f"{name}/**/*.parquet"))]
+    return (dict(require_object(row, name)) for file in files if file.is_file() for _, row in raw_rows(file))
+
+
+def _text_in(row: Mapping[str, Any]) -> str | None:
+    """The task of a row, which version 3 has in the index of a table."""
+    return next((value for value in row.values() if isinstance(value, str)), None)
+
+
+def _image(value: Any, folder: Path, context: ImportContext) -> dict[str, Any]:
+    """An image that a frame holds, or names by its path; it is checked when it is used.
+
+    Raises ``RecordError`` for a file that is missing or lies outside the folder.
+    """
+    content, path = require_object(value, "an image").get("bytes"), value.get("path")
+    media_type = mimetypes.guess_type(path or "")[0] or "image/png"
+    keep = context.keep or (lambda _content, _media_type: "")
+    if content is None:
+        if not path:
+            raise RecordError("an image of a frame has neither bytes nor a path")
+        image = Attachment(kind="image", uri=path, media_type=media_type)
+        return stored(image, folder, keep).model_dump(exclude_none=True)
+    uri, sha256 = keep(content, media_type), hashlib.sha256(content).hexdigest()
+    return {"kind": "image", "uri": uri or None, "sha256": sha256, "media_type": media_type}
+
+
+def _named(action: Any, feature: Mapping[str, Any]) -> dict[str, Any]:
+    """An action by the names of its parts, if they have one each."""
+    names: Any = feature.get("names")
+    if isinstance(names, Mapping):
+        names = next(iter(names.values()), None)
+    if isinstance(names, list) and len(names) == 1 and isinstance(names[0], list):
+        names = names[0]
+    if isinstance(names, list) and isinstance(action, list) and len(names) == len(set(names)) == len(action):
+        return dict(zip(map(str, names), action, strict=True))
+    return {"action": action}
