@@ -73,7 +73,7 @@ class SampleTraces(Command):
         if self.dry_run:
             self._predict(problems)
             return
-        size = 4 * max(1, self.policy.batch_size // self.n)
+        size = max(1, self.policy.batch_size // self.n)  # one batch, which a slow model takes minutes for
         config = {"piece": 1 if self.policy.base_url else size}
         job = Job(record=Trace, load=self.opened, failure=_failure, config=config)
         outcome = map_pieces(
