@@ -423,8 +423,9 @@ def create_search(connection: sa.Connection) -> None:
 
 
 def title_of(problem: Problem, trace: Trace | None) -> str:
-    """The first line of :func:`prompt_of`."""
-    return first_line(prompt_of(problem, trace))
+    """The first line of the problem, if the user's first message has it, else of that message."""
+    prompt = prompt_of(problem, trace)
+    return first_line(problem.text if problem.text.strip() in prompt else prompt)
 
 
 def prompt_of(problem: Problem, trace: Trace | None) -> str:
