@@ -164,7 +164,13 @@ def test_sections_share_one_first_screen():
     html = Report("t", screen).html()
     assert html.index("<h1>") < html.index("<svg") < html.index("orm loses") < html.index("One seed.")
     assert '<a href="all.json">' in html
-    assert [line[:8] for line in screen.lines()] == ["prm scor", "- Works:", "- Weak: ", "2. orm l"]
+    assert [line[:8] for line in screen.lines()] == [
+        "prm scor",
+        "- Works:",
+        "- Weak: ",
+        "2. orm l",
+        "Next: Us",
+    ]
 
 
 @pytest.mark.parametrize("steps", [3, 40])

@@ -27,7 +27,7 @@ from pydantic import BaseModel
 from surefoot.errors import counted
 from surefoot.evaluation.frame import FirstScreen, Origin, Rival, Tested, WorkedExample, value_order
 from surefoot.evaluation.measures import Measured
-from surefoot.evaluation.verdict import WORDS, Conclusion, headline
+from surefoot.evaluation.verdict import WORDS, Conclusion, headline, next_step
 from surefoot.extras import installed
 from surefoot.extras import sentence as extra_sentence
 from surefoot.io.atomic import atomic_file
@@ -152,14 +152,18 @@ def first_screen_of(
     first = sections[0]
     lead = verdicts[order[0]] if order else []
     firsts = [(title[name], verdicts[name][0]) for name in order if verdicts[name]]
+    advice = [text for section in sections for text in section.advice]
+    advice = advice or [next_step(*first) for first in firsts[:1]]
+    ours = [Rival(name=name, value=claim.estimate, kind="ours") for name, claim in firsts if claim.measured]
+    floors = {claim.rival: claim.null for _, claim in firsts if claim.measured and claim.rival}
+    free = [Rival(name=name, value=Interval(value=x, low=x, high=x)) for name, x in floors.items()]
     return FirstScreen(
         sentence=" ".join(sentences) or f"{sections[0].title}: nothing was measured.",
         verdicts=lead,
         ranking=ranking,
-        rivals=first.rivals
-        or [Rival(name=name, value=claim.estimate, kind="ours") for name, claim in firsts if claim.measured],
-        measure=first.measure or next((claim.detail for _, claim in firsts), ""),
-        advice=list(dict.fromkeys(text for section in sections for text in section.advice))[:_ADVICE],
+        rivals=first.rivals or [*ours[: _ROWS - len(free)], *free],
+        measure=first.measure or next((claim.detail.removeprefix("is ") for _, claim in firsts), ""),
+        advice=list(dict.fromkeys(advice))[:_ADVICE],
         examples=examples,
         limits=list(dict.fromkeys(limit for section in sections for limit in section.limits)),
         origin=origin,
@@ -228,7 +232,11 @@ def _table(path: str, rows: Sequence[Measures]) -> Table:
     """The rows of one path; columns without any value are left out. A result's own values form a list."""
     about = " ".join(rows[0].about.split())
     if not path:
-        return Table(caption=about, headers=["item", "value"], rows=list(rows[0].values.items()))
+        return Table(
+            caption=about,
+            headers=["item", "value"],
+            rows=[(_header(name), value) for name, value in rows[0].values.items()],
+        )
     cells = [row.keys | row.values for row in rows]
     names = list(dict.fromkeys([name for row in rows for name in row.keys]))
     names = list(dict.fromkeys([*names, *(name for row in rows for name in row.values)]))
@@ -375,7 +383,8 @@ def _rivals(screen: FirstScreen) -> dict[str, object]:
     """What the main plot shows: rows and what ours must beat, by their places across the page."""
     rows = [row for row in screen.rivals if not math.isnan(row.value.value)][:_ROWS]
     first = next((verdict for verdict in screen.verdicts if verdict.measured), None)
-    shares = any(row.kind == "rival" for row in rows)
+    named = {verdict.rival for verdict in screen.verdicts}
+    shares = any(row.kind == "rival" and row.name not in named for row in rows)
     spec = ".0%" if shares else first.spec if first else ".2f"
     null = first.null if first and not shares else None
     ends = [end for row in rows for end in row.value.bounds] + ([] if null is None else [null])

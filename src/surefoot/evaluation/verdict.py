@@ -67,6 +67,8 @@ class Conclusion:
     estimate: Interval = UNKNOWN
     null: float = 0.0
     """What the estimate is compared with."""
+    rival: str = ""
+    """Whose value that is; empty if nobody's."""
     spec: str = ".2f"
     """How the estimate is printed, as :class:`~surefoot.stats.intervals.Interval` takes it."""
     detail: str = ""
@@ -91,7 +93,8 @@ class Conclusion:
         """A measured verdict in one line."""
         number = f" {format(self.estimate, self.spec)} {self.detail}" if self.measured else ""
         claim = f"{self.short[:1].upper()}{self.short[1:]}." if self.coverage.of else self.sentence
-        return f"{WORDS[self.tone]}: {claim}{number}"
+        needs = f" Needs {self.needs}." if self.needs and self.coverage.of else ""
+        return f"{WORDS[self.tone]}: {claim}{number}{needs}"
 
 
 WORDS: Mapping[Tone, str] = {"good": "Works", "open": "Open", "wrong": "Weak"}
@@ -309,6 +312,7 @@ def measured(
         short="yes" if good else "no" if decided else "not decided",
         estimate=estimate,
         null=null,
+        rival=str(names.get("rival", "")) if null else "",
         spec=spec,
         detail=detail,
     )
@@ -391,6 +395,7 @@ def detected(
         coverage=coverage,
         estimate=estimate,
         null=null,
+        rival=rival,
         spec=spec,
         detail=detail,
     )
@@ -460,6 +465,19 @@ def headline(subject: str, verdicts: Sequence[Conclusion]) -> str:
         whose = "it" if decided else subject
         text += f"{' ' if decided else ''}Not decided: whether {whose} {doubt.claim}; needs {doubt.needs}."
     return text or f"{subject}: nothing was measured."
+
+
+def next_step(subject: str, verdict: Conclusion) -> str:
+    """What to do where the data of a report do not say more."""
+    if verdict.tone == "open":
+        return f"Get {verdict.needs or 'more data'}, and run the same command again."
+    if verdict.tone == "wrong":
+        return (
+            f"Do not rely on {subject} alone: label more with another source, or train it on better labels."
+        )
+    missing = verdict.coverage.of - verdict.coverage.checked
+    rest = f", and check the {missing:,} that it leaves open by another source" if missing else ""
+    return f"Use {subject} on data like these{rest}."
 
 
 def inspection_sentence(traces: int, named: int, with_findings: int) -> str:

@@ -143,8 +143,9 @@
       current.focus({ preventScroll: true });
       current.scrollIntoView({ block: "nearest" });
     }
+    const named = document.querySelector(".verdict a[href*='#step-']")?.hash.slice(1);
     const first = document.querySelector(".step.current") ?? linked() ?? document.querySelector(".step.wrong")
-      ?? document.querySelector(".step");
+      ?? document.getElementById(named ?? "") ?? document.querySelector(".step");
     select(first, first === linked());
   };
   // A table or formula that is wider than its box is reached and scrolled by keyboard, and has a name.
