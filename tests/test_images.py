@@ -6,15 +6,23 @@ import base64
 import hashlib
 import io
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
+import surefoot
 from surefoot import images
 from surefoot.errors import RecordError
-from surefoot.policies.openai_requests import openai_message
-from surefoot.records import Attachment, Message
+from surefoot.labelling import JudgePrompt
+from surefoot.models.remote.wires import GatewayScore
+from surefoot.policies.openai_requests import body_of, openai_message
+from surefoot.protocols import ProblemTrace, SampleRequest
+from surefoot.records import Attachment, Message, Problem, Trace
+from surefoot.rl.turn_rewards import reward_row
+from surefoot.segment import segment_trace
 
 ADDRESSES = (
     "attachments/3fd6.png",
@@ -49,6 +57,79 @@ def test_a_kept_image_is_sent_as_the_bytes_of_its_file(tmp_path, name, media_typ
 def test_no_address_is_in_a_request(kind, address):
     message = Message(role="user", content="x", attachments=(Attachment(kind=kind, uri=address),))
     assert address not in json.dumps(openai_message(message))
+
+
+def sent(prompt: Any) -> Any:
+    return body_of(SampleRequest(prompt=prompt), model="m", mode="chat", dialect="openai")
+
+
+WRITERS = {
+    "policy": lambda item: sent(item.trace.messages),
+    "judge": lambda item: sent(JudgePrompt().render(item)),
+    "scoring server": lambda item: GatewayScore().request([item]).body,
+    "trainers": lambda item: [
+        reward_row(item.trace, [1.0, 1.0], engine) for engine in ("trl", "verl", "skyrl")
+    ],
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("kind", ["image", "audio", "file"])
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_no_writer_sends_an_address(writer, kind, address):
+    held = (Attachment(kind=kind, uri=address),)
+    messages = (
+        Message(role="user", content="Look.", attachments=held),
+        Message(role="assistant", content="I look.", attachments=held),
+        Message(role="tool", content="Seen.", tool_call_id="1", attachments=held),
+        Message(role="assistant", content="It is red."),
+    )
+    trace = segment_trace(Trace(problem_id="p", messages=messages))
+    item = ProblemTrace(problem=Problem(id="p", text="Which colour?"), trace=trace)
+    written = json.dumps(WRITERS[writer](item))
+    assert "It is red." in written
+    assert address not in written
+    inline = Attachment(kind="image", uri="data:image/png;base64,aGk=")
+    shown = trace.model_copy(update={"messages": (trace.messages[0].with_attachments(lambda _: inline),)})
+    if kind == "image" and writer in ("policy", "scoring server"):
+        shown = shown.model_copy(update={"steps": ()})
+        again = json.dumps(WRITERS[writer](ProblemTrace(problem=item.problem, trace=shown)))
+        assert "data:image/png;base64,aGk=" in again
+
+
+def test_addresses_are_read_where_images_are_and_nowhere_else():
+    """Whatever writes messages elsewhere has no address to send."""
+    root = Path(surefoot.__file__).parent
+    readers = {
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        if re.search(r"\.uri\b", path.read_text("utf-8"))
+    }
+    assert readers == {
+        "display.py",
+        "images.py",
+        "models/families/visualprm.py",
+        "policies/openai_requests.py",
+        "server/gateway/images.py",
+    }
+
+
+def test_a_judge_without_images_is_shown_no_data_url_either():
+    held = (Attachment(kind="image", uri="data:image/png;base64,aGk="),)
+    messages = (
+        Message(role="user", content="Look.", attachments=held),
+        Message(role="assistant", content="It is red."),
+    )
+    trace = segment_trace(Trace(problem_id="p", messages=messages))
+    item = ProblemTrace(problem=Problem(id="p", text="Which colour?"), trace=trace)
+    assert "base64" not in json.dumps(sent(JudgePrompt().render(item)))
+
+
+@pytest.mark.parametrize("content", [b"", b"<svg/>", b"GIF89a"])
+def test_a_data_url_in_a_record_is_checked_too(content, tmp_path):
+    held = Attachment(kind="image", uri=f"data:image/png;base64,{base64.b64encode(content).decode()}")
+    with pytest.raises(RecordError, match="image data:image/png"):
+        images.embedded(held, tmp_path)
 
 
 def test_an_extension_says_nothing_about_the_type(tmp_path):

@@ -178,9 +178,11 @@ class FairQueue:
         finally:
             self.leave(turn)
 
-    async def take(self, key: str | None = None, *, cost: float | None = None) -> FairTurn:
+    async def take(
+        self, key: str | None = None, *, cost: float | None = None, quick: bool = True
+    ) -> FairTurn:
         """A turn in an event loop, by default for :data:`CALLER`; :meth:`leave` it."""
-        turn = self.enter(CALLER.get() if key is None else key, cost=cost)
+        turn = self.enter(CALLER.get() if key is None else key, cost=cost, quick=quick)
         try:
             if not turn.granted.done():
                 await asyncio.wrap_future(turn.granted)
@@ -193,17 +195,14 @@ class FairQueue:
         self,
         threads: ThreadPoolExecutor,
         work: Callable[[], R],
-        *,
         key: str | None = None,
-        cost: float | None = None,
+        *,
         quick: bool = True,
     ) -> R:
         """What ``work`` returns, in a thread and in a turn, which ends with the work even if the caller is
         cancelled; then work that has not begun is given up."""
-        turn = self.enter(CALLER.get() if key is None else key, cost=cost, quick=quick)
+        turn = await self.take(key, quick=quick)
         try:
-            if not turn.granted.done():
-                await asyncio.wrap_future(turn.granted)
             future = threads.submit(contextvars.copy_context().run, work)
         except BaseException:
             self.leave(turn)

@@ -10,7 +10,7 @@ from typing import Final
 
 from surefoot.answers.extraction import extract_answer
 from surefoot.errors import RecordError
-from surefoot.images import embedded, is_local
+from surefoot.images import embedded, is_kept
 from surefoot.printable import printable
 from surefoot.records import StepScores, Trace
 from surefoot.scores import require_fit
@@ -117,12 +117,13 @@ def _images(trace: Trace, folder: Path) -> Iterator[ShownImage]:
     steps, characters_left = 0, _MOST_SHOWN
     for block in trace_blocks(trace):
         steps = steps if block.step is None else block.step + 1
-        if block.attachment is None or block.attachment.kind != "image":
+        held = block.attachment
+        if held is None or held.kind != "image":
             continue
-        text, url = block.text, None
-        if is_local(block.attachment):  # a data URL in a record was not checked
+        text, url = f"image: {held.name or held.media_type or str(held.uri)[:200]}", None
+        if is_kept(held):
             try:
-                url = embedded(block.attachment, folder).uri or ""
+                url = embedded(held, folder).uri or ""
             except RecordError as error:
                 text = str(error)
         if url is not None and len(url) > characters_left:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import mimetypes
@@ -13,20 +12,21 @@ from typing import Final
 
 from surefoot import extras
 from surefoot.errors import RecordError
-from surefoot.messages import StoreAttachment
+from surefoot.messages.reading import StoreAttachment, data_url, embedded_bytes
 from surefoot.records import Attachment
 
 MAX_BYTES: Final = 20 * 2**20
 """Largest image file that is sent, in bytes."""
 MAX_PIXELS: Final = 50_000_000
 """Largest image that is decoded, in pixels."""
-_SCHEME: Final = re.compile(r"data:|[a-zA-Z][a-zA-Z0-9+.-]*://")
+_SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 FORMATS: Final = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
 """Formats that servers read, with their media types. SVG, which may hold scripts, is none of them."""
 
 
 def embedded(attachment: Attachment, folder: Path) -> Attachment:
-    """The attachment with its image as a data URL, read from ``folder``, the folder of the records' file.
+    """The attachment with its image as a data URL, read from ``folder``, the folder of the records' file, or
+    from the data URL that it has.
 
     An attachment that is not an image, or whose bytes are not kept, is returned unchanged.
 
@@ -35,15 +35,13 @@ def embedded(attachment: Attachment, folder: Path) -> Attachment:
             ``MAX_PIXELS``, has other bytes than were recorded, or is not one still image of ``FORMATS``.
         MissingExtraError: without Pillow.
     """
-    if not is_local(attachment):
+    if not is_kept(attachment):
         return attachment
-    uri = str(attachment.uri)
-    content = _bytes(folder, uri)
+    content, name = _bytes(attachment, folder), str(attachment.uri)[:200]
     if attachment.sha256 not in (None, hashlib.sha256(content).hexdigest()):
-        raise RecordError(f"image {uri}: the file is not the one that was recorded; import it again")
-    media_type = checked(content, uri)
-    url = f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
-    return attachment.model_copy(update={"uri": url, "media_type": media_type})
+        raise RecordError(f"image {name}: the file is not the one that was recorded; import it again")
+    media_type = checked(content, name)
+    return attachment.model_copy(update={"uri": data_url(content, media_type), "media_type": media_type})
 
 
 def stored(attachment: Attachment, folder: Path, store: StoreAttachment) -> Attachment:
@@ -51,9 +49,9 @@ def stored(attachment: Attachment, folder: Path, store: StoreAttachment) -> Atta
 
     It is checked when it is used. Raises ``RecordError`` as there.
     """
-    if not is_local(attachment) or attachment.sha256 is not None:
+    if not is_kept(attachment) or (attachment.sha256 and not is_inline(attachment)):
         return attachment
-    content = _bytes(folder, str(attachment.uri))
+    content = _bytes(attachment, folder)
     media_type = attachment.media_type or mimetypes.guess_type(str(attachment.uri))[0]
     uri = store(content, media_type or "application/octet-stream")
     return attachment.model_copy(update={"uri": uri, "sha256": hashlib.sha256(content).hexdigest()})
@@ -63,21 +61,29 @@ def blank(attachment: Attachment, folder: Path) -> Attachment:
     """The attachment with a grey image of the same size. Raises as :func:`embedded`."""
     from PIL import Image
 
-    data = str(embedded(attachment, folder).uri).partition(",")[2]
-    with Image.open(io.BytesIO(base64.b64decode(data)), formats=tuple(FORMATS)) as image:
+    content = embedded_bytes(str(embedded(attachment, folder).uri))
+    with Image.open(io.BytesIO(content), formats=tuple(FORMATS)) as image:
         size, stream = image.size, io.BytesIO()
     Image.new("RGB", size, "grey").save(stream, "PNG")
-    url = f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode('ascii')}"
+    url = data_url(stream.getvalue(), "image/png")
     return attachment.model_copy(update={"uri": url, "media_type": "image/png", "sha256": None})
 
 
-def is_local(attachment: Attachment) -> bool:
-    """Whether it is an image that a path names."""
+def is_inline(attachment: Attachment) -> bool:
+    """Whether it is an image whose bytes are in its data URL."""
+    return attachment.kind == "image" and (attachment.uri or "").startswith("data:")
+
+
+def is_kept(attachment: Attachment) -> bool:
+    """Whether it is an image with bytes: in its own data URL, or in a file that a path names."""
     uri = attachment.uri
     return attachment.kind == "image" and uri is not None and not _SCHEME.match(uri)
 
 
-def _bytes(folder: Path, uri: str) -> bytes:
+def _bytes(attachment: Attachment, folder: Path) -> bytes:
+    uri = str(attachment.uri)
+    if is_inline(attachment):
+        return embedded_bytes(uri)
     try:
         path, root = (folder / uri).resolve(), folder.resolve()
         if not path.is_relative_to(root):  # a file of another person or program, named by a hostile record
@@ -114,10 +120,10 @@ def checked(content: bytes, name: str) -> str:
             if getattr(image, "n_frames", 1) > 1:
                 raise RecordError(f"image {name}: it is animated; keep one frame")
             image.load()
-    except UnidentifiedImageError as error:
-        raise RecordError(f"image {name}: not a {', '.join(FORMATS)} file") from error
     except RecordError:
         raise
     except Exception as error:  # whatever a decoder raises on damaged bytes
-        raise RecordError(f"image {name}: damaged ({error})") from error
+        is_other = isinstance(error, UnidentifiedImageError)
+        what = f"not a {', '.join(FORMATS)} file" if is_other else f"damaged ({error})"
+        raise RecordError(f"image {name}: {what}") from error
     return FORMATS[str(image.format)]

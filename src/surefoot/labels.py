@@ -22,7 +22,6 @@ NO_ERROR: Final = -1
 AFTER_FIRST_ERROR: Final = "after the first error"
 """Reason of a label that is unknown because raters and rollouts stop at the first error."""
 
-
 FEW: Final = 10
 """Values from which on it is hardly an accident that all are equal."""
 

@@ -227,7 +227,6 @@ _EMPHASIS = re.compile(r"(?<![\w)\]}])(\*\*|__)(?=[^\s*_])([^*]+?)(?<=\S)\1(?![\
 _BOLD = re.compile(r"\\(?:mathbf|boldsymbol|bm|textbf|mathrm|text|textrm|mbox)\s*\{([^{}]*)\}")
 _TEXT = re.compile(r"\\(?:text|textbf|textrm|textit|textnormal|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
 
-
 _EATEN = {"\x07": "a", "\b": "b", "\f": "f", "\v": "v", "\n": "n", "\r": "r", "\t": "t"}
 LOST_BACKSLASH = re.compile(
     "\x07(?=lpha|pprox|ngle)|\b(?=ar|egin|eta|inom|mod|oxed|oldsymbol|f)|\f(?=rac|box|loor|orall)|\v(?=ec|ert|ar)"

@@ -336,9 +336,7 @@ class Selector(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledTrace:
+class LabelledTrace(ProblemTrace):
     """A trace with its problem and the labels of its steps; a step may have none or several."""
 
-    problem: Problem
-    trace: Trace
     labels: tuple[StepLabel, ...]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import mimetypes
 import time
 from collections import Counter
 from contextlib import closing
@@ -16,13 +14,13 @@ from pydantic import Field
 from surefoot import formats, images
 from surefoot.answers import Grader, Solution
 from surefoot.cli import options as o
-from surefoot.cli.runs import RecordFiles, labelled, read_table
+from surefoot.cli.runs import RecordFiles, labelled, read_table, store_attachment
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.errors import RecordError, RunError, counted
 from surefoot.formats.imports import IMPORT_KEY
 from surefoot.formats.rows import memory_of
-from surefoot.io import ReadReport, atomic_file
+from surefoot.io import ReadReport
 from surefoot.io.files import blocks, write_lines
 from surefoot.io.tables import Seen
 from surefoot.labels import Neutral
@@ -93,7 +91,7 @@ class Import(Command):
         context = formats.ImportContext(
             settings=self.columns,
             report=ReadReport(),
-            keep=self._store_attachment,
+            keep=partial(store_attachment, self.out),
             say=lambda text: note(text),
             failed=[],
         )
@@ -157,30 +155,13 @@ class Import(Command):
 
         def kept(attachment: Attachment) -> Attachment:
             try:
-                return images.stored(attachment, folder, self._store_attachment)
+                return images.stored(attachment, folder, partial(store_attachment, self.out))
             except RecordError as error:
                 left_out[str(error)] += 1
                 return attachment
 
-        return trusted_copy(
-            trace,
-            {
-                "messages": tuple(
-                    trusted_copy(message, {"attachments": tuple(map(kept, message.attachments))})
-                    for message in trace.messages
-                )
-            },
-        )
-
-    def _store_attachment(self, content: bytes, media_type: str) -> str:
-        """Store an attachment under its hash; returns its path relative to the records."""
-        name = hashlib.sha256(content).hexdigest() + (mimetypes.guess_extension(media_type) or "")
-        path = self.out / "attachments" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            with atomic_file(path) as stream:
-                stream.write(content)
-        return f"attachments/{name}"
+        messages = tuple(message.with_attachments(kept) for message in trace.messages)
+        return trusted_copy(trace, {"messages": messages})
 
 
 def graded(trace: Trace, problem: Problem | None, grader: Grader) -> Trace:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import mimetypes
 import os
 import shlex
 import time
@@ -19,7 +21,7 @@ from surefoot.cli.settings import Command, Flag, command_line, options_of
 from surefoot.cli.terminal import echo, echo_table, echo_wrapped, note, note_count
 from surefoot.errors import RecordError, ScoreError, SurefootError, counted
 from surefoot.formats.rows import trace_memory
-from surefoot.io import ReadReport, Run, read_records
+from surefoot.io import ReadReport, Run, atomic_file, read_records
 from surefoot.io.files import RecordWriter, blocks, needs, record_writer
 from surefoot.io.lineage import model_hashes, portable, write_outputs
 from surefoot.io.runs import make_manifest
@@ -488,3 +490,14 @@ def say_prediction(what: str, usage: Usage) -> None:
         f"{what}: about {counted(usage.prompt_tokens, 'token')} read ({CHARACTERS_PER_TOKEN} characters each)"
         f"{written}, in {counted(usage.calls, 'request')}"
     )
+
+
+def store_attachment(out: Path, content: bytes, media_type: str) -> str:
+    """Store an attachment of records in ``out`` under its hash; returns its path relative to them."""
+    name = hashlib.sha256(content).hexdigest() + (mimetypes.guess_extension(media_type) or "")
+    path = out / "attachments" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        with atomic_file(path) as stream:
+            stream.write(content)
+    return f"attachments/{name}"

@@ -15,13 +15,14 @@ from surefoot import policies
 from surefoot import server as s
 from surefoot.cli import options as o
 from surefoot.cli.guard import open_rules
-from surefoot.cli.runs import RecordFiles
+from surefoot.cli.runs import RecordFiles, store_attachment
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo, note
-from surefoot.errors import RecordError, RunError, counted
+from surefoot.errors import NotFoundError, RecordError, RunError, counted
 from surefoot.io import atomic_file
 from surefoot.io.tables import Seen
 from surefoot.policies.devices import Loading
+from surefoot.records import Attachment, trusted_copy
 from surefoot.server.gateway.settings import (
     GatewaySettings,
     MonitorSettings,
@@ -318,11 +319,21 @@ class Sessions(DatabaseCommand):
             records = files.enter_context(RecordFiles(self.out))
             episodes = files.enter_context(atomic_file(self.out / "episodes.jsonl"))
             seen = files.enter_context(closing(Seen()))
+
+            def kept(image: Attachment) -> Attachment:
+                try:
+                    found = db.traces.image(None, image.sha256 or "")
+                except NotFoundError:  # deleted with older requests
+                    return image
+                return trusted_copy(image, {"uri": store_attachment(self.out, *found)})
+
             for name, key_id in names:
                 counts["sessions"] += 1
                 for line in s.session_conversations(db.gateway.session(name, key_id=key_id)):
                     new = [] if seen.times(line.problem.id) else [line.problem]
-                    records.write(problems=new, traces=[line.trace], scores=line.scores())
+                    messages = tuple(message.with_attachments(kept) for message in line.trace.messages)
+                    trace = trusted_copy(line.trace, {"messages": messages})
+                    records.write(problems=new, traces=[trace], scores=line.scores())
                     episodes.write((json.dumps(line.episode()) + "\n").encode())
                     counts["traces"] += 1
                     counts["turns"] += len(line.turns)

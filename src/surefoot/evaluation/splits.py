@@ -24,7 +24,7 @@ from surefoot.errors import LabelError
 from surefoot.evaluation.frame import JudgedTrace
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.step_scores import System
-from surefoot.protocols import LabelledTrace, ProblemTrace
+from surefoot.protocols import ProblemTrace
 
 SPLIT = "split"
 HALVES = 2
@@ -144,7 +144,7 @@ def judged(
     """
     system = next(system for system in systems if system.name == lead.system)
     for number, (item, error, subset) in enumerate(errors):
-        if error is None or not isinstance(item, LabelledTrace | ProblemTrace):
+        if error is None or not isinstance(item, ProblemTrace):
             continue
         half = f"half {half_of(item.trace.problem_id)}"
         names = (f"{subset}, {half}", half, "all")

@@ -237,8 +237,9 @@ def attached(trace: Trace, folder: Path | None, *, at: int) -> tuple[Attachment,
     ``RecordError`` as :func:`surefoot.images.embedded`.
     """
     held = [attachment for message in trace.messages for attachment in message.attachments]
-    shown = held if folder is None else [embedded(attachment, folder) for attachment in held]
-    return tuple(attachment.model_copy(update={"at": at}) for attachment in shown)
+    if folder is None:
+        return tuple(each.model_copy(update={"at": at, "uri": None}) for each in held)
+    return tuple(embedded(each, folder).model_copy(update={"at": at}) for each in held)
 
 
 def _call(call: ToolCall) -> str:
@@ -275,7 +276,6 @@ def _examples() -> tuple[ProblemTrace, ProblemTrace]:
 SOURCE: Final = "judge"
 
 V = TypeVar("V", str, int)
-
 _VALUES = {"correct": 1.0, "neutral": 0.0, "incorrect": -1.0}
 
 

@@ -14,7 +14,6 @@ from typing import Final, Literal, TypeVar
 PartKind = Literal["text", "reasoning", "call", "result", "both", "media", "mark"]
 """Kinds of parts of a message; ``both`` is a call together with its result, ``mark`` is a separator."""
 
-
 T = TypeVar("T", bound=str)
 
 
@@ -58,7 +57,6 @@ CONTENTS: Final = ("content", "parts", "contents", "value", "text", "message")
 """Fields of a message's content."""
 WRAPPERS: Final = ("message", "content", "kwargs", "data", "message_content", "tool_call", "toolInvocation")
 """Fields around a whole message, part or call: OpenInference, LangChain, the AI SDK."""
-
 CALLS: Final = ("tool_calls", "toolCalls", "invalid_tool_calls", "function_call")
 """Fields of a message's calls."""
 CALL_BODIES: Final = ("function", "custom", "tool_call", "toolInvocation")

@@ -65,8 +65,8 @@ def read_messages(
 
     A message with several results becomes one for each, and consecutive items of OpenAI's Responses API
     (reasoning, text, calls) one message. A call that a message holds in two shapes is read once. ``store``
-    receives the bytes of each attachment that a message embeds (a ``data:`` URL); without it, only their hash
-    is kept. ``leave_out`` counts parts of unknown types, and unknown fields are dropped; without it, the part
+    receives the bytes of each attachment that a message embeds; without it, they stay in a ``data:`` URL.
+    ``leave_out`` counts parts of unknown types, and unknown fields are dropped; without it, the part
     raises ``ValueError`` and the fields pass through. Raises ``ValueError`` for anything but messages.
     """
     reader, at = _Reader(store, leave_out), [""]
@@ -129,10 +129,15 @@ def tool_fields(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 def embedded_hash(text: str) -> str:
     """The hash of an embedded attachment, as the record has it."""
-    return hashlib.sha256(_embedded_bytes(text)).hexdigest()
+    return hashlib.sha256(embedded_bytes(text)).hexdigest()
 
 
-def _embedded_bytes(text: str) -> bytes:
+def data_url(content: bytes, media_type: str) -> str:
+    """The bytes as a ``data:`` URL."""
+    return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def embedded_bytes(text: str) -> bytes:
     """The bytes of a ``data:`` URL, or of base64; of any other text its own."""
     body = text.partition(",")[2] if text.startswith("data:") else text
     try:
@@ -369,10 +374,11 @@ class _Reader:
         parts = content if isinstance(content, list) else [content]
         if parts and all(isinstance(part, Mapping | str) for part in parts) and _are_parts(parts):
             kinds = [_part(part) for part in parts]
-            if all(kind in ("text", "media") for kind, _ in kinds):
+            pictured = any(kind == "media" and "image" in str(body.get("type")) for kind, body in kinds)
+            if pictured or all(kind in ("text", "media") for kind, _ in kinds):
                 draft = _Draft("tool", {}, self._store, self._leave_out)
                 for kind, body in kinds:
-                    draft.add(kind, body)
+                    draft.add(*((kind, body) if kind in ("text", "media") else ("text", _as_text(body))))
                 return draft.fields()
         return {"content": _as_text(content)}
 
@@ -494,27 +500,23 @@ class _Draft:
         address = next((inner[name] for name in d.ADDRESSES if isinstance(inner.get(name), str)), None)
         media_type = next((inner[name] for name in d.MEDIA_TYPES if isinstance(inner.get(name), str)), None)
         hints = f"{kind} {part.get('modality', '')} {media_type or ''}"
-        embedded = not any(name in inner for name in d.REFERENCES)
+        uri, digest, head = address, None, (address or "").partition(",")[0]
+        if head.startswith("data:"):
+            media_type = head.removeprefix("data:").split(";")[0] or media_type
+        if address is not None and (head.startswith("data:") or not inner.keys() & {*d.REFERENCES}):
+            content = embedded_bytes(address)
+            uri = (self._store or data_url)(content, media_type or "application/octet-stream")
+            digest = hashlib.sha256(content).hexdigest()
         fields = {
             "kind": "image" if "image" in hints else "audio" if "audio" in hints else "file",
             "at": self._length,
             "name": inner.get("filename") or inner.get("name"),
-            **self._reference(address, media_type, embedded=embedded),
+            "detail": inner.get("detail"),
+            "media_type": media_type,
+            "sha256": digest,
+            "uri": uri,
         }
         self._attachments.append({name: value for name, value in fields.items() if value is not None})
-
-    def _reference(self, address: str | None, media_type: str | None, *, embedded: bool) -> dict[str, Any]:
-        """The attachment's address, or the hash and URI of embedded bytes."""
-        if address is None:
-            return {"media_type": media_type}
-        if address.startswith("data:"):
-            head = address.partition(",")[0]
-            media_type, embedded = head[len("data:") :].split(";")[0] or media_type, True
-        if not embedded:
-            return {"uri": address, "media_type": media_type}
-        content = _embedded_bytes(address)
-        uri = self._store(content, media_type or "application/octet-stream") if self._store else None
-        return {"sha256": hashlib.sha256(content).hexdigest(), "media_type": media_type, "uri": uri}
 
 
 def _same_call(call: Any, other: Any) -> bool:

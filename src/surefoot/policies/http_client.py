@@ -251,13 +251,12 @@ class RemoteServer:
         self, path: str, body: Mapping[str, Any] | None = None, *, params: Mapping[str, str] | None = None
     ) -> bytes:
         """:meth:`HttpClient.request` from synchronous code, in any thread."""
-        return run_sync(self._request(path, body, params))
 
-    async def _request(
-        self, path: str, body: Mapping[str, Any] | None, params: Mapping[str, str] | None
-    ) -> bytes:
-        async with self.open() as client:
-            return await client.request(path, body, params=params)
+        async def ask() -> bytes:
+            async with self.open() as client:
+                return await client.request(path, body, params=params)
+
+        return run_sync(ask())
 
 
 async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal
 
+from surefoot.images import is_inline
 from surefoot.policies.openai_responses import Mode
 from surefoot.protocols import SampleRequest
 from surefoot.records import Message
@@ -52,7 +53,7 @@ def prompt_fields(prompt: str | Sequence[Message], prefix: str = "") -> dict[str
     """A prompt and the beginning of its answer: a text for ``/completions``, or messages for the chat."""
     if isinstance(prompt, str):
         return {"prompt": prompt + prefix}
-    messages = [openai_message(message) for message in prompt]
+    messages = _with_result_images(openai_message(message) for message in prompt)
     if not prefix:
         return {"messages": messages}
     messages.append({"role": "assistant", "content": prefix})
@@ -77,6 +78,25 @@ def openai_message(message: Message) -> dict[str, Any]:
     return sent
 
 
+def _with_result_images(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages, with images of tools' results in a user's message behind the results: OpenAI's format and
+    many servers allow a tool's message text alone, and others drop the image."""
+    sent: list[dict[str, Any]] = []
+    behind: list[dict[str, Any]] = []
+    for row in rows:
+        if behind and row["role"] != "tool":
+            sent.append({"role": "user", "content": behind})
+            behind = []
+        if row["role"] == "tool" and isinstance(row["content"], list):
+            images = [part for part in row["content"] if part["type"] == "image_url"]
+            title = {"type": "text", "text": f"Images of the result {row.get('tool_call_id', '')}:"}
+            behind += [title, *images] if images else []
+            text = "".join(part.get("text", "[image: in the next user message]") for part in row["content"])
+            row = {**row, "content": text}
+        sent.append(row)
+    return [*sent, {"role": "user", "content": behind}] if behind else sent
+
+
 def _content_parts(message: Message) -> list[dict[str, Any]]:
     content, done = message.content or "", 0
     parts: list[dict[str, Any]] = []
@@ -85,8 +105,9 @@ def _content_parts(message: Message) -> list[dict[str, Any]]:
             parts.append({"type": "text", "text": content[done : attachment.at]})
             done = attachment.at
         # An address would be opened by the server: a path or host inside its network, or the user's disk.
-        if attachment.kind == "image" and (attachment.uri or "").startswith("data:"):
-            parts.append({"type": "image_url", "image_url": {"url": attachment.uri}})
+        if is_inline(attachment):
+            detail = {"detail": attachment.detail} if attachment.detail else {}
+            parts.append({"type": "image_url", "image_url": {"url": attachment.uri, **detail}})
         else:
             parts.append({"type": "text", "text": f"[{attachment.kind}: {attachment.name or 'not sent'}]"})
     return [*parts, {"type": "text", "text": content[done:]}] if content[done:] else parts

@@ -33,7 +33,6 @@ Show = Callable[[int, str], None]
 Text = InstanceOf[str]
 """Text that may begin or end with half a character: a server may cut a JSON string between surrogates."""
 
-
 _REASON_CHARACTERS = 100
 """Of a finish reason."""
 TOKEN_CHARACTERS, _MORE_CHARACTERS = 128, 256
@@ -45,8 +44,6 @@ _TOKEN_PARTS, _MORE_PARTS = 32, 1024
 _MOST_ALTERNATIVES = 100
 _MOST_PARTS = 4096
 """Choices of an answer, and calls or pieces of reasoning of a message: each costs microseconds to read."""
-
-
 _MOST_CHECKS = 64
 """Checks whether a call's arguments are whole: a server may repeat the name in each piece."""
 
@@ -189,15 +186,10 @@ def limited_prompt(tokens: int, body: Mapping[str, Any]) -> int:
 
 
 class TokenDetails(BaseModel):
-    """What the tokens of a completion were."""
-
-    reasoning_tokens: Count | None = None
-
-
-class PromptDetails(BaseModel):
-    """What the tokens of a prompt were."""
+    """What the tokens of a prompt, or of a completion, were."""
 
     cached_tokens: Count | None = None
+    reasoning_tokens: Count | None = None
 
 
 class TokenCounts(BaseModel):
@@ -205,13 +197,13 @@ class TokenCounts(BaseModel):
 
     prompt_tokens: Count
     completion_tokens: Count
-    prompt_tokens_details: PromptDetails | None = None
+    prompt_tokens_details: TokenDetails | None = None
     completion_tokens_details: TokenDetails | None = None
 
     @property
     def cached_tokens(self) -> int:
         """Tokens of the prompt that the server says it had in its cache."""
-        details = self.prompt_tokens_details or PromptDetails()
+        details = self.prompt_tokens_details or TokenDetails()
         return min(details.cached_tokens or 0, self.prompt_tokens)
 
     def limit(self, body: Mapping[str, Any], *, completion: int) -> None:

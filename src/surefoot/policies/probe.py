@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
@@ -205,8 +206,8 @@ class _Probe:
             self._shared([task]),
         )
         return Capabilities(
-            continuation=_continues(plain, continued, answered),
-            tool_calls=_calls_tools(plain, called),
+            continuation=_judged(partial(_continues, answered), plain, continued),
+            tool_calls=_judged(partial(_calls_tools, plain), called),
             **shared,
         )
 
@@ -215,7 +216,7 @@ class _Probe:
             self._ask("1", max_tokens=1), self._ask(_BEGINNING), self._shared(f"{_TASK}\n")
         )
         none = _no("/completions takes text, not messages")
-        return Capabilities(continuation=_reads_raw_text(digit, begun), tool_calls=none, **shared)
+        return Capabilities(continuation=_judged(_reads_raw_text, digit, begun), tool_calls=none, **shared)
 
     async def _shared(self, prompt: Any) -> dict[str, Capability]:
         """Capabilities that both endpoints may have."""
@@ -227,10 +228,10 @@ class _Probe:
             self._ask(prompt, max_tokens=2, return_token_ids=True),
         )
         return {
-            "n": _counts_samples(several),
-            "logprobs": _has_field(probable, "logprobs"),
-            "stop_strings": _names_stops(stopped),
-            "token_ids": _has_field(numbered, "token_ids"),
+            "n": _judged(_counts_samples, several),
+            "logprobs": _judged(partial(_has_field, "logprobs"), probable),
+            "stop_strings": _judged(_names_stops, stopped),
+            "token_ids": _judged(partial(_has_field, "token_ids"), numbered),
         }
 
     async def _ask(self, prompt: str | list[Message], **fields: Any) -> _Reply | Capability:
@@ -298,18 +299,17 @@ def _unknown(evidence: str) -> Capability:
     return Capability(status="unknown", evidence=evidence)
 
 
-def _continues(
-    plain: _Reply | Capability, continued: _Reply | Capability, answered: _Reply | Capability
-) -> Capability:
+def _judged(judge: Callable[..., Capability], *replies: _Reply | Capability) -> Capability:
+    """What ``judge`` says of the replies; without one of them, what is known of its request."""
+    return next((reply for reply in replies if isinstance(reply, Capability)), None) or judge(*replies)
+
+
+def _continues(answered: _Reply | Capability, plain: _Reply, continued: _Reply) -> Capability:
     """Whether a chat continues the last message, from the lengths of prompts and from the text.
 
     Unless the fields are ignored, the prompt is longer than without the beginning, and shorter than with the
     beginning as a finished message and the opening of the next one.
     """
-    if isinstance(plain, Capability):
-        return plain
-    if isinstance(continued, Capability):
-        return continued
     plain_tokens, begun = plain.prompt_tokens, continued.prompt_tokens
     if begun < plain_tokens + _MIN_GROWTH:
         return _no(f"the prompt has {plain_tokens} tokens without a beginning and {begun} with one")
@@ -328,12 +328,8 @@ def _continues(
     return _unknown(continuation)
 
 
-def _reads_raw_text(digit: _Reply | Capability, begun: _Reply | Capability) -> Capability:
+def _reads_raw_text(digit: _Reply, begun: _Reply) -> Capability:
     """Whether ``/completions`` continues the prompt as it stands, without a chat template around it."""
-    if isinstance(digit, Capability):
-        return digit
-    if isinstance(begun, Capability):
-        return begun
     short, long = digit.prompt_tokens, begun.prompt_tokens
     counts = f"prompts of 1 and {len(_BEGINNING)} characters have {short} and {long} tokens"
     if long < short + _MIN_GROWTH:
@@ -341,9 +337,7 @@ def _reads_raw_text(digit: _Reply | Capability, begun: _Reply | Capability) -> C
     return _no(counts) if short > _RAW_PROMPT else _yes(counts)
 
 
-def _calls_tools(plain: _Reply | Capability, called: _Reply | Capability) -> Capability:
-    if isinstance(called, Capability):
-        return called
+def _calls_tools(plain: _Reply | Capability, called: _Reply) -> Capability:
     message, tokens = called.choice.message, called.prompt_tokens
     calls = [call.function.name for call in (message and message.tool_calls) or () if call.function]
     if "record_number" in calls:
@@ -353,9 +347,7 @@ def _calls_tools(plain: _Reply | Capability, called: _Reply | Capability) -> Cap
     return _unknown(f"answers {quoted(called.text, _QUOTED)!r}")
 
 
-def _counts_samples(several: _Reply | Capability) -> Capability:
-    if isinstance(several, Capability):
-        return several
+def _counts_samples(several: _Reply) -> Capability:
     samples = [_Reply(several.body, choice) for choice in several.body.choices]
     if len(samples) != 2:
         return _no(f"{len(samples)} of 2 samples came")
@@ -365,9 +357,7 @@ def _counts_samples(several: _Reply | Capability) -> Capability:
     return _yes("2 of 2 samples came, and they differ")
 
 
-def _names_stops(stopped: _Reply | Capability) -> Capability:
-    if isinstance(stopped, Capability):
-        return stopped
+def _names_stops(stopped: _Reply) -> Capability:
     choice = stopped.choice
     if "," in (choice.stop_reason, choice.matched_stop):
         return _yes("the stop text is named")
@@ -378,7 +368,5 @@ def _names_stops(stopped: _Reply | Capability) -> Capability:
     return _unknown("no sample reached a stop text")
 
 
-def _has_field(reply: _Reply | Capability, field: Literal["logprobs", "token_ids"]) -> Capability:
-    if isinstance(reply, Capability):
-        return reply
+def _has_field(field: Literal["logprobs", "token_ids"], reply: _Reply) -> Capability:
     return _no(f"{field} did not come") if getattr(reply.choice, field) is None else _yes(f"{field} came")

@@ -487,8 +487,8 @@ def _message_blocks(
 
 
 def _attached(attachment: Attachment, number: int, message: Message) -> Block:
-    what = attachment.name or attachment.media_type or attachment.uri or "no name"
-    text = f"{attachment.kind}: {what}"
+    # never its address, which may be an internal one: judges are shown this text
+    text = f"{attachment.kind}: {attachment.name or attachment.media_type or 'no name'}"
     return Block(kind="note", text=text, message=number, role=message.role, attachment=attachment)
 
 

@@ -145,6 +145,7 @@ PAGES: Final[tuple[Route, ...]] = (
     Route("GET", "/report-file", reports.report_file, "read"),
     page("/requests", live.request_list, "read"),
     page("/request", live.request_page, "read"),
+    Route("GET", "/requests/images/{digest}", files.image, "read"),
     Route("POST", "/requests/import", live.import_answers, "manage"),
     page("/held", live.held_list, "read"),
     page("/held/{number:number}", live.held_page, "read"),

@@ -164,7 +164,7 @@ BAD = {
     "remote": ("https://example.org/a.png", "not in a folder that is known here"),
     "missing": ("images/gone.png", "No such file"),
     "outside": ("../../etc/passwd", "leaves the folder"),
-    "damaged URL": ("data:image/png;base64,A", "damaged"),
+    "damaged URL": ("data:image/png;base64,A", "not a PNG"),
     "script in a URL": ("data:image/svg+xml;base64,PHN2Zy8+", "not a PNG"),
 }
 

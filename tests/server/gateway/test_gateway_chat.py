@@ -475,7 +475,7 @@ def call_of(call):
         (
             asked([{"type": "image_url", "image_url": {"url": "x"}}], model="scripted"),
             400,
-            "messages.0: content other than text",
+            "messages.0.content.0: an address is not opened",
         ),
         (asked(model="scripted", surefoot={"width": 3}), 400, "surefoot.width"),
         (
@@ -489,7 +489,7 @@ def call_of(call):
         (
             {"model": "scripted", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             400,
-            "messages.0: content other than text",
+            "messages.0.content.0: an address is not opened",
         ),
     ],
 )

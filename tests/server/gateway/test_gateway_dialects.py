@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import openai
 import pytest
-from gateway_server import Served, ask, served
-from openai import OpenAI
-from openai_server import OpenAIServer, Reply, chat, pieces, serve
-from openai_streams import words
+from dialect_clients import dialects
+from gateway_server import ask
+from openai_server import Reply, chat
 
 from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
-from surefoot.policies.openai import OpenAIPolicy
-from surefoot.server import GatewaySettings, ToolGuard, open_database
+from surefoot.server import ToolGuard, open_database
 
 SCHEMA = {"type": "object", "properties": {"order": {"type": "string"}}, "required": ["order"]}
 FLAT = [{"type": "function", "name": "look", "description": "Look up.", "parameters": SCHEMA}]
@@ -42,30 +37,6 @@ def calling(**arguments: Any) -> dict[str, Any]:
         "function": {"name": "look", "arguments": json.dumps(arguments)},
     }
     return chat([None], finish="tool_calls", tool_calls=[call])
-
-
-@contextmanager
-def dialects(*said: dict[str, Any], **options: Any) -> Iterator[tuple[Served, OpenAI, Any, OpenAIServer]]:
-    """A gateway whose policy says these answers in turn, and then the last again; clients of both makers."""
-    answers, lock = list(said), threading.Lock()
-
-    def answer(body: dict[str, Any]) -> Reply:
-        with lock:
-            whole = answers.pop(0) if len(answers) > 1 else answers[0]
-        return Reply(events=pieces(whole, words)) if body.get("stream") else Reply(payload=whole)
-
-    # here, so that the processes that run other tests do not wait for it
-    anthropic = pytest.importorskip("anthropic", reason="Anthropic's client is not installed")
-    settings = GatewaySettings(chat=True, **options.pop("more", {}))
-    key = options.pop("key", "none")
-    with serve(answer) as upstream:
-        policy = OpenAIPolicy(model="tiny", base_url=upstream.url, max_retries=0, concurrency=1)
-        with (
-            served(policy, settings=settings, **options) as gateway,
-            OpenAI(base_url=gateway.url, api_key=key, max_retries=0, timeout=30) as one,
-            anthropic.Anthropic(base_url=gateway.root, api_key=key, max_retries=0, timeout=30) as other,
-        ):
-            yield gateway, one, other, upstream
 
 
 def test_a_plain_answer_in_both_forms() -> None:
@@ -186,7 +157,7 @@ RESPONSES = [
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input: message 0: item of type 'item_reference'"),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://x/y.png"}]}]},
-        "messages.0: content other than text cannot be had here",
+        "input.0.content.0: an address is not opened",
     ),
     ({"input": []}, "input: Value should have at least 1 item"),
     ({"input": [{"role": "user", "content": 3}]}, "input: message 0: a part has an unknown shape (content"),
@@ -203,7 +174,7 @@ MESSAGES = [
     (
         {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "base64",
          "media_type": "image/png", "data": "aGk="}}]}]},
-        "messages.0: content other than text cannot be had here",
+        "messages.0.content.0: image in the request: not a PNG",
     ),
 ]  # fmt: skip
 

@@ -61,6 +61,8 @@ ROUTES = {
         "GET /report-file",
         "GET /requests",
         "GET /request",
+        "GET /requests/images/{digest}",
+        "GET /reports/pair",
         "GET /held",
         "GET /held/{number:number}",
         "GET /monitor",

@@ -7,12 +7,15 @@ import hashlib
 import io
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from annotation_site import Browser
+from dialect_clients import dialects
 from inspection_site import Inspection, open_inspection
+from openai_server import chat as answer
 from PIL import Image
 
 from surefoot.records import Attachment, Message, Problem, Trace
@@ -200,3 +203,62 @@ def test_an_address_is_named_and_never_loaded(found: Inspection, admin: Browser,
     page = admin.get(the_run(found)[0]).text
     assert "<img" not in page
     assert not re.search(rf'(src|href)="{re.escape(url)}"', page)
+
+
+def ask_about(found: Inspection, content: bytes, model: str = "tiny", **options: Any) -> str:
+    """Id of a request to the gateway with an image between its words."""
+    [row, _] = json.loads(chat(data_url(content)))["messages"]
+    with dialects(answer(["It is teal."]), db=found.db, **options) as (_, client, _other, _upstream):
+        asked = client.chat.completions.create(
+            model=model, messages=[row], extra_headers={"X-Session-Id": "s"}
+        )
+    return str(asked.id)
+
+
+@pytest.mark.parametrize("model", ["tiny", "majority:n=2"])
+def test_the_page_of_a_request_shows_its_images_in_their_place(
+    found: Inspection, admin: Browser, model: str
+) -> None:
+    content = picture()
+    digest = hashlib.sha256(content).hexdigest()
+    request = ask_about(found, content, model)
+    page = admin.get(f"/request?id={request}").text
+    source = f"/requests/images/{digest}"
+    (tag,) = re.findall(rf'<img[^>]*src="{source}"[^>]*>', page)
+    before, after = (page.index(f">{word}") for word in ("<p>Before.", "<p>After."))
+    assert before < page.index(tag) < after
+    got = admin.get(source)
+    assert (got.status_code, got.content, got.headers["content-type"]) == (200, content, "image/png")
+    assert got.headers["content-security-policy"] == "default-src 'none'; sandbox"
+    assert found.room.browser("tom").get(source).content == content
+    # whoever may not read requests gets none of their images
+    assert found.room.browser().get(source).status_code == 303
+    assert {found.room.browser("ann").get(source).status_code, found.viewer.get(source).status_code} == {403}
+    assert admin.get(f"/requests/images/{'0' * 64}").status_code == 404
+    assert "base64" not in found.db.gateway.get(request).model_dump_json()
+
+
+def test_an_imported_answer_brings_its_images_to_the_project(found: Inspection, admin: Browser) -> None:
+    content = picture(color="navy")
+    digest = hashlib.sha256(content).hexdigest()
+    ask_about(found, content)
+    assert admin.get(f"{found.base}/images/{digest}").status_code == 404
+    sent = admin.send("/requests/import", page="/requests", which="chosen", into=str(found.room.project))
+    assert sent.status_code == 200
+    address, trace = the_run(found)
+    assert trace.steps
+    assert f'src="{found.base}/images/{digest}"' in found.viewer.get(address).text
+    assert found.viewer.get(f"{found.base}/images/{digest}").content == content
+
+
+def test_the_images_of_deleted_requests_are_deleted(found: Inspection, admin: Browser) -> None:
+    old, both = picture(color="red"), picture(color="blue")
+    ask_about(found, old)
+    ask_about(found, both)
+    between = datetime.now(UTC)
+    ask_about(found, both)
+    assert found.db.gateway.prune(between, project_id=found.room.project) == 0
+    assert admin.get(f"/requests/images/{hashlib.sha256(old).hexdigest()}").status_code == 200
+    assert found.db.gateway.prune(between) == 2
+    assert admin.get(f"/requests/images/{hashlib.sha256(old).hexdigest()}").status_code == 404
+    assert admin.get(f"/requests/images/{hashlib.sha256(both).hexdigest()}").content == both

@@ -20,7 +20,7 @@ from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.verdict import Conclusion, measured
-from surefoot.images import blank, is_local
+from surefoot.images import blank, is_kept
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Attachment
 from surefoot.stats.bootstrap import Bootstrap
@@ -88,7 +88,7 @@ def audit_images(
 
 
 def _images(case: Case) -> list[Attachment]:
-    return [each for message in case.item.trace.messages for each in message.attachments if is_local(each)]
+    return [each for message in case.item.trace.messages for each in message.attachments if is_kept(each)]
 
 
 def _made(
@@ -113,10 +113,10 @@ def _made(
         attachments: list[Attachment] = []
         for each in message.attachments:
             try:
-                new = changes[change](number, each) if is_local(each) else each
+                new = changes[change](number, each) if is_kept(each) else each
             except RecordError:
                 return None
-            number += is_local(each)
+            number += is_kept(each)
             attachments += [] if new is None else [new]
         messages.append(message.model_copy(update={"attachments": tuple(attachments)}))
     # a scorer may keep what it said of a trace by its id
@@ -125,7 +125,7 @@ def _made(
 
 
 def _named(image: Attachment, like: Attachment) -> Attachment:
-    return image.model_copy(update={"name": like.name or like.media_type or like.uri, "at": like.at})
+    return image.model_copy(update={"name": like.name or like.media_type or "no name", "at": like.at})
 
 
 def images_section(audits: Sequence[Measured]) -> Section:

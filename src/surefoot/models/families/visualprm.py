@@ -17,7 +17,6 @@ weights.
 
 from __future__ import annotations
 
-import base64
 import io
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -30,7 +29,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError, RecordError
 from surefoot.extras import need
-from surefoot.images import FORMATS, checked, embedded
+from surefoot.images import FORMATS, embedded, is_inline
+from surefoot.messages.reading import embedded_bytes
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.engine.packing import TrunkOutput
@@ -140,14 +140,12 @@ class VisualPRM(PublishedModel):
         """The images' files, as long as they fit the context. Raises ``RecordError``."""
         tokens = 0
         for picture in pictures:
-            held = picture if self.images is None else embedded(picture, self.images)
-            if not (uri := held.uri or "").startswith("data:"):
-                raise RecordError(f"image {uri}: not in a folder that is known here, and never fetched")
-            try:
-                content = base64.b64decode(uri.partition(",")[2])
-            except ValueError as error:
-                raise RecordError(f"image: its data URL is damaged ({error})") from error
-            checked(content, "of a data URL")
+            held = picture
+            if self.images is not None or is_inline(picture):
+                held = embedded(picture, self.images or Path())
+            if not is_inline(held):
+                raise RecordError(f"image {held.uri}: not in a folder that is known here, and never fetched")
+            content = embedded_bytes(str(held.uri))
             tokens += self.tile_tokens * self._tiles(content)
             if tokens >= limit:
                 raise RecordError(f"the images take more than the model's context of {limit} tokens")

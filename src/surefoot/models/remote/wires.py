@@ -21,7 +21,6 @@ from surefoot.records import Count, as_json
 T = TypeVar("T", bound=BaseModel)
 
 Scores = tuple[float | None, ...]
-
 _MOST_READS = 1000
 """Tokens per byte of a request that a gateway may report: a verifier may read a text once per step and chain.
 """
@@ -60,7 +59,7 @@ class GatewayScore:
 
     Body: ``{"model": str | null, "items": [{"problem": str, "steps": [str, ...]}, ...]}``. The steps are the
     exact pieces of the solution. An agent's run is sent as its record, ``{"problem": str, "trace": {...}}``,
-    with images by their address. Response: ``{"model": str, "results": [{"scores": [number | null, ...],
+    with images by their bytes alone. Response: ``{"model": str, "results": [{"scores": [number | null, ...],
     "unscored_reason": str | null}, ...], "usage": {"verifier_tokens": int}}``, one result per item in order,
     one score per step in [0, 1].
     """
@@ -77,6 +76,10 @@ class GatewayScore:
         if item.trace.text is None:
             fields = {"problem_id", "messages", "tools", "steps"}
             trace = item.trace.model_dump(mode="json", include=fields, exclude_defaults=True)
+            for message in trace["messages"]:
+                for held in message.get("attachments", ()):
+                    if not held.get("uri", "").startswith("data:"):  # the server would open it
+                        held.pop("uri", None)
             return {"problem": item.problem.text, "trace": trace}
         steps = [item.trace.step_text(step) for step in range(len(item.trace.steps))]
         return {"problem": item.problem.text, "steps": steps}

@@ -279,7 +279,8 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
         else:
             parts.append(part)
     if max(size, declared_bytes) > max_bytes:
-        raise ApiError(413, f"the body is larger than {max_bytes} bytes", code="body_too_large")
+        reason = f"the body is larger than {max_bytes} bytes, which limits.max_body_bytes allows here"
+        raise ApiError(413, reason, code="body_too_large")
     return b"".join(parts)
 
 

@@ -49,8 +49,10 @@ async def anthropic_messages(gateway: Gateway, request: Request, body: MessagesR
 
 async def count_tokens(gateway: Gateway, request: Request, body: CountRequest) -> Response:
     """Count a conversation's tokens as its policy does, which reads them and writes one; not recorded."""
-    plan = gateway.planner.chat(body.as_chat())
+    chat = body.as_chat()
+    plan = gateway.planner.chat(chat)
     async with gateway.admission.reserve(receive=request.receive, cost=plan.tokens):
+        await gateway.admit_images(chat.rows, plan)
         return answered({"input_tokens": await gateway.count_tokens(plan)})
 
 
@@ -93,6 +95,11 @@ async def _respond(
     )
     writer = form(body, entry.record, gateway.settings)
     slot = gateway.admission.reserve(receive=request.receive, cost=plan.tokens)
+    try:  # before a stream begins, so that a client gets the status
+        await gateway.admit_images(body.rows, plan, entry.record)
+    except BaseException:
+        slot.close()
+        raise
     if not body.stream:
         return answered(writer.response(await gateway.generate(slot, entry, plan)))
 

@@ -62,6 +62,7 @@ class ResponsesRequest(ConvertedRequest):
                 raise ApiError(400, f"input: {error}", param="input") from error
         return self.chat_request(
             rows,
+            "input",
             max_tokens=self.max_output_tokens,
             tools=[_responses_tool(number, tool) for number, tool in enumerate(self.tools or ())] or None,
             tool_choice=_responses_choice(self.tool_choice),
@@ -298,6 +299,7 @@ class MessagesRequest(ConvertedRequest):
         choice = self.tool_choice or {}
         return self.chat_request(
             [*system, *rows],
+            "messages",
             max_tokens=self.max_tokens,
             stop=self.stop_sequences or None,
             tools=[_messages_tool(number, tool) for number, tool in enumerate(self.tools or ())] or None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
@@ -17,7 +17,7 @@ from surefoot.errors import PolicyError, ScoreError, UnavailableError
 from surefoot.guard import Guard, GuardDecision
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, StepScorer, StepVerifier, TakesExtraBody
-from surefoot.records import StepScores, Usage
+from surefoot.records import Message, StepScores, Usage
 from surefoot.scores import trace_rule
 from surefoot.search.best_of_n_search import MajoritySearch
 from surefoot.server.gateway.admission import Admission, Slot
@@ -25,6 +25,7 @@ from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.gateway.choice import SHORT_CHARACTERS, Choice
 from surefoot.server.gateway.errors import CLIENT_DISCONNECTED, ApiError, ClientDisconnectedError
 from surefoot.server.gateway.flags import AnswerFlags
+from surefoot.server.gateway.images import Rows, checked_images, show, shown
 from surefoot.server.gateway.monitor import Metrics
 from surefoot.server.gateway.people import GoldStream, Holds
 from surefoot.server.gateway.plain import plain_choices
@@ -132,6 +133,19 @@ class Gateway:
         """Run ``work`` on a body of ``size`` bytes in a thread."""
         return await self._texts.run(self._threads, work, quick=size <= SMALL_BYTES)
 
+    async def admit_images(self, rows: Rows, plan: Plan, record: GatewayRecord | None = None) -> None:
+        """Check a request's images, store them for ``record``, and let policy and reward model see them.
+
+        Raises :class:`ApiError`.
+        """
+        if not plan.images:
+            return
+        size = sum(map(len, plan.images.values()))
+        images = await self.compute(size, lambda: checked_images(rows, plan.images))
+        if record is not None:
+            await self._stored(self.recorder.keep(record.project_id, images))
+        show(images)
+
     async def generate(
         self, slot: Slot, entry: LogEntry, plan: Plan, writer: ResponseWriter | None = None
     ) -> list[Choice]:
@@ -164,9 +178,11 @@ class Gateway:
         upstream = self.upstream.with_fields(plan.extra_body) if plan.extra_body else self.upstream
         on_text = writer.on_text if writer and not self.flags.settings.withhold else None
         try:
-            if plan.tools and (self.guard is not None or plan.strategy is not PLAIN):
+            guarded = bool(plan.tools) and self.guard is not None
+            if guarded or ((plan.tools or plan.images) and plan.strategy is not PLAIN):
                 review = partial(self.holds.review, record) if self.holds is not None else None
-                return await tool_choices(plan, upstream, self.grader, self.guard, review)
+                guard = self.guard if guarded else None
+                return await tool_choices(plan, upstream, self.grader, guard, review)
             votes = isinstance(plan.strategy, MajoritySearch) and plan.strategy.batch is None
             if votes or plan.strategy is PLAIN:
                 guarded = self.guard is not None
@@ -211,8 +227,11 @@ class Gateway:
 
         Raises :class:`ApiError`: 503 if the log is unavailable, else 500.
         """
+        await self._stored(self.recorder.write(record))
+
+    async def _stored(self, write: Awaitable[None]) -> None:
         try:
-            await self.recorder.write(record)
+            await write
         except UnavailableError as error:
             self.metrics.log_failures.inc()
             _LOG.warning("an answer could not be recorded: %s", error)
@@ -283,7 +302,7 @@ class _FairGuard(Guard):
         super().__init__(*args, **options)
         self._turns = FairQueue(GUARD_TURNS, quick=GUARD_TURNS // 2, quick_cost=_QUICK_CHECK_S)
 
-    async def check(self, *args: Any, **options: Any) -> GuardDecision:
+    async def check(self, messages: Sequence[Message], *args: Any, **options: Any) -> GuardDecision:
         """See the base class."""
         async with self._turns.async_turn():
-            return await super().check(*args, **options)
+            return await super().check(shown(messages), *args, **options)

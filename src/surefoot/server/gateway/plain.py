@@ -15,6 +15,7 @@ from surefoot.protocols import Candidate, Completion, SampleRequest, SampleResul
 from surefoot.records import Message, Reasoning, Usage, trusted_copy
 from surefoot.search.method import SearchCounts
 from surefoot.search.selection import FIRST, SELECTORS
+from surefoot.segment import segment_trace
 from surefoot.server.gateway.choice import (
     CertainText,
     Choice,
@@ -83,10 +84,12 @@ def _plain_choice(
     reasoning = completion.reasoning or (Reasoning(text=thought) if thought else None)
     candidate = text_candidate(plan, policy, completion, text, reasoning, number)
     changes: dict[str, Any] = {"chosen": True, "choice": number}
-    if calls := completion.tool_calls:
+    calls = completion.tool_calls
+    if calls or plan.images:  # which the messages before hold
         reply = Message(role="assistant", content=text or None, tool_calls=calls, reasoning=reasoning)
-        fields = {"text": None, "reasoning": None, "messages": (reply,)}
-        changes["trace"] = trusted_copy(candidate.trace, fields)
+        messages = (*(plan.messages if plan.images else ()), reply)
+        trace = trusted_copy(candidate.trace, {"text": None, "reasoning": None, "messages": messages})
+        changes["trace"] = segment_trace(trace) if plan.images else trace
     if plan.session is not None:
         changes["tokens"] = SampledTokens.of(completion, result)
     usage = Usage(completion_tokens=completion.tokens)

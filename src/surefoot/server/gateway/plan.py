@@ -22,6 +22,7 @@ from surefoot.search.revise import Revise
 from surefoot.search.selection import FIRST, Rule
 from surefoot.search.spec import SEARCHES, search_of
 from surefoot.server.gateway.errors import ApiError, invalid
+from surefoot.server.gateway.images import detached
 from surefoot.server.gateway.schemas import ChatRequest, StrategyOptions, read_message
 from surefoot.server.gateway.settings import GatewaySettings, ServerLimits
 from surefoot.spec import dashed
@@ -59,6 +60,11 @@ def one_by_one(search: SearchMethod) -> bool:
     return isinstance(search, StepResampling) and search.n == 1
 
 
+def writes_whole(strategy: SearchMethod) -> bool:
+    """Whether it samples whole messages, which may contain calls, after messages that may contain images."""
+    return isinstance(strategy, Plain | WholeSolutions) or one_by_one(strategy)
+
+
 def is_strategy(text: str) -> bool:
     """Whether ``text`` names a method, whatever its settings."""
     return text == PLAIN.method or dashed(text.partition(":")[0]) in SEARCHES
@@ -88,7 +94,9 @@ class Plan:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     """Fields that are passed on to the policy's server."""
     messages: tuple[Message, ...] = ()
-    """The conversation so far."""
+    """The conversation so far, with hashes in place of images."""
+    images: Mapping[str, str] = field(default_factory=dict)
+    """Data URLs of its images by hash, not checked."""
     tools: tuple[Tool, ...] = ()
     logprobs: bool = False
     """Whether to ask the policy for the log-probabilities of its tokens."""
@@ -131,9 +139,10 @@ class Planner:
 
     def chat(self, request: ChatRequest) -> Plan:
         """The plan for a conversation."""
-        messages = tuple(read_message(number, row) for number, row in enumerate(request.messages))
+        read = (read_message(number, row) for number, row in enumerate(request.messages))
+        messages, images = detached(request.rows, read)
         users = [message.content for message in messages if message.role == "user" and message.content]
-        question = users[-1] if users else ""
+        question = users[-1] if users else "(no text: see the images)" if images else ""
         if not question.strip():
             raise ApiError(400, "messages: no user message with text", param="messages")
         options, settings, n = request.options, self.settings, request.n or 1
@@ -142,6 +151,9 @@ class Planner:
             message = "abstain_below: the plain strategy computes no scores; choose another"
             raise ApiError(400, message, param="abstain_below", code="unsupported")
         self._check_counts(n, strategy)
+        if images and not writes_whole(strategy):
+            message = f"images: {self._whole_messages(strategy, 'without images')}"
+            raise ApiError(400, message, param=request.rows[0], code="unsupported")
         extra = self._tools(request, strategy)
         return Plan(
             problem=Problem(text=options.problem or question),
@@ -161,6 +173,7 @@ class Planner:
             continues=self.continues,
             opened=settings.reasoning_opened,
             messages=messages,
+            images=images,
             extra_body=extra,
             tools=_tools_of(extra["tools"]) if extra else (),
             aggregation=options.aggregation or self.aggregation,
@@ -198,10 +211,10 @@ class Planner:
         """The policy's prompt. Without a chat template only a single user message is possible."""
         if self.settings.chat:
             return tuple(messages)
-        if len(messages) != 1 or messages[0].role != "user":
+        if len(messages) != 1 or messages[0].role != "user" or messages[0].attachments:
             message = (
                 "this server puts one question into a prompt: send a single user message (a new chat "
-                "without a system prompt), or start the server with --chat"
+                "without a system prompt or images), or start the server with --chat"
             )
             raise ApiError(400, message, param="messages", code="no_chat_template")
         return self.settings.template.replace("{problem}", problem)
@@ -210,16 +223,12 @@ class Planner:
         """Fields that are passed on to the policy. Tools are refused if they cannot have an effect."""
         if not request.tools or request.tool_choice == "none":
             return {}
-        whole = isinstance(strategy, Plain | WholeSolutions) or one_by_one(strategy)
-        if not (whole and self.takes_tools):
+        if not (writes_whole(strategy) and self.takes_tools):
             if self.settings.ignore_tools:
                 return {}
             message = f"policy {self.policy!r} does not support tools"
             if self.takes_tools:
-                message = (
-                    f"{strategy.name!r} continues texts step by step, which a message with calls cannot be; "
-                    f"use best-of-n, majority, resample:n=1, or the model {self.policy!r}"
-                )
+                message = self._whole_messages(strategy, "which a message with calls cannot be")
             message += "; turn them off in the client, or start the server with --ignore-tools"
             raise ApiError(400, message, param="tools", code="unsupported")
         choice = request.tool_choice
@@ -229,6 +238,12 @@ class Planner:
             "parallel_tool_calls": request.parallel_tool_calls,
         }
         return {name: value for name, value in fields.items() if value is not None}
+
+    def _whole_messages(self, strategy: SearchMethod, why: str) -> str:
+        return (
+            f"{strategy.name!r} continues texts step by step, {why}; use best-of-n, majority, resample:n=1, "
+            f"or the model {self.policy!r}"
+        )
 
     def _strategy_name(self, model: str) -> str:
         if model == self.policy:

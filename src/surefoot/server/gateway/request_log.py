@@ -133,6 +133,12 @@ class Recorder:
         """Records that wait to be written."""
         return len(self._waiting)
 
+    async def keep(self, project_id: int | None, images: Mapping[str, tuple[str, bytes]]) -> None:
+        """Return when a request's images are stored. Raises what the log raises."""
+        if self._log is not None:
+            work = partial(self._log.keep_images, project_id, images)
+            await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
     async def write(self, record: GatewayRecord) -> None:
         """Return when ``record`` is stored. Raises what the log raises for it.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -78,7 +78,7 @@ class ChatRequest(RequestModel):
     repetition_penalty: float | None = None
     repeat_penalty: float | None = None
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=1000)
-    """Of text; see :func:`read_message`."""
+    """Of text and images; see :func:`read_message`."""
     max_completion_tokens: int | None = Field(default=None, ge=1)
     tools: list[dict[str, Any]] | None = Field(default=None, max_length=128)
     tool_choice: str | dict[str, Any] | None = None
@@ -86,6 +86,12 @@ class ChatRequest(RequestModel):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     response_format: dict[str, Any] | None = None
+    _rows: tuple[str, Sequence[Any]] | None = None
+
+    @property
+    def rows(self) -> tuple[str, Sequence[Any]]:
+        """The messages as the client sent them, and the name of their field."""
+        return self._rows or ("messages", self.messages)
 
     @property
     def options(self) -> StrategyOptions:
@@ -128,18 +134,20 @@ class ConvertedRequest(RequestModel):
     surefoot: StrategyOptions | None = None
     """``seed`` and ``surefoot`` extend the API."""
 
-    def chat_request(self, rows: list[dict[str, Any]], **fields: Any) -> ChatRequest:
-        """The same request for a chat with the messages ``rows``, and other ``fields`` that are not ``None``.
-        Raises :class:`ApiError`."""
+    def chat_request(self, rows: list[dict[str, Any]], source: str, **fields: Any) -> ChatRequest:
+        """The same request for a chat with the messages ``rows`` of the field ``source``, and other
+        ``fields`` that are not ``None``. Raises :class:`ApiError`."""
         for name in ("model", "stream", "temperature", "top_p", "seed", "metadata", "surefoot"):
             fields[name] = getattr(self, name)
         fields["messages"] = rows
         try:
-            return ChatRequest.model_validate(
+            chat = ChatRequest.model_validate(
                 {name: value for name, value in fields.items() if value is not None}
             )
         except ValidationError as error:
             raise invalid(error.errors()) from error
+        chat._rows = (source, getattr(self, source))
+        return chat
 
 
 def refuse(field: str, present: bool, what: str = "it") -> None:
@@ -150,14 +158,14 @@ def refuse(field: str, present: bool, what: str = "it") -> None:
         )
 
 
-_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "reasoning")
+_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "reasoning", "attachments")
 _ROLES = get_args(Message.model_fields["role"].annotation)
 
 
 def read_message(number: int, row: Mapping[str, Any]) -> Message:
     """A message of a request, in any shape that :mod:`surefoot.messages` reads, without its other fields.
 
-    Raises :class:`ApiError`, also for content other than text.
+    Raises :class:`ApiError`.
     """
     role: Any = row.get("role")
     content = row.get("content")
@@ -166,7 +174,6 @@ def read_message(number: int, row: Mapping[str, Any]) -> Message:
     where = f"messages.{number}"
     try:
         read = message_fields(row)
-        refuse(where, bool(read.get("attachments")), "content other than text")
         fields = {name: read[name] for name in _FIELDS if read.get(name) is not None}
         if (fields.get("reasoning") or {}).get("visibility") == "encrypted":
             del fields["reasoning"]

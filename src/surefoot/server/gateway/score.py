@@ -16,6 +16,7 @@ from surefoot.scores import TraceRule, aggregate, complete_scores
 from surefoot.segment import segment_trace
 from surefoot.server.gateway.errors import ApiError, answered
 from surefoot.server.gateway.gateway import Gateway
+from surefoot.server.gateway.images import check_trace
 from surefoot.server.gateway.schemas import RequestModel
 
 MAX_STEPS = 2000
@@ -59,6 +60,7 @@ class SolutionInput(_Exact):
             return ProblemTrace(problem=problem, trace=trace)
         field = "solution" if self.trace is None else "trace"
         trace = self.trace or Trace(problem_id=problem.id, text=self.solution or "")
+        check_trace(trace)
         trace = trace if trace.steps else segment_trace(trace)
         if not 0 < len(trace.steps) <= MAX_STEPS:
             message = f"{field}: has {len(trace.steps)} steps, from 1 to {MAX_STEPS} here; cut it less finely"

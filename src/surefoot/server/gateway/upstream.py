@@ -30,9 +30,10 @@ from surefoot.protocols import (
     StreamsText,
     TakesExtraBody,
 )
-from surefoot.records import StepScores
+from surefoot.records import StepScores, trusted_copy
 from surefoot.scores import channels_read, checked_scores
 from surefoot.server.gateway.errors import ApiError
+from surefoot.server.gateway.images import IMAGES, shown
 
 T = TypeVar("T")
 _LOG = logging.getLogger("surefoot.server")
@@ -134,6 +135,7 @@ class Upstream(Batcher):
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         """See the base class. Raises nothing but ``PolicyError``."""
+        requests = list(map(_with_images, requests))
         try:
             results = await super().sample(requests)
         except Exception as error:
@@ -146,7 +148,7 @@ class Upstream(Batcher):
             [result] = await self.sample([request])
             return result
         try:
-            result = await super().stream(request, on_text)
+            result = await super().stream(_with_images(request), on_text)
         except Exception as error:
             raise self._failure(error) from error
         return result if result.error is None else self._redacted(result)
@@ -165,6 +167,7 @@ class Upstream(Batcher):
 
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """See the base class."""
+        items = [_shown(item) for item in items] if IMAGES.get() else items
         chunks = _chunks(items, 0 if self._overlaps else _CHUNK_CHARACTERS)
         return [record for records in await gather_all(map(self._chunk, chunks)) for record in records]
 
@@ -180,11 +183,22 @@ class Upstream(Batcher):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+def _with_images(request: SampleRequest) -> SampleRequest:
+    prompt = request.prompt
+    return request if isinstance(prompt, str) else replace(request, prompt=shown(prompt))
+
+
+def _shown(item: ProblemTrace) -> ProblemTrace:
+    return replace(item, trace=trusted_copy(item.trace, {"messages": shown(item.trace.messages)}))
+
+
 def _characters(item: ProblemTrace) -> int:
     trace = item.trace
     if trace.text is not None:
         return len(item.problem.text) + len(trace.text)
-    return sum(len(message.content or "") + 100 for message in trace.messages)
+    # an image is about a thousand tokens
+    sizes = (len(message.content or "") + 4000 * len(message.attachments) for message in trace.messages)
+    return sum(sizes) + 100 * len(trace.messages)
 
 
 def _chunks(items: Sequence[ProblemTrace], characters: int) -> list[list[ProblemTrace]]:

@@ -101,8 +101,9 @@ def export(page: Page, name: str) -> Response:
 
 
 def image(page: Page, digest: str) -> Response:
-    """A kept image of the project, with the type that was found in its bytes; nothing in it can run."""
-    content, media_type = page.db.traces.image(page.id, digest)
+    """A kept image of the project, or of a request, with the type that was found in its bytes; nothing in it
+    can run."""
+    content, media_type = page.db.traces.image(page.id if page.opened else None, digest)
     headers = {**HEADERS, "Content-Security-Policy": "default-src 'none'; sandbox"}
     return Response(content, media_type=media_type, headers=headers)
 

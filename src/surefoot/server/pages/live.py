@@ -125,6 +125,7 @@ def import_answers(page: Page) -> Response:
         "problems": db.traces.add_problems(project, problems),
         "traces": db.traces.add_traces(project, (trace for trace, _ in solutions)),
     }
+    db.traces.take_images(project, (trace for trace, _ in solutions))
     present = db.traces.traces_of(project, {trace.id for trace, _ in solutions})
     cut = {trace.id: (trace.text, trace.messages, trace.steps) for trace in present.values()}
     scored = [

@@ -125,7 +125,7 @@ def show_run(
         for record in scores
     ]
     blocks, at = [], 0
-    images = page.db.traces.images_of(page.id, trace) if page.opened else set[str]()
+    images = page.db.traces.images_of(page.id if page.opened else None, trace)
     for block in timeline(trace, kept=images):
         step, at = block["step"], at if block["step"] is None else block["step"]
         if step in part:

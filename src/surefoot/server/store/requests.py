@@ -7,7 +7,7 @@ Ids of keys and projects lack foreign keys: a row outlives the key that it names
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, get_args
@@ -18,7 +18,7 @@ from surefoot.concurrency import in_share
 from surefoot.errors import ConflictError, NotFoundError, StoreError
 from surefoot.guard import Review
 from surefoot.server.records import GatewayRecord, GoldResult, HeldCall
-from surefoot.server.store.engine import Repository
+from surefoot.server.store.engine import Repository, changed_by, insert_missing
 from surefoot.server.store.labels import Labels
 from surefoot.server.store.queue import Items
 from surefoot.server.store.schema import (
@@ -35,7 +35,7 @@ from surefoot.server.store.schema import (
     payload_of,
     table,
 )
-from surefoot.server.store.traces import Traces, prompt_of, storable_text
+from surefoot.server.store.traces import Traces, prompt_of, request_images, storable_text
 from surefoot.stats.prediction_powered import CorrectedMean, prediction_powered_mean
 
 
@@ -98,13 +98,27 @@ class RequestLog(Repository):
         if rows := [_row(record) for record in records]:
             self._connections.append(gateway_requests, rows)
 
+    def keep_images(self, project_id: int | None, images: Mapping[str, tuple[str, bytes]]) -> None:
+        """Keep media types and bytes, by hash, of a request of this project's key. Raises ``StoreError``."""
+        now = self._now
+        with self._connections.write() as connection:
+            for digest, (media_type, content) in images.items():
+                keys = {"project_id": project_id or 0, "sha256": digest}
+                where = matching(request_images, **keys)
+                if not changed_by(connection, update(request_images).where(*where).values(used=now)):
+                    row = {**keys, "media_type": media_type, "content": content, "used": now}
+                    connection.execute(insert_missing(connection, request_images).values(row))
+
     def prune(self, before: datetime, *, project_id: int | None = None, most: int = 1000) -> int:
         """Delete the oldest requests before a time, at most ``most``, with their candidates; their number.
+        Images that no later request has are deleted, too.
 
         ``project_id``: only requests of this project's keys.
 
         Call it until it returns 0, so that others get their turn in between.
         """
+        unused = delete(request_images).where(request_images.c.used < before)
+        self._change(unused.where(*matching(request_images, project_id=project_id)))
         old = select(_G.request_id).where(_G.created < before)
         old = old.where(*matching(gateway_requests, project_id=project_id)).order_by(_G.created).limit(most)
         return self._change(delete(gateway_requests).where(_G.request_id.in_(old)))
@@ -364,6 +378,7 @@ class GoldSamples(Repository):
         traces = Traces(self._connections)
         traces.add_problems(project_id, [record.problem])
         traces.add_traces(project_id, [trace])
+        traces.take_images(project_id, [trace])
         if scores is not None:
             traces.add_scores(project_id, [scores])
         Items(self._connections).add_solutions(project_id, [trace.id])

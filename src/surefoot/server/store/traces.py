@@ -111,6 +111,18 @@ image_files = sa.Table(
     sa.Column("content", sa.LargeBinary, nullable=False),
 )
 
+request_images = sa.Table(
+    "request_images",
+    METADATA,
+    # of the key; 0 without one
+    sa.Column("project_id", BIG, primary_key=True),
+    sa.Column("sha256", sa.String(64), primary_key=True),
+    sa.Column("media_type", sa.String(16), nullable=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+    sa.Column("used", Moment, nullable=False),
+)
+"""Images of the gateway's requests, with the time of the latest that has them."""
+
 CHUNK: Final = 200
 """Records per transaction: small enough that others get their turn."""
 
@@ -169,6 +181,13 @@ _SEARCHED: Final = 100_000
 """Characters of a trace that are searched; PostgreSQL keeps at most a megabyte of words."""
 
 
+def image_hashes(trace: Trace) -> set[str]:
+    """Hashes of the images of a trace."""
+    attached = (each for message in trace.messages for each in message.attachments)
+    digests = (each.sha256 for each in attached if each.kind == "image")
+    return {digest for digest in digests if digest and storable(digest)}
+
+
 class Traces(Repository):
     """Repository of problems, traces and scores. Only scores ever change."""
 
@@ -198,21 +217,31 @@ class Traces(Repository):
             project_in(connection, project_id)
             return changed_by(connection, insert_missing(connection, image_files).values(row)) > 0
 
-    def image(self, project_id: int, digest: str) -> tuple[bytes, str]:
-        """Bytes and media type of a kept image. Raises ``NotFoundError``."""
-        i = image_files.c
-        where = matching(image_files, project_id=project_id, sha256=storable_text(digest))
-        for row in self._all(sa.select(i.content, i.media_type).where(*where)):
-            return bytes(row.content), row.media_type
-        raise NotFoundError("the project does not have this image")
+    def image(self, project_id: int | None, digest: str) -> tuple[bytes, str]:
+        """Bytes and media type of a kept image, or without a project of a request's.
 
-    def images_of(self, project_id: int, trace: Trace) -> set[str]:
-        """Hashes of the images of a trace that are kept."""
-        attached = (each for message in trace.messages for each in message.attachments)
-        digests = {each.sha256 for each in attached if each.kind == "image" and each.sha256}
-        digests = {digest for digest in digests if storable(digest)}
-        where = (image_files.c.project_id == project_id, image_files.c.sha256.in_(digests))
-        return {row.sha256 for row in self._all(sa.select(image_files.c.sha256).where(*where))}
+        Raises ``NotFoundError``.
+        """
+        kept = image_files if project_id else request_images
+        where = matching(kept, project_id=project_id, sha256=storable_text(digest))
+        for row in self._all(sa.select(kept.c.content, kept.c.media_type).where(*where).limit(1)):
+            return bytes(row.content), row.media_type
+        raise NotFoundError("this image is not kept here")
+
+    def images_of(self, project_id: int | None, trace: Trace) -> set[str]:
+        """Hashes of the images of a trace that are kept, as for :meth:`image`."""
+        kept = image_files if project_id else request_images
+        where = (*matching(kept, project_id=project_id), kept.c.sha256.in_(image_hashes(trace)))
+        return {row.sha256 for row in self._all(sa.select(kept.c.sha256).where(*where))}
+
+    def take_images(self, project_id: int, traces: Iterable[Trace]) -> None:
+        """Keep the images of requests to the gateway that these traces hold."""
+        r, digests = request_images.c, {digest for trace in traces for digest in image_hashes(trace)}
+        number = sa.literal(project_id).label("project_id")
+        names = ["project_id", "sha256", "media_type", "content"]
+        query = sa.select(number, r.sha256, r.media_type, r.content).where(r.sha256.in_(digests))
+        with self._connections.write() as connection:
+            connection.execute(insert_missing(connection, image_files).from_select(names, query))
 
     def problem(self, project_id: int, problem_id: str) -> Problem:
         """Raises ``NotFoundError``."""

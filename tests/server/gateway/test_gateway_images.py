@@ -1,0 +1,357 @@
+"""Images of requests, in three APIs over a socket: their bytes reach the policy, an address nobody."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import good
+from dialect_clients import dialects
+from gateway_server import ask, echo, served
+from openai_server import chat
+from PIL import Image
+
+from surefoot import images
+from surefoot.io import read_records
+from surefoot.policies.scripted import ScriptedPolicy
+from surefoot.records import StepScores, Trace
+from surefoot.server import Database, open_database
+
+SEEN = chat(["It is teal."])
+
+
+def picture(form: str = "PNG", color: str = "teal", size: tuple[int, int] = (30, 20)) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", size, color).save(stream, form)
+    return stream.getvalue()
+
+
+def animated() -> bytes:
+    stream = io.BytesIO()
+    frames = [Image.new("RGB", (4, 4), color) for color in ("red", "blue")]
+    frames[0].save(stream, "GIF", save_all=True, append_images=frames[1:])
+    return stream.getvalue()
+
+
+def bomb() -> bytes:
+    stream = io.BytesIO()
+    Image.new("1", (10_000, 6_000)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def url(content: bytes, kind: str = "image/png") -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def part(dialect: str, content: bytes | str, kind: str = "image/png") -> dict[str, Any]:
+    """A part with an image, or with the address of one."""
+    address = content if isinstance(content, str) else url(content, kind)
+    if dialect == "chat":
+        return {"type": "image_url", "image_url": {"url": address}}
+    if dialect == "responses":
+        return {"type": "input_image", "image_url": address, "detail": "auto"}
+    if isinstance(content, str):
+        return {"type": "image", "source": {"type": "url", "url": content}}
+    data = base64.b64encode(content).decode()
+    return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
+
+
+TEXTS = {"chat": "text", "responses": "input_text", "messages": "text"}
+PATHS = {"chat": "/chat/completions", "responses": "/responses", "messages": "/messages"}
+DIALECTS = tuple(PATHS)
+
+
+def asked(dialect: str, *contents: bytes | str, **fields: Any) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = [{"type": TEXTS[dialect], "text": "Which colour?"}]
+    parts += [part(dialect, content) for content in contents]
+    field = "input" if dialect == "responses" else "messages"
+    most = {"max_tokens": 50} if dialect == "messages" else {}
+    return {"model": "tiny", field: [{"role": "user", "content": parts}], **most, **fields}
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with open_database(tmp_path / "g.db") as opened:
+        yield opened
+
+
+def sent_images(body: dict[str, Any]) -> list[tuple[str, bytes]]:
+    """Role and bytes of each image that the policy's server got."""
+    found = []
+    for message in body["messages"]:
+        for one in message["content"] if isinstance(message["content"], list) else ():
+            if one["type"] == "image_url":
+                head, _, data = one["image_url"]["url"].partition(",")
+                assert head.startswith("data:image/")
+                found.append((message["role"], base64.b64decode(data)))
+    return found
+
+
+def test_the_makers_clients_send_images_that_reach_the_policy_unchanged(db: Database) -> None:
+    content = picture("JPEG")
+    with dialects(SEEN, db=db) as (_, one, other, upstream):
+        asking = asked("chat", content)
+        asking["messages"][0]["content"][1]["image_url"]["detail"] = "low"
+        assert one.chat.completions.create(**asking).choices[0].message.content == "It is teal."
+        assert one.responses.create(**asked("responses", content)).output_text == "It is teal."
+        assert other.messages.create(**asked("messages", content)).content[0].text == "It is teal."
+        with other.messages.stream(**asked("messages", content)) as stream:
+            assert stream.get_final_text() == "It is teal."
+    assert [sent_images(body) for body in upstream.bodies] == [[("user", content)]] * 4
+    first = upstream.bodies[0]["messages"][0]["content"]
+    assert first[0] == {"type": "text", "text": "Which colour?"}
+    # by its bytes: Anthropic's servers refuse an image of another type than it says
+    assert first[1]["image_url"] == {"url": url(content, "image/jpeg"), "detail": "low"}
+    assert upstream.bodies[1]["messages"][0]["content"][1]["image_url"]["detail"] == "auto"
+
+
+def test_a_tools_images_stand_in_a_users_message_behind_all_results(db: Database) -> None:
+    shot, chart = picture(color="red"), picture("WEBP")
+    result = {"type": "tool_result", "tool_use_id": "c1"}
+    shown = [{"type": "text", "text": "Done."}, part("messages", shot)]
+    history = [
+        {"role": "user", "content": "Look twice."},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "tool_use", "id": f"c{number}", "name": "look", "input": {}} for number in (1, 2)
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {**result, "content": shown},
+                {**result, "tool_use_id": "c2", "content": "nothing"},
+                {"type": "text", "text": "And this?"},
+                part("messages", chart),
+            ],
+        },
+    ]
+    call = {"type": "function_call", "name": "look", "arguments": "{}"}
+    output = [{"type": "input_text", "text": "Done."}, part("responses", shot)]
+    items = [
+        {"role": "user", "content": "Look twice."},
+        {**call, "call_id": "c1"},
+        {**call, "call_id": "c2"},
+        {"type": "function_call_output", "call_id": "c1", "output": output},
+        {"type": "function_call_output", "call_id": "c2", "output": "nothing"},
+        {"role": "user", "content": [{"type": "input_text", "text": "And this?"}, part("responses", chart)]},
+    ]
+    with dialects(SEEN, db=db) as (_, one, other, upstream):
+        other.messages.create(model="tiny", max_tokens=9, messages=history)
+        one.responses.create(model="tiny", input=items)
+    for body in upstream.bodies:
+        rows = body["messages"]
+        assert [row["role"] for row in rows] == ["user", "assistant", "tool", "tool", "user", "user"]
+        assert rows[2]["content"] == "Done.[image: in the next user message]"
+        assert rows[4]["content"][0] == {"type": "text", "text": "Images of the result c1:"}
+        assert sent_images(body) == [("user", shot), ("user", chart)]
+
+
+BAD = {
+    "svg": (b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>", "not a PNG"),
+    "empty": (b"", "not a PNG"),
+    "cut": (picture()[:-30], "damaged"),
+    "animated": (animated(), "animated"),
+    "huge": (bomb(), "10000 × 6000 pixels are too many"),
+}
+ADDRESSES = (
+    "http://169.254.169.254/latest/meta-data",
+    "https://example.org/cat.png",
+    "file:///etc/passwd",
+    "/etc/passwd",
+    "attachments/x.png",
+    "//localhost/x",
+    "s3://bucket/key",
+)
+PLACE = {"chat": "messages.0.content.1", "responses": "input.0.content.1", "messages": "messages.0.content.1"}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_is_no_bounded_still_image_is_refused_by_its_place(dialect: str, db: Database) -> None:
+    with dialects(SEEN, db=db) as (gateway, _one, _other, upstream):
+        for stream in (False, True):
+            for content, reason in BAD.values():
+                body = json.dumps(asked(dialect, content, stream=stream))
+                status, answer = ask(gateway.url + PATHS[dialect], body)
+                assert status == 400, answer
+                assert answer["error"]["message"].startswith(f"{PLACE[dialect]}: "), answer
+                assert reason in answer["error"]["message"]
+        assert upstream.bodies == []
+        assert db.gateway.find() == []
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_address_is_refused_and_never_passed_on(dialect: str, address: str, db: Database) -> None:
+    with dialects(SEEN, db=db) as (gateway, _one, _other, upstream):
+        status, answer = ask(gateway.url + PATHS[dialect], json.dumps(asked(dialect, picture(), address)))
+        assert (status, upstream.bodies) == (400, [])
+        place = PLACE[dialect].replace("content.1", "content.2")
+        assert answer["error"]["message"] == (
+            f"{place}: an address is not opened; send the image itself, in base64"
+        )
+
+
+@pytest.mark.parametrize(
+    ("held", "reason"),
+    [
+        ({"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}, "kind audio"),
+        ({"type": "file", "file": {"file_data": "data:application/pdf;base64,aGk="}}, "kind file"),
+        ({"type": "input_image", "file_id": "file-1"}, "an address is not opened"),
+        ({"type": "image_url"}, "an address is not opened"),
+    ],
+)
+def test_other_parts_are_refused_by_their_kind(held: dict[str, Any], reason: str) -> None:
+    body = asked("chat")
+    body["messages"][0]["content"].append(held)
+    with dialects(SEEN) as (gateway, _one, _other, upstream):
+        status, answer = ask(f"{gateway.url}/chat/completions", json.dumps(body))
+        assert (status, upstream.bodies) == (400, [])
+        assert answer["error"]["param"] == "messages.0.content.1"
+        assert reason in answer["error"]["message"]
+
+
+def test_an_image_cannot_take_the_hash_of_another(db: Database) -> None:
+    """A message in the shape of the records may name any hash; others would be shown this image."""
+    other = hashlib.sha256(picture(color="red")).hexdigest()
+    held = {"kind": "image", "uri": url(picture()), "sha256": other}
+    with dialects(SEEN, db=db) as (gateway, _one, _other, upstream):
+        for attachment in (held, {"kind": "image", "sha256": other}):
+            message = {"role": "user", "content": "x", "attachments": [attachment]}
+            status, answer = ask(
+                f"{gateway.url}/chat/completions", json.dumps({"model": "tiny", "messages": [message]})
+            )
+            assert (status, upstream.bodies) == (400, []), answer
+
+
+def test_the_number_of_images_is_bounded_and_the_same_image_counts_once(monkeypatch: Any) -> None:
+    monkeypatch.setattr("surefoot.server.gateway.images.MOST_IMAGES", 2)
+    colors = [picture(color=color) for color in ("red", "blue", "green")]
+    with dialects(SEEN) as (gateway, one, _other, upstream):
+        one.chat.completions.create(**asked("chat", *colors[:2], colors[0]))
+        assert len(sent_images(upstream.bodies[0])) == 3
+        status, answer = ask(f"{gateway.url}/chat/completions", json.dumps(asked("chat", *colors)))
+        assert (status, answer["error"]["message"]) == (400, "messages: 3 images; the limit is 2")
+
+
+def test_an_image_is_decoded_once_for_all_turns_and_outside_of_the_event_loop(monkeypatch: Any) -> None:
+    import threading
+
+    decoded: list[str] = []
+    checked = images.checked
+
+    def counted(content: bytes, name: str) -> str:
+        decoded.append(threading.current_thread().name)
+        return checked(content, name)
+
+    monkeypatch.setattr("surefoot.server.gateway.images.checked", counted)
+    monkeypatch.setattr("surefoot.server.gateway.images._known", type(images.FORMATS)())
+    content = picture(color="#123456")
+    with dialects(SEEN) as (_, one, _other, upstream):
+        for _turn in range(3):
+            one.chat.completions.create(**asked("chat", content))
+    assert [name.partition("_")[0] for name in decoded] == ["surefoot-compute"]
+    assert len(upstream.bodies) == 3
+
+
+class Looker:
+    """Scores each step by whether the images are there, and keeps what it was given."""
+
+    name = "looker"
+
+    def __init__(self) -> None:
+        self.addresses: list[list[str | None]] = []
+
+    def score_traces(self, items: Any) -> list[StepScores]:
+        records = []
+        for item in items:
+            held = [each.uri for message in item.trace.messages for each in message.attachments]
+            self.addresses.append(held)
+            score = 0.9 if held and all((uri or "").startswith("data:") for uri in held) else 0.1
+            scores = (score,) * len(item.trace.steps)
+            records.append(StepScores(trace_id=item.trace.id, scorer=self.name, scores=scores))
+        return records
+
+
+@pytest.mark.parametrize("strategy", ["best-of-n:n=2", "resample:n=1,threshold=0.5"])
+def test_a_reward_model_sees_the_images_with_each_candidate(strategy: str, db: Database) -> None:
+    looker, content = Looker(), picture()
+    with dialects(SEEN, db=db, scorer=looker) as (_, one, _other, _upstream):
+        answer = one.chat.completions.create(**asked("chat", content) | {"model": strategy})
+    assert answer.surefoot["searches"][0]["candidates"][0]["value"] == 0.9
+    assert all(held == [url(content)] for held in looker.addresses)
+    record = db.gateway.get(answer.id)
+    # records hold the hash alone
+    assert "base64" not in record.model_dump_json()
+    [held] = record.candidates[0].trace.messages[0].attachments
+    assert (held.sha256, held.uri) == (hashlib.sha256(content).hexdigest(), None)
+
+
+def test_a_strategy_that_scores_texts_alone_refuses_images_by_name() -> None:
+    with dialects(SEEN, scorer=Looker()) as (gateway, _one, _other, upstream):
+        body = json.dumps(asked("chat", picture()) | {"model": "beam:width=2,expand=2"})
+        status, answer = ask(f"{gateway.url}/chat/completions", body)
+    assert (status, upstream.bodies) == (400, [])
+    assert (
+        "images: 'beam:width=2,expand=2' continues texts step by step, without images"
+        in answer["error"]["message"]
+    )
+
+
+def test_images_are_counted_by_the_policys_server() -> None:
+    with dialects(chat(["x"], prompt_tokens=321)) as (_, _one, other, upstream):
+        asking = asked("messages", picture())
+        del asking["max_tokens"]
+        assert other.messages.count_tokens(**asking).input_tokens == 321
+    assert len(sent_images(upstream.bodies[0])) == 1
+
+
+def test_the_traces_of_sessions_come_with_their_images(db: Database, tmp_path: Path) -> None:
+    content = picture()
+    with dialects(SEEN, db=db) as (_, one, _other, _upstream):
+        asking = asked("chat", content)
+        one.chat.completions.create(**asking, extra_headers={"X-Session-Id": "s"})
+    good("serve", "sessions", "--database", tmp_path / "g.db", "--out", tmp_path / "out")
+    [trace] = read_records(tmp_path / "out/traces.jsonl", Trace)
+    [held] = trace.messages[0].attachments
+    assert (tmp_path / "out" / str(held.uri)).read_bytes() == content
+    assert images.embedded(held, tmp_path / "out").uri == url(content)
+
+
+def test_a_question_that_is_an_image_alone_is_answered(db: Database) -> None:
+    asking = asked("chat", picture())
+    del asking["messages"][0]["content"][0]
+    with dialects(SEEN, db=db) as (_, one, _other, upstream):
+        answer = one.chat.completions.create(**asking)
+    assert len(sent_images(upstream.bodies[0])) == 1
+    problem = db.gateway.get(answer.id).problem
+    assert problem is not None
+    assert problem.text == "(no text: see the images)"
+
+
+def test_a_policy_in_this_process_refuses_images_by_name() -> None:
+    with served(ScriptedPolicy(echo)) as found:
+        body = json.dumps(asked("chat", picture()) | {"model": "surefoot"})
+        status, answer = ask(f"{found.url}/chat/completions", body)
+    assert status == 400
+    assert "start the server with --chat" in answer["error"]["message"]
+
+
+def test_images_of_scored_traces_are_checked() -> None:
+    message = {"role": "user", "content": [part("chat", BAD["animated"][0])]}
+    trace = {"problem_id": "p", "messages": [message, {"role": "assistant", "content": "It is teal."}]}
+    body = {"items": [{"problem": "Which colour?", "trace": trace}]}
+    looker = Looker()
+    with dialects(SEEN, scorer=looker) as (gateway, _one, _other, _upstream):
+        status, answer = ask(f"{gateway.url}/score", json.dumps(body))
+        assert (status, "animated" in answer["error"]["message"]) == (400, True), answer
+        message["content"] = [part("chat", picture())]
+        status, answer = ask(f"{gateway.url}/score", json.dumps(body))
+    assert (status, answer["results"][0]["scores"]) == (200, [0.9]), answer
