@@ -226,7 +226,7 @@ def test_controls_and_problems_have_their_readers(tmp_path: Path):
     (tmp_path / "g.jsonl").write_text(json.dumps(question))
     ended = good("import", tmp_path / "g.jsonl", "--out", tmp_path / "g")
     assert "read as gsm8k" in ended.output
-    assert "1 problems, 0 traces" in ended.output
+    assert "1 problem, 0 traces" in ended.output
     refused = run("export", tmp_path / "g", "--to=stepwise", "--out", tmp_path / "o.jsonl")
     assert "there is no traces.jsonl" in f"{refused.output} {refused.exception}"
 

@@ -12,8 +12,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
@@ -231,10 +232,9 @@ def run_blocks(trace: Trace) -> Iterator[tuple[str, str]]:
 
 
 def attached(trace: Trace, folder: Path | None, *, at: int) -> tuple[Attachment, ...]:
-    """What the messages of a trace hold, in order of appearance, for a prompt of ``at`` characters.
+    """What the messages of a trace hold, in order, for a prompt of ``at`` characters that notes them.
 
-    Notes in the prompt's text mark their positions. Images are read from ``folder``, if there is one; raises
-    ``RecordError`` as :func:`surefoot.images.embedded`.
+    Images come from ``folder``, if there is one; raises as :func:`surefoot.images.embedded`.
     """
     held = [attachment for message in trace.messages for attachment in message.attachments]
     if folder is None:
@@ -267,9 +267,8 @@ def _examples() -> tuple[ProblemTrace, ProblemTrace]:
     text = Trace(problem_id=problem.id, text="1 + 1\n= 2.\n", steps=steps)
     messages = (Message(role="user", content="1 + 1?"), Message(role="assistant", content="= 2"))
     tools = (Tool(name="add"),)
-    chat = Trace(
-        problem_id=problem.id, messages=messages, tools=tools, steps=(Step(start=0, end=3, message=1),)
-    )
+    said = Step(start=0, end=3, message=1)
+    chat = Trace(problem_id=problem.id, messages=messages, tools=tools, steps=(said,))
     return ProblemTrace(problem=problem, trace=text), ProblemTrace(problem=problem, trace=chat)
 
 
@@ -337,11 +336,8 @@ class JudgeLabeller:
         Raises ``LabelError`` if the reference answer should be shown and the problem has none.
         """
         requests = [self._request(item) if item.trace.steps else None for item in items]
-        items_by_request = {
-            request: item
-            for request, item in zip(requests, items, strict=True)
-            if isinstance(request, SampleRequest)
-        }
+        pairs = zip(requests, items, strict=True)
+        items_by_request = {asked: item for asked, item in pairs if isinstance(asked, SampleRequest)}
         results = await self.policy.sample(list(items_by_request))
         outcomes, costs = {}, {}
         for (request, item), result in zip(items_by_request.items(), results, strict=True):
@@ -380,10 +376,8 @@ class JudgeLabeller:
         if votes:
             if self.prompt.mode == "first-error":
                 return len(votes), _up_to_first_error([vote for (vote,) in votes], steps)
-            by_step = [list(of_step) for of_step in zip(*votes, strict=True)]
-            return len(votes), [
-                _lowest(of_step, self.votes) if self.lowest else _step(of_step) for of_step in by_step
-            ]
+            decide = partial(_lowest, asked=self.votes) if self.lowest else _step
+            return len(votes), [decide(list(of_step)) for of_step in zip(*votes, strict=True)]
         reasons = ", ".join(f"{count} {reason}" for reason, count in failed.most_common())
         reason = f"no vote: {reasons}" + (f" ({result.error})" if result.error else "")
         return 0, [_Outcome(value=None, votes=0, reason=reason)] * steps
@@ -605,11 +599,8 @@ def read_reply(text: str, *, prompt: JudgePrompt, steps: int) -> list[Judgement]
     votes = (_parsed(part, fields, by_step=by_step) for part in candidates)
     reply = next((vote for vote in votes if vote is not None), None)
     if reply is None:
-        if not answer:
-            raise ReplyError("empty reply")
-        if _REFUSAL.match(answer):
-            raise ReplyError("refused")
-        raise ReplyError("not the JSON that was asked for")
+        refused = "refused" if _REFUSAL.match(answer) else "not the JSON that was asked for"
+        raise ReplyError(refused if answer else "empty reply")
     _check(reply, steps, by_step=by_step)
     return reply
 
@@ -640,10 +631,9 @@ def _parsed(text: str, fields: tuple[str, ...], *, by_step: bool) -> list[Judgem
         return None
     if any(row.keys() != set(fields) or None in row.values() for row in rows):
         return None
-    try:
+    with suppress(ValueError):  # ValidationError is one
         return [Judgement.model_validate(row) for row in rows]
-    except ValueError:  # ValidationError is a ValueError
-        return None
+    return None
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

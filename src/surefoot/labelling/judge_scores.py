@@ -241,51 +241,42 @@ class RunJudge:
             if spent is not None:
                 spent += [result.usage.by_verifier for result in of_state]
             replies = [completion for result in of_state for completion in result.completions]
-            letters = [letter_score(reply, "now") for reply in replies]
-            values = [value for value in letters if value is not None]
-            self.failures["no letter for a step"] += len(letters) - len(values)
-            scores.append(fmean(values) if values else None)
+            scores.append(self._mean(replies, "now"))
         return scores
+
+    def _mean(self, replies: Sequence[Completion], tag: str) -> float | None:
+        letters = [letter_score(reply, tag) for reply in replies]
+        values = [value for value in letters if value is not None]
+        if missing := len(letters) - len(values):
+            self.failures["no letter for a step"] += missing
+        return fmean(values) if values else None
 
     async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
         """For each step the expected answer for the state after it: one call per criterion and repeat."""
-        requests: list[SampleRequest] = []
-        asked: dict[str, range] = {}
-        unread: dict[str, str] = {}
-        for item in items:
-            first = len(requests)
-            try:
-                held = attached(item.trace, self.images, at=0) if self.images else ()
-            except RecordError as error:
-                unread[item.trace.id] = str(error)
-                continue
-            for criterion in self.rubric.criteria if item.trace.steps else ():
-                prompt = self.rubric.progress_prompt(item, criterion)
-                requests.append(self._request(prompt, self.repeats, held))
-            asked[item.trace.id] = range(first, len(requests))
-        results = await self._ask(requests)
-        return [
-            self._labels(
-                item, [results[at] for at in asked.get(item.trace.id, ())], unread.get(item.trace.id)
-            )
-            for item in items
-        ]
+        rows = list(map(self._questions, items))
+        requests = [request for row in rows if not isinstance(row, str) for request in row]
+        results = iter(await self._ask(requests))
+        answers = [row if isinstance(row, str) else [next(results) for _ in row] for row in rows]
+        return list(map(self._labels, items, answers))
 
-    def _labels(
-        self, item: ProblemTrace, results: Sequence[SampleResult], unread: str | None
-    ) -> list[StepLabel]:
+    def _questions(self, item: ProblemTrace) -> list[SampleRequest] | str:
+        """The requests for a run, or why its images cannot be shown."""
+        try:
+            held = attached(item.trace, self.images, at=0) if self.images else ()
+        except RecordError as error:
+            return str(error)
+        criteria = self.rubric.criteria if item.trace.steps else ()
+        prompts = (self.rubric.progress_prompt(item, criterion) for criterion in criteria)
+        return [self._request(prompt, self.repeats, held) for prompt in prompts]
+
+    def _labels(self, item: ProblemTrace, answer: list[SampleResult] | str) -> list[StepLabel]:
+        results = [] if isinstance(answer, str) else answer
         usage = sum((result.usage.by_verifier for result in results), Usage())
         replies = [completion for result in results for completion in result.completions]
-        means: list[float | None] = []
-        for step in range(len(item.trace.steps)):
-            letters = [letter_score(reply, f"after_{step}") for reply in replies]
-            values = [value for value in letters if value is not None]
-            if missing := len(letters) - len(values):
-                self.failures["no letter for a step"] += missing
-            means.append(fmean(values) if values else None)
+        means = [self._mean(replies, f"after_{step}") for step in range(len(item.trace.steps))]
         errors = [result.error for result in results if result.error]
         reason = f"request failed ({errors[0]})" if errors else "no reply has a letter for this step"
-        return self.labels_of(item, means, unread or reason, usage)
+        return self.labels_of(item, means, answer if isinstance(answer, str) else reason, usage)
 
     def labels_of(
         self, item: ProblemTrace, values: Sequence[float | None], reason: str, usage: Usage
@@ -372,9 +363,8 @@ async def hold_tournament(
     means = [fmean(row) if row else 0.0 for row in won]
     leaders = sorted(range(len(runs)), key=lambda run: (-means[run], run))[:pivots]
     followers = [run for run in range(len(runs)) if run not in leaders]
-    pairs = [(run, leader) for run in followers for leader in leaders] + list(
-        combinations(sorted(leaders), 2)
-    )
+    pairs = [(run, leader) for run in followers for leader in leaders]
+    pairs += combinations(sorted(leaders), 2)
     await play(pairs)
     return Tournament(
         preferences=tuple(fmean(row) if row else None for row in won),
@@ -425,14 +415,8 @@ class StateLabeller:
     async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
         """One label a step; the cost of an item is that of its states which no other one has."""
         criteria = self.judge.rubric.criteria
-        rows = [
-            list(
-                zip(
-                    *(self.judge.rubric.state_prompts(item, criterion) for criterion in criteria), strict=True
-                )
-            )
-            for item in items
-        ]
+        prompts = self.judge.rubric.state_prompts
+        rows = [list(zip(*(prompts(item, each) for each in criteria), strict=True)) for item in items]
         keys = [[tuple(content_id(prompt) for prompt in state) for state in row] for row in rows]
         requests: dict[tuple[str, ...], tuple[int, tuple[str, ...]]] = {}
         for number, (row, row_keys) in enumerate(zip(rows, keys, strict=True)):
