@@ -13,7 +13,6 @@ import asyncio
 import ctypes
 import gc
 import random
-import secrets
 import socket
 import sys
 import time
@@ -39,6 +38,7 @@ from surefoot.server.gateway.settings import PageSettings, ServerSettings
 from surefoot.server.pages import files, labelling, live, projects, reports, run
 from surefoot.server.pages.page import ERROR_HANDLERS, Pages, StaticFiles, page_endpoint
 from surefoot.server.permissions import Action
+from surefoot.server.records import new_id
 
 if TYPE_CHECKING:
     from surefoot.server.store.accounts import Keys
@@ -253,7 +253,7 @@ class _Entry:
             await self.app(scope, receive, send)
             return
         started, status = time.monotonic(), 0
-        request_id = secrets.token_hex(16).encode()
+        request_id = new_id("").encode()
 
         async def send_with_id(message: Message) -> None:
             nonlocal status

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
+import time
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
@@ -13,6 +15,17 @@ from surefoot.guard import GuardDecision, Review
 from surefoot.protocols import Completion, SampleResult
 from surefoot.records import FrozenModel, Message, Problem, Record, StepScores, Tool, Trace, Usage
 from surefoot.segment import segment_trace
+
+RANDOM: Final = random.Random()
+"""Draws ids and seeds of requests."""
+
+
+def new_id(prefix: str) -> str:
+    """A new id, such as that of an answer.
+
+    It begins with the time, as UUIDs of version 7 do (RFC 9562): new rows are neighbours in an index.
+    """
+    return f"{prefix}{time.time_ns() // 1_000_000:012x}{RANDOM.getrandbits(80):020x}"
 
 
 class SessionTurn(FrozenModel):

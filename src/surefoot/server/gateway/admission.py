@@ -80,7 +80,7 @@ class Slot:
         admission.shares.add(self._caller)
         self._turn: FairTurn | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._watcher: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._started: float | None = None
         self._error: Exception | None = None
@@ -91,9 +91,7 @@ class Slot:
         admission, self._task = self._admission, asyncio.current_task()
         admission.entered.add(self)
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(admission.timeout_s, self._time_out)
-        if self._receive is not None:
-            self._watcher = loop.call_later(_PATIENCE_S, self._start_watching, self._receive)
+        self._timer = loop.call_later(min(_PATIENCE_S, admission.timeout_s), self._lose_patience)
         self._turn = admission.turns.enter(self._caller, cost=self._cost)
         try:
             if not self._turn.granted.done():
@@ -122,8 +120,11 @@ class Slot:
         seconds = self._admission.timeout_s
         self.end(ApiError(504, f"no answer within {seconds:g} s", code="timeout"))
 
-    def _start_watching(self, receive: Receive) -> None:
-        self._watcher = asyncio.ensure_future(self._watch(receive))
+    def _lose_patience(self) -> None:
+        remaining = max(0.0, self._admission.timeout_s - _PATIENCE_S)
+        self._timer = asyncio.get_running_loop().call_later(remaining, self._time_out)
+        if self._receive is not None:
+            self._watcher = asyncio.ensure_future(self._watch(self._receive))
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

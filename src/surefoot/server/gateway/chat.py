@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -111,16 +111,17 @@ async def _respond(
     return EventStream(write, keep_alive_s=gateway.limits.keep_alive_s, last_event=writer.last_event)
 
 
-_TEXTS: Any = {
-    **dict.fromkeys(("messages", "model", "tools", "metadata"), True),
-    "surefoot": {"problem"},
-}
+_TEXTS: Final = {"messages", "model", "tools", "metadata", "surefoot"}
 
 
 def _parameters(body: ChatRequest, plan: Plan) -> dict[str, Any]:
     """The parameters of a request, without its texts."""
-    parameters = body.model_dump(mode="json", exclude_none=True, exclude=_TEXTS)
-    return {**parameters, "seed": plan.seed, **({"tools": len(body.tools)} if body.tools else {})}
+    values = {name: getattr(body, name) for name in body.model_fields_set - _TEXTS}
+    if body.tools:
+        values["tools"] = len(body.tools)
+    if body.surefoot:
+        values["surefoot"] = body.surefoot.model_dump(exclude_none=True, exclude={"problem"})
+    return {name: value for name, value in values.items() if value is not None} | {"seed": plan.seed}
 
 
 class EventStream(Response):

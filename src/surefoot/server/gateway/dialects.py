@@ -12,11 +12,10 @@ from surefoot.messages import parse_arguments, read_messages
 from surefoot.records import Ending
 from surefoot.server.gateway.choice import Choice, usage_of
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.gateway.request_log import new_id
 from surefoot.server.gateway.responses import EventWriter, Json, output_calls
 from surefoot.server.gateway.schemas import ChatRequest, ConvertedRequest, StopText, StrategyOptions, refuse
 from surefoot.server.gateway.settings import GatewaySettings
-from surefoot.server.records import GatewayRecord
+from surefoot.server.records import GatewayRecord, new_id
 
 _STORED = ("previous_response_id", "conversation", "prompt")
 """Fields that refer to stored conversations; this server stores none."""
@@ -230,7 +229,7 @@ def _items(choice: Choice, refusal_as_text: bool) -> list[dict[str, Any]]:
         items.append(_message(choice.text))
     items += [
         {
-            "id": new_id("fc"),
+            "id": new_id("fc-"),
             "type": "function_call",
             "status": "completed",
             "call_id": call["id"],
@@ -243,7 +242,7 @@ def _items(choice: Choice, refusal_as_text: bool) -> list[dict[str, Any]]:
 
 def _thought(text: str) -> dict[str, Any]:
     content = [{"type": "reasoning_text", "text": text}]
-    return {"id": new_id("rs"), "type": "reasoning", "summary": [], "content": content}
+    return {"id": new_id("rs-"), "type": "reasoning", "summary": [], "content": content}
 
 
 def _logprobs(kind: str) -> dict[str, Any]:
@@ -252,7 +251,7 @@ def _logprobs(kind: str) -> dict[str, Any]:
 
 def _message(text: str, content: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     return {
-        "id": new_id("msg"),
+        "id": new_id("msg-"),
         "type": "message",
         "role": "assistant",
         "status": "completed",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
@@ -70,13 +70,9 @@ class ApiError(SurefootError):
         return headers
 
 
-_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
 def answered(answer: BaseModel | dict[str, Any]) -> Response:
     """The response with this body."""
-    text = _compact(answer) if isinstance(answer, dict) else answer.model_dump_json()
-    return Response(text, media_type="application/json")
+    return Response(to_json(answer), media_type="application/json")
 
 
 class ClientDisconnectedError(Exception):

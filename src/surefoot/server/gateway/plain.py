@@ -33,7 +33,7 @@ from surefoot.server.gateway.choice import (
 )
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.plan import PLAIN, Plan
-from surefoot.server.gateway.upstream import Upstream, gather_all, policy_failure
+from surefoot.server.gateway.upstream import Upstream, policy_failure
 from surefoot.server.records import SampledTokens
 
 
@@ -61,7 +61,7 @@ async def plain_choices(
             await upstream.stream(requests[0], lambda number, new: show(number, certain[number].add(new)))
         ]
     else:
-        results = [rows[0] for rows in await gather_all([upstream.sample([request]) for request in requests])]
+        results = await upstream.sample(requests)
     plan.usage += sum((result.usage for result in results), Usage())
     answers = [[ended(completion, stops) for completion in result.completions] for result in results]
     if guarded and any(completion.tool_calls for row in answers for completion in row):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -25,6 +24,7 @@ from surefoot.server.gateway.errors import ApiError, invalid
 from surefoot.server.gateway.images import detached
 from surefoot.server.gateway.schemas import ChatRequest, StrategyOptions, read_message
 from surefoot.server.gateway.settings import GatewaySettings, ServerLimits
+from surefoot.server.records import RANDOM
 from surefoot.spec import dashed
 
 
@@ -166,7 +166,7 @@ class Planner:
                 stop=request.stops,
             ),
             n=n,
-            seed=secrets.randbits(31) if request.seed is None else request.seed,
+            seed=RANDOM.getrandbits(31) if request.seed is None else request.seed,
             separator=options.separator or settings.separator or "\n",
             step_tokens=options.step_tokens or settings.step_tokens,
             max_steps=options.max_steps or settings.max_steps,

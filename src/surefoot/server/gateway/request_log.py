@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,7 @@ from surefoot.errors import UnavailableError
 from surefoot.records import Trace, Usage, trusted_copy
 from surefoot.server.gateway.choice import Choice, usage_of
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.records import GatewayCandidate, GatewayRecord
+from surefoot.server.records import GatewayCandidate, GatewayRecord, new_id
 
 if TYPE_CHECKING:
     from surefoot.server.store.accounts import ApiKey
@@ -53,7 +52,7 @@ class LogEntry:
         """The entry of a request, with an id that begins with ``prefix``; ``fields`` are the record's."""
         key: ApiKey | None = request.state.key
         fields |= {
-            "request_id": new_id(prefix),
+            "request_id": new_id(f"{prefix}-"),
             "created": datetime.now(UTC),
             "endpoint": request.scope["path"],
             "key_id": key.id if key else None,
@@ -89,11 +88,6 @@ class LogEntry:
     def _ended(self, **outcome: Any) -> GatewayRecord:
         outcome["latency_ms"] = 1000 * (time.monotonic() - self.started)
         return trusted_copy(self.record, outcome)
-
-
-def new_id(prefix: str) -> str:
-    """Id of an answer."""
-    return f"{prefix}-{secrets.token_hex(16)}"
 
 
 WRITERS = 1

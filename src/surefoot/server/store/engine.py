@@ -206,6 +206,7 @@ def _prepare_sqlite(raw: sqlite3.Connection, _record: object) -> None:
     raw.isolation_level = None
     raw.execute("PRAGMA journal_mode = WAL")
     raw.execute("PRAGMA synchronous = FULL")
+    raw.execute("PRAGMA wal_autocheckpoint = 4000")  # 16 MB: a page that many commits write is copied once
     raw.execute("PRAGMA foreign_keys = ON")
     raw.execute("PRAGMA trusted_schema = OFF")
 

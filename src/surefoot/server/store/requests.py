@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, get_args
 
-from sqlalchemy import Column, Float, Index, Select, Text, Update, delete, func, insert, select, update
+from sqlalchemy import Column, Float, Index, Select, Text, Update, delete, func, insert, select, text, update
 
 from surefoot.concurrency import in_share
 from surefoot.errors import ConflictError, NotFoundError, StoreError
@@ -75,8 +75,14 @@ gateway_requests = table(
     Column("payload", Text, nullable=False),
     Index(None, "created"),
     Index(None, "strategy", "created"),
-    Index(None, "project_id", "created"),
-    Index(None, "session", "key_id", "created"),
+    # most requests have neither, and are in none of these
+    *(
+        Index(None, *names, "created", sqlite_where=present, postgresql_where=present)
+        for names, present in (
+            (("project_id",), text("project_id IS NOT NULL")),
+            (("session", "key_id"), text("session IS NOT NULL")),
+        )
+    ),
 )
 
 _AT_ONCE: Final = 50
