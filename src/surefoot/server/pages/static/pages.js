@@ -16,34 +16,104 @@
   });
 
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+    if (event.key === "k" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); palette(); return; }
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || document.querySelector(".palette")) return;
     const target = event.target;
     const writing = target.matches('textarea, select, input:not([type="radio"]):not([type="checkbox"])');
     if (event.key === "Escape" && writing) { target.blur(); return; }
     if (writing || (event.key === "Enter" && target.closest("a, button, summary"))) return;
     if (event.key === "j" || event.key === "k") { event.preventDefault(); go(event.key === "j" ? 1 : -1); return; }
     if (event.repeat) return;
-    if (event.key === "?") { help(); return; }
+    if (event.key === "?") { event.preventDefault(); palette(); return; }
     const node = [...document.querySelectorAll("[data-keys]")].find(
       (one) => one.dataset.keys.split(" ").includes(event.key) && visible(one));
     if (!node) return;
     event.preventDefault();
+    press(node);
+  });
+  const press = (node) => {
     if (node.matches("details")) {
       node.open = !node.open;
       if (node.open) node.querySelector("textarea, select, input")?.focus();
     } else if (node.matches("textarea, input, select")) node.focus();
     else node.click();
-  });
+  };
 
-  // ? lists the keys of this page.
-  const help = () => {
+  // ? and Ctrl-K: pages, the keys of this page, and runs and reports whose titles or ids have what is typed.
+  const root = document.querySelector(".mark")?.getAttribute("href").slice(0, -1) ?? "";
+  const linkTo = (end) => document.querySelector(`#rail a[href$="${end}"]`);
+  const entry = (text, hint, act) => ({ text: text.trim().replace(/\s+/g, " "), hint, act });
+  const named = (one) => [...one.childNodes].filter((part) => part.nodeName !== "KBD").map((part) => part.textContent).join(" ");
+  const here = () => [
+    ...[...document.querySelectorAll("[data-keys]")].filter(visible).map((one) => entry(
+      one.getAttribute("aria-label") ?? one.labels?.[0]?.textContent ?? named(one.querySelector("summary") ?? one),
+      one.dataset.keys.replaceAll(" ", " or "), () => press(one))),
+    ...[...document.querySelectorAll("#rail li a, #rail .switch, .tabs a")].map((one) => entry(
+      one.matches(".switch") ? "Other projects" : one.firstChild.textContent, "page", () => location.assign(one.href))),
+  ];
+  const found = async (text) => {
+    const lists = [["runs", "/runs", "run"], ["reports", "/reports", "report"]].filter(([, end]) => linkTo(end));
+    const words = new URLSearchParams({ text: `"${text.replaceAll('"', "")}"` });
+    return (await Promise.all(lists.map(([name, end, kind]) => fetch(`${linkTo(end).href}.json?${words}`)
+      .then((answer) => answer.json())
+      .then((page) => page[name].slice(0, 6).map((row) => entry(row.title, `${kind} ${row.id}`, () => location.assign(root + row.link))))
+      .catch(() => [])))).flat();
+  };
+  const palette = () => {
+    if (document.querySelector(".palette")) return;
     const box = document.body.appendChild(document.createElement("dialog"));
-    const keys = [...document.querySelectorAll("[data-keys]")].filter(visible);
-    box.innerText = ["j k: rows or steps", ...keys.map((one) => `${one.dataset.keys}: ${
-      one.getAttribute("aria-label") ?? one.labels?.[0]?.innerText ?? one.innerText}`)].join("\n");
+    box.className = "palette";
+    box.innerHTML = `<input type="search" role="combobox" aria-expanded="true" aria-controls="hits" aria-label="Go to a page, run, report or action"
+      placeholder="Go to a page, run, report or action" autocomplete="off" maxlength="200"><ul id="hits" role="listbox" aria-label="Results"></ul>
+      <p class="dim" role="status"></p>`;
+    const field = box.querySelector("input"), list = box.querySelector("ul"), all = here();
+    let shown = [], at = 0, turn = 0;
+    const mark = (to) => {
+      at = shown.length ? (to + shown.length) % shown.length : 0;
+      list.childNodes.forEach((one, number) => one.setAttribute("aria-selected", number === at));
+      field.setAttribute("aria-activedescendant", shown.length ? `hit-${at}` : "");
+      list.childNodes[at]?.scrollIntoView({ block: "nearest" });
+    };
+    const take = (number) => { box.close(); shown[number]?.act(); };
+    const show = (rows) => {
+      shown = rows;
+      list.replaceChildren(...rows.map((row, number) => {
+        const one = document.createElement("li"), hint = document.createElement("span");
+        one.id = `hit-${number}`;
+        one.setAttribute("role", "option");
+        one.dir = "auto";
+        hint.className = "dim";
+        hint.textContent = row.hint;
+        one.append(row.text, " ", hint);
+        one.addEventListener("click", () => take(number));
+        return one;
+      }));
+      box.querySelector("p").textContent = `${rows.length} result${rows.length === 1 ? "" : "s"}; j and k: rows or steps`;
+      mark(0);
+    };
+    const search = async () => {
+      const text = field.value.trim().toLowerCase(), mine = turn += 1;
+      const known = all.filter((row) => row.text.toLowerCase().includes(text));
+      show(known);
+      if (text.length < 2) return;
+      await new Promise((wake) => setTimeout(wake, 200));
+      const more = mine === turn ? await found(text) : [];
+      if (mine === turn) show([...known, ...more]);
+    };
+    field.addEventListener("input", search);
+    field.addEventListener("keydown", (event) => {
+      const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      if (by) mark(at + by);
+      else if (event.key === "Enter") take(at);
+      else return;
+      event.preventDefault();
+    });
     box.addEventListener("close", () => box.remove());
     box.showModal();
+    search();
   };
+  document.querySelector("#go")?.removeAttribute("hidden");
+  document.querySelector("#go")?.addEventListener("click", palette);
 
   // j and k go through rows and steps.
   const go = (by) => {
