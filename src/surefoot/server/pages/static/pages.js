@@ -4,6 +4,7 @@
   const live = document.getElementById("live");
   const work = () => document.getElementById("work");
   const say = (text) => { live.textContent = ""; setTimeout(() => { live.textContent = text; }, 30); };
+  const PAPER = 540; // width of a step on a sheet of A4 in pixels
   const visible = (node) => node.getClientRects().length > 0 && !node.disabled;
 
   // The clock runs while the page can be seen.
@@ -88,7 +89,7 @@
         one.addEventListener("click", () => take(number));
         return one;
       }));
-      box.querySelector("p").textContent = `${rows.length} result${rows.length === 1 ? "" : "s"}; j and k: rows or steps`;
+      box.querySelector("p").textContent = `${rows.length} result${rows.length === 1 ? "" : "s"}${field.value ? "" : "; j and k go through rows or steps"}`;
       mark(0);
     };
     const search = async () => {
@@ -225,6 +226,12 @@
     if (!box.matches("table")) box.setAttribute("role", "region");
     box.setAttribute("aria-label", box.closest("section, form")?.querySelector("h2")?.textContent ?? "Wide content");
   }
+  // On paper nothing scrolls: a formula that is wider than its box becomes smaller.
+  addEventListener("beforeprint", () => {
+    for (const box of document.querySelectorAll(".formula"))
+      box.style.zoom = Math.min(1, Math.min(box.clientWidth, PAPER) / box.scrollWidth) || 1;
+  });
+  addEventListener("afterprint", () => { for (const box of document.querySelectorAll(".formula")) box.style.zoom = ""; });
   // A personal link has its token behind '#', which reaches the server only in the form.
   const enter = () => {
     const field = document.querySelector(".sign-in input[name=link]");
