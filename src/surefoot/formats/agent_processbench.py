@@ -52,9 +52,12 @@ def read_agent_processbench(row: _Row, builder: TraceBuilder) -> LabelledTrace:
     """
     messages = _messages(row.messages)
     steps = {n: step for step, n in enumerate(n for n, m in enumerate(messages) if m.role == "assistant")}
+    texts = (message.content for message in messages if message.role == "user" and message.content)
+    if not (text := row.question or next(texts, None)):  # it may follow the agent's greeting
+        raise RecordError("field 'question': empty, and no user message has text")
     problem = Problem(
-        id=_problem_id(row.data_source, row.query_index),
-        text=row.question or _first_user_text(messages),
+        id=_ids(row)[0],
+        text=text,
         answer=_reference(row.ground_truth),
         source=row.data_source,
     )
@@ -62,7 +65,7 @@ def read_agent_processbench(row: _Row, builder: TraceBuilder) -> LabelledTrace:
     meta |= set() if row.question else {"question"}
     meta |= set() if row.answer_text is None or isinstance(row.answer_text, str) else {"answer_text"}
     trace = Trace(
-        id=builder.numbered(_run_id(row.data_source, row.query_index, row.sample_index)),
+        id=builder.numbered(_ids(row)[1]),
         problem_id=problem.id,
         messages=messages,
         tools=record_tools(row.tools),
@@ -95,20 +98,10 @@ def whole_message(number: int, message: Message) -> Step:
     return Step(start=0, end=len(message.content or ""), message=number, part="message", kind="message")
 
 
-def _first_user_text(messages: Sequence[Message]) -> str:
-    """The task of a row without a question: the first user message, which may follow the agent's greeting."""
-    text = next((message.content for message in messages if message.role == "user" and message.content), None)
-    if text is None:
-        raise RecordError("field 'question': empty, and no user message has text")
-    return text
-
-
-def _run_id(data_source: str, query_index: int, sample_index: int) -> str:
-    return f"{data_source}:{query_index}:{sample_index}"
-
-
-def _problem_id(data_source: str, query_index: int) -> str:
-    return f"{data_source}:{query_index}"
+def _ids(row: _Row | _JudgedRow) -> tuple[str, str]:
+    """Ids of the problem and of the run."""
+    problem = f"{row.data_source}:{row.query_index}"
+    return problem, f"{problem}:{row.sample_index}"
 
 
 def _step_labels(
@@ -175,7 +168,7 @@ def read_agent_judgements(row: _JudgedRow, builder: TraceBuilder) -> JudgedRun:
 
     Ids are as in :func:`read_agent_processbench`; steps are the labelled messages in order.
     """
-    run = _run_id(row.data_source, row.query_index, row.sample_index)
+    problem, run = _ids(row)
     steps = {index: step for step, index in enumerate(row.human_step_labels)}
     if not steps:
         raise RecordError("field 'human_step_labels': empty")
@@ -187,7 +180,7 @@ def read_agent_judgements(row: _JudgedRow, builder: TraceBuilder) -> JudgedRun:
 
     return JudgedRun(
         trace_id=run,
-        problem_id=_problem_id(row.data_source, row.query_index),
+        problem_id=problem,
         subset=row.data_source,
         steps=len(steps),
         outcome=_OUTCOMES[row.human_final_label],

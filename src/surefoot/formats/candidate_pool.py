@@ -7,7 +7,6 @@ an outcome reward model for each whole response.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from surefoot.errors import RecordError
 from surefoot.formats.imports import ImportContext, ImportedTrace, require_object
 from surefoot.formats.rows import FileRow, joined_trace, raw_rows
 from surefoot.records import Problem, Step, StepScores, Trace
+from surefoot.stats.regression import sigmoid
 
 _BLANK_LINE = "\n\n"
 
@@ -106,15 +106,10 @@ def _outcome_pool(row: _OutcomePool) -> list[ImportedTrace]:
             sample=sample,
             meta={} if correct is None else {"correct": correct},
         )
-        imported.append(_scored(problem, trace, "stored ORM", [_logistic(row.pred_score[sample][0])]))
+        imported.append(_scored(problem, trace, "stored ORM", [float(sigmoid(row.pred_score[sample][0]))]))
     return imported
 
 
 def _scored(problem: Problem, trace: Trace, scorer: str, scores: Sequence[float]) -> ImportedTrace:
     record = StepScores(trace_id=trace.id, scorer=scorer, scores=tuple(scores))
     return ImportedTrace(problem=problem, trace=trace, scores=record)
-
-
-def _logistic(logit: float) -> float:
-    """1 / (1 + exp(-logit)), without overflow."""
-    return (1 + math.tanh(logit / 2)) / 2

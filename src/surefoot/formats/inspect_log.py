@@ -141,10 +141,6 @@ def _packed(file: IO[bytes], entry: zipfile.ZipInfo) -> bytes:
     return file.read(entry.compress_size)
 
 
-def _place(sample: Mapping[str, Any]) -> str:
-    return f"{sample.get('id')}/{sample.get('epoch', 1)}"
-
-
 def _trace(sample: Any, context: ImportContext) -> ImportedTrace:
     if not isinstance(sample, Mapping) or "messages" not in sample:
         raise RecordError(
@@ -172,7 +168,7 @@ def _trace(sample: Any, context: ImportContext) -> ImportedTrace:
     score: Mapping[str, Any] = next(iter((sample.get("scores") or {}).values()), {})
     outcome = _outcome(score.get("value"))
     has_answer = any(message.role == "assistant" for message in messages)
-    note = {"format": "inspect", "sample": _place(sample)}
+    note = {"format": "inspect", "sample": f"{sample.get('id')}/{sample.get('epoch', 1)}"}
     calls = (event for event in sample.get("events") or () if event.get("event") == "model")
     return run_on(
         problem,

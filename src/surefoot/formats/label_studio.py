@@ -7,7 +7,6 @@ The format is the one of Label Studio's import and ``JSON`` export (labelstud.io
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, cast
@@ -52,6 +51,8 @@ _MEASURES = ("value", "advantage")
 """Kinds whose value is a result of type ``number`` for the same region."""
 
 _NAME = "label-studio"
+_Origin = tuple[str, str | None, datetime]
+"""Source, rater and time of labels without their own."""
 _PROBLEM_FIELDS = ("problem", "question", "prompt")
 
 
@@ -105,7 +106,7 @@ def read_label_studio(task: _Task, builder: TraceBuilder) -> LabelledTrace:
         for answers in task.predictions or []
     ]
     for answers, source, rater in [*people, *models]:
-        origin = _Attribution(source=source, rater=rater, created=_time(answers, builder.created))
+        origin = source, rater, _time(answers, builder.created)
         regions += _read_answers(answers, origin, trace, size)
     if ignored := sum(not region for region in regions):
         trace = trace.model_copy(update={"meta": {**trace.meta, "ignored": ignored}})
@@ -159,33 +160,20 @@ def _new(data: Mapping[str, Any], texts: Sequence[str], builder: TraceBuilder) -
     return problem, builder.trace(problem, texts, sample=builder.number(problem.id, list(texts)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Attribution:
-    """Source, rater and time of labels without their own."""
-
-    source: str
-    rater: str | None
-    created: datetime
-
-
-def _read_answers(
-    answers: _Answers, attribution: _Attribution, trace: Trace, size: RowSize
-) -> list[list[StepLabel]]:
+def _read_answers(answers: _Answers, origin: _Origin, trace: Trace, size: RowSize) -> list[list[StepLabel]]:
     """The labels of each region; empty for a skipped or unknown region."""
     if answers.was_cancelled:
         return [[]]
     numbers = {entry.id: entry.value.get("number") for entry in answers.result if entry.type == "number"}
     regions = {entry.id for entry in answers.result if entry.type == "paragraphlabels"}
     return [
-        _labels(entry, numbers.get(entry.id), attribution, trace, size)
+        _labels(entry, numbers.get(entry.id), origin, trace, size)
         for entry in answers.result
         if entry.type != "number" or entry.id is None or entry.id not in regions
     ]
 
 
-def _labels(
-    entry: _Result, number: object, attribution: _Attribution, trace: Trace, size: RowSize
-) -> list[StepLabel]:
+def _labels(entry: _Result, number: object, origin: _Origin, trace: Trace, size: RowSize) -> list[StepLabel]:
     steps = _steps(entry, trace)
     # predictions are sometimes written with the key of another tag
     names = entry.value.get("paragraphlabels", entry.value.get("labels"))
@@ -194,7 +182,7 @@ def _labels(
     labels = []
     for kind, value in filter(None, (_meaning(name, number) for name in names)):
         size.add(RECORD_BYTES * len(steps))
-        labels += [_label(entry, step, kind, value, attribution, trace) for step in steps]
+        labels += [_label(entry, step, kind, value, origin, trace) for step in steps]
     return labels
 
 
@@ -209,9 +197,9 @@ def _steps(entry: _Result, trace: Trace) -> range | None:
 
 
 def _label(
-    entry: _Result, step: int, kind: LabelKind, value: float | None, attribution: _Attribution, trace: Trace
+    entry: _Result, step: int, kind: LabelKind, value: float | None, origin: _Origin, trace: Trace
 ) -> StepLabel:
-    meta = entry.meta or {}
+    (source, rater, created), meta = origin, entry.meta or {}
     record = meta.get(_RECORDS_KEY)
     if isinstance(record, dict):
         label = StepLabel.model_validate({**record, "trace_id": trace.id})
@@ -226,9 +214,9 @@ def _label(
         kind=kind,
         value=value,
         reason=(comment or "marked as unknown") if value is None else None,
-        source=attribution.source if record is None else "human",
-        evidence=Evidence(rater=attribution.rater, message=comment or None),
-        created=attribution.created,
+        source=source if record is None else "human",
+        evidence=Evidence(rater=rater, message=comment or None),
+        created=created,
     )
 
 

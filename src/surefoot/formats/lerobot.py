@@ -22,7 +22,6 @@ from surefoot.records import Attachment, as_json
 
 _INFO: Final = "meta/info.json"
 _COUNTS: Final = {"timestamp", "frame_index", "episode_index", "index", "task_index"}
-Frame = Mapping[str, Any]
 
 
 def is_lerobot(path: Path) -> bool:
@@ -44,17 +43,14 @@ def read_lerobot(path: Path | str, context: ImportContext) -> Iterator[ImportedT
             f"{folder}: {', '.join(videos)} are video files, which are not decoded here; extract their "
             "frames into a data set whose features have the dtype 'image'"
         )
-    tasks = {row["task_index"]: _text_in(row) for row in _metadata(folder, "tasks")}
-    episodes = {row["episode_index"]: row for row in _metadata(folder, "episodes")}
+    tasks = {str(row.get("task_index")): _text_in(row) for row in _metadata(folder, "tasks")}
+    lengths = {str(row.get("episode_index")): row.get("length") for row in _metadata(folder, "episodes")}
     frames = (row for file in sorted(folder.glob("data/**/*.parquet")) for _, row in raw_rows(file))
-
-    [action] = [name for name in kinds if name in ("action", "actions")] or [_INFO]
-    if action not in kinds:
-        raise RecordError(f"{folder}: none of its features is called 'action': {', '.join(kinds)}")
+    action = "action" if "action" in kinds else "actions"
     cameras = [name for name, kind in kinds.items() if kind == "image"]
     numbers = [name for name in kinds if name not in _COUNTS and name not in (action, *cameras)]
 
-    def build(_: int, episode: tuple[int, Iterable[Frame]]) -> Iterator[ImportedTrace]:
+    def build(_: int, episode: tuple[int, Iterable[Mapping[str, Any]]]) -> Iterator[ImportedTrace]:
         number, rows = episode
         chat, count, outcome, task = ChatRows(), 0, None, ""
         rewards: dict[str, Any] = {}
@@ -62,7 +58,8 @@ def read_lerobot(path: Path | str, context: ImportContext) -> Iterator[ImportedT
             images = [_image(frame[name], folder, context) for name in cameras]
             seen = {name: frame[name] for name in numbers if not name.startswith("next.")}
             if count == 1:
-                task = tasks.get(frame["task_index"]) or ""
+                if not (task := tasks.get(str(frame["task_index"]), "")):
+                    raise RecordError(f"episode {number}: meta/tasks lack task {frame['task_index']}")
                 chat.add({"role": "user", "content": f"{task}\n{as_json(seen)}", "attachments": images})
             else:
                 chat.result(f"{number}.{count - 1}", as_json(rewards | seen))
@@ -73,8 +70,7 @@ def read_lerobot(path: Path | str, context: ImportContext) -> Iterator[ImportedT
             rewards = {name: frame[name] for name in numbers if name.startswith("next.")}
             outcome = rewards.get("next.success", outcome)
         chat.result(f"{number}.{count}", as_json(rewards))
-        stated = episodes.get(number, {}).get("length", count)
-        if stated != count:
+        if (stated := lengths.get(str(number))) not in (None, count):
             raise RecordError(f"episode {number} has {count} frames, and its metadata say {stated}")
         yield run_of(
             chat.rows,
@@ -98,9 +94,9 @@ def _metadata(folder: Path, name: str) -> Iterator[dict[str, Any]]:
     return (dict(require_object(row, name)) for file in files if file.is_file() for _, row in raw_rows(file))
 
 
-def _text_in(row: Mapping[str, Any]) -> str | None:
+def _text_in(row: Mapping[str, Any]) -> str:
     """The task of a row, which version 3 has in the index of a table."""
-    return next((value for value in row.values() if isinstance(value, str)), None)
+    return next((value for value in row.values() if isinstance(value, str)), "")
 
 
 def _image(value: Any, folder: Path, context: ImportContext) -> dict[str, Any]:
@@ -111,9 +107,9 @@ def _image(value: Any, folder: Path, context: ImportContext) -> dict[str, Any]:
     content, path = require_object(value, "an image").get("bytes"), value.get("path")
     media_type = mimetypes.guess_type(path or "")[0] or "image/png"
     keep = context.keep or (lambda _content, _media_type: "")
+    if content is None and not path:
+        raise RecordError("an image of a frame has neither bytes nor a path")
     if content is None:
-        if not path:
-            raise RecordError("an image of a frame has neither bytes nor a path")
         image = Attachment(kind="image", uri=path, media_type=media_type)
         return stored(image, folder, keep).model_dump(exclude_none=True)
     uri, sha256 = keep(content, media_type), hashlib.sha256(content).hexdigest()
@@ -123,10 +119,8 @@ def _image(value: Any, folder: Path, context: ImportContext) -> dict[str, Any]:
 def _named(action: Any, feature: Mapping[str, Any]) -> dict[str, Any]:
     """An action by the names of its parts, if they have one each."""
     names: Any = feature.get("names")
-    if isinstance(names, Mapping):
-        names = next(iter(names.values()), None)
-    if isinstance(names, list) and len(names) == 1 and isinstance(names[0], list):
-        names = names[0]
+    while isinstance(names, Mapping) or (isinstance(names, list) and isinstance(next(iter(names), 0), list)):
+        names = next(iter(names.values() if isinstance(names, Mapping) else names), None)
     if isinstance(names, list) and isinstance(action, list) and len(names) == len(set(names)) == len(action):
         return dict(zip(map(str, names), action, strict=True))
     return {"action": action}

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from functools import partial
 from typing import Any, Final
 
-from surefoot.formats.imports import ImportContext, ImportedTrace, require_object
+from surefoot.formats.imports import require_object
 from surefoot.formats.otel_spans import FINISH_REASONS, Span, found_field, parsed_json, read_spans, timestamp
 from surefoot.messages import read_messages
 
@@ -28,16 +28,6 @@ def is_langfuse(row: Mapping[str, Any]) -> bool:
     inner = next(_parts(row, ("observations", "data")), row)
     is_observation = isinstance(inner, Mapping) and inner.get("type") in _OBSERVATIONS
     return is_observation and bool({"traceId", "trace_id"} & inner.keys())
-
-
-def read_langfuse(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
-    """One trace per conversation of Langfuse's observations."""
-    return read_spans(path, context, _langfuse_spans, "langfuse")
-
-
-def read_langsmith(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
-    """One trace per conversation of LangSmith's runs."""
-    return read_spans(path, context, _langsmith_spans, "langsmith")
 
 
 def _parts(row: Any, names: Sequence[str]) -> Iterator[Any]:
@@ -136,3 +126,8 @@ def _messages(value: Any, role: str) -> list[dict[str, Any]]:
     if value.keys() & {"role", "lc"} or ("type" in value and "text" not in value):
         return [dict(value)]
     return [{**value, "role": role}] if value.keys() & {"content", "text"} else []
+
+
+read_langfuse: Final = partial(read_spans, spans_of=_langfuse_spans, name="langfuse")
+read_langsmith: Final = partial(read_spans, spans_of=_langsmith_spans, name="langsmith")
+"""One trace per conversation of these observations or runs."""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,13 +65,8 @@ def is_otel_spans(row: Mapping[str, Any]) -> bool:
     return bool(_ENVELOPES & row.keys()) or ("attributes" in row and bool(ids)) or flat
 
 
-def read_otel_spans(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
-    """One trace per conversation of the file's spans."""
-    return read_spans(path, context, _spans, "otel")
-
-
 def read_spans(
-    path: Path | str, context: ImportContext, spans_of: Callable[[Any], Iterable[Span]], name: str
+    path: Path | str, context: ImportContext, *, spans_of: Callable[[Any], Iterable[Span]], name: str
 ) -> Iterator[ImportedTrace]:
     """One trace per conversation, in order of the trace ids' first spans; ``spans_of`` converts a row.
 
@@ -397,3 +393,7 @@ def timestamp(value: Any) -> float:
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     return int(value or 0) / 1e9
+
+
+read_otel_spans: Final = partial(read_spans, spans_of=_spans, name="otel")
+"""One trace per conversation of the file's spans."""
