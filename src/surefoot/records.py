@@ -96,7 +96,9 @@ def content_id(*parts: object, plain: bool = False) -> str:
     ``plain`` promises that they hold no floats and no other types than JSON's, which takes less time.
     """
     plain = plain or _PLAIN.issuperset(map(type, parts))
-    if plain or (type(parts[0]) is dict and _is_flat(parts[0], parts[1:])):
+    if not plain and type(first := parts[0]) is dict and {*map(type, first)} == {str}:
+        plain = _PLAIN.issuperset(map(type, (*first.values(), *parts[1:])))
+    if plain:
         with suppress(ValueError):  # half a surrogate pair
             return id_of_json(to_json(parts))
     return id_of_json(as_json(parts).encode("utf-8", "surrogatepass"))
@@ -104,10 +106,6 @@ def content_id(*parts: object, plain: bool = False) -> str:
 
 _PLAIN: Final = frozenset((str, int, bool, type(None)))
 """Types that pydantic writes as the standard library does, in less time; it writes floats differently."""
-
-
-def _is_flat(part: dict[object, object], others: tuple[object, ...]) -> bool:
-    return {*map(type, part)} == {str} and _PLAIN.issuperset(map(type, (*part.values(), *others)))
 
 
 def content_id_of(parts: Iterable[object]) -> str:
@@ -261,6 +259,8 @@ class Usage(FrozenModel):
     """Tokens read by a reward model or judge."""
     cached_tokens: Count = 0
     """Of the tokens read, those that a server says it had in its cache of prefixes."""
+    verifier_written: Count = 0
+    """Of the verifier's tokens, those that it wrote."""
     calls: Count = 0
     """Requests made (batched in process, or over the network)."""
 
@@ -272,12 +272,17 @@ class Usage(FrozenModel):
     @property
     def by_verifier(self) -> Usage:
         """The same, spent by a judge: all its tokens are the verifier's."""
-        return Usage(verifier_tokens=self.tokens, cached_tokens=self.cached_tokens, calls=self.calls)
+        spent = {"cached_tokens": self.cached_tokens, "verifier_written": self.completion_tokens}
+        return Usage(verifier_tokens=self.tokens, calls=self.calls, **spent)
+
+    def cost(self, price: Sequence[float]) -> float:
+        """By the ``price`` of a million tokens: read, of these read from a cache, written."""
+        written = self.completion_tokens + self.verifier_written
+        each = (self.tokens - written - self.cached_tokens, self.cached_tokens, written)
+        return sum(tokens * of_million for tokens, of_million in zip(each, price, strict=True)) / 1e6
 
     def __add__(self, other: Usage) -> Usage:
         mine, theirs = self.__dict__, other.__dict__
-        if not any(mine.values()):
-            return other
         return trusted_copy(self, {name: min(mine[name] + theirs[name], MAX_COUNT) for name in mine})
 
 

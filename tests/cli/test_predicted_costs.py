@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,17 @@ def test_scoring_reads_problems_and_steps(files, tmp_path):
     bad = run("score", "-m", "x", "--problem", "1 + 1", "--dry-run")
     assert bad.status != 0
     assert "--dry-run is for files: give --problems and TRACES" in bad.err
+
+
+def test_a_price_is_that_of_what_is_predicted(files, tmp_path):
+    problems, traces = files
+    ask = ("label", traces, "judge:votes=3,price=2+0.5+10", "--problems", problems, "--policy=m")
+    said = good(*ask, "--base-url=http://127.0.0.1:9/v1", "--max-tokens=100", "--dry-run").out
+    read = int(re.search(r"about ([\d,]+) tokens read", said)[1].replace(",", ""))
+    money = (read * 2 + 20 * 3 * 100 * 10) / 1e6
+    assert f", {money:.4g} by the price" in said
+    few = ("label", traces, "judge:price=2+10", "--problems", problems, "--policy=m", "--dry-run")
+    assert "price" in run(*few).err
 
 
 def test_a_judge_is_predicted_by_its_prompts(files, tmp_path):

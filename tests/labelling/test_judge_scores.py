@@ -271,6 +271,12 @@ def test_the_command_scores_every_step(files: Path) -> None:
     with serve(answer) as server:
         said = good(*words(files, "judge-score:rubric=tools"), f"--base-url={server.url}", "--out", out).err
     assert f"{9 * 23} tokens, {9 * 16} of them in the server's cache" in said
+    assert "by the price" not in said
+    with serve(answer) as server:
+        priced = [*words(files, "judge-score:rubric=tools,price=2+0.5+10"), f"--base-url={server.url}"]
+        said = good(*priced, "--out", files / "priced.jsonl").err
+    money = 9 * ((20 - 16) * 2 + 16 * 0.5 + 3 * 10) / 1e6
+    assert f"in the server's cache, {money:.4g} by the price" in said
     labels = list(read_records(out, StepLabel))
     assert [label.value for label in labels] == pytest.approx([0.25, 0.5, 0.75] * 3)
     assert {(label.kind, label.source) for label in labels} == {("value", "judge-score")}

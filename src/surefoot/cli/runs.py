@@ -483,12 +483,12 @@ def predict_usage(
     )
 
 
-def say_prediction(what: str, usage: Usage) -> None:
-    """Show the tokens of ``what``."""
+def say_prediction(what: str, usage: Usage, money: str = "") -> None:
+    """Show the tokens of ``what``, and what they cost."""
     written = f", at most {usage.completion_tokens:,} written" if usage.completion_tokens else ""
     echo(
         f"{what}: about {counted(usage.prompt_tokens, 'token')} read ({CHARACTERS_PER_TOKEN} characters each)"
-        f"{written}, in {counted(usage.calls, 'request')}"
+        f"{written}, in {counted(usage.calls, 'request')}{money}"
     )
 
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat
 
 from surefoot import answers, labelling, policies, training
 from surefoot.cli import options as o
@@ -276,29 +276,44 @@ REVIEWS = 16
 """Samples that a critic decodes together in this process, if ``batch_size`` is not given."""
 
 
-def say_reviews(
-    items: Sequence[ProblemTrace],
-    text_of: Callable[[ProblemTrace], str],
-    what: str,
-    *,
-    replies: int,
-    max_tokens: int,
-) -> None:
-    """Show the predicted cost of ``replies`` to each prompt."""
-    usage = predict_usage(items, text_of, replies=replies, max_tokens=max_tokens)
-    say_prediction(f"{counted(len(items), 'trace')}, {replies} {what} each", usage)
+class Asks(Method):
+    """Asks a model about each trace, some times."""
+
+    needs = ("problems", "policy")
+    role = "automated judge"
+    asked: ClassVar[str]
+    """What the model writes."""
+    price: tuple[NonNegativeFloat, ...] = Field(default=(), min_length=3, max_length=3)
+    """What a million tokens cost: read, read from the server's cache, written (`price=0.25+0.025+2`)."""
+
+    @property
+    def replies(self) -> int:
+        """To each trace."""
+        raise NotImplementedError
+
+    def reads(self, label: Label) -> Callable[[ProblemTrace], str]:
+        """The prompt for a trace."""
+        raise NotImplementedError
+
+    def predict(self, label: Label, items: Sequence[ProblemTrace]) -> None:
+        most = label.sampled.max_tokens
+        usage = predict_usage(items, self.reads(label), replies=self.replies, max_tokens=most)
+        what = f"{counted(len(items), 'trace')}, {counted(self.replies, self.asked)} each"
+        say_prediction(what, usage, self.money(usage))
+
+    def money(self, usage: Usage) -> str:
+        return f", {usage.cost(self.price):.4g} by the price" if self.price else ""
 
 
-class JudgeLabels(Method):
+class JudgeLabels(Asks):
     """By a language model that writes a critique (LLM as a judge), a vote for each reply.
 
     The labels say whether a step is correct (+1), neutral (0) or wrong (-1). Refused, truncated or
     malformed replies are counted and ignored.
     """
 
-    needs = ("problems", "policy")
     takes = ("rules", "specification", "allow_uninformative", *_ANSWER, *_PROCESSES)
-    role = "automated judge"
+    asked = "verdict"
     mode: JudgeMode = "per-step"
     """Ask for a verdict on each step, or for the first error alone."""
     votes: int = Field(default=1, ge=1, description="Replies per trace.")
@@ -337,15 +352,13 @@ class JudgeLabels(Method):
         )
         return items
 
-    def predict(self, label: Label, items: Sequence[ProblemTrace]) -> None:
+    @property
+    def replies(self) -> int:
+        return self.votes
+
+    def reads(self, label: Label) -> Callable[[ProblemTrace], str]:
         prompt = replace(self._prompt(label), images=None)  # which would be read, and cost by their size
-        say_reviews(
-            items,
-            lambda item: "".join(message.content or "" for message in prompt.render(item)),
-            "verdicts",
-            replies=self.votes,
-            max_tokens=label.sampled.max_tokens,
-        )
+        return lambda item: "".join(message.content or "" for message in prompt.render(item))
 
     @contextmanager
     def open(self, label: Label) -> Iterator[Opened]:
@@ -382,7 +395,7 @@ class JudgeLabels(Method):
         )
 
 
-class JudgeScores(Method):
+class JudgeScores(Asks):
     """Scores of agent runs from the probabilities of a judge's letters: how far a run is after each step, or
     by a tournament among the runs of a task, at the last step, the chance that it beats another. `progress`
     is one call a run, which sees all of it; `states` one a step, which sees nothing later.
@@ -391,9 +404,7 @@ class JudgeScores(Method):
     runs of a task must lie together for a tournament.
     """
 
-    needs = ("problems", "policy")
     takes = (*_ANSWER, *_PROCESSES)
-    role = "automated judge"
     size = 4
     by_problem = True
     ask: Literal["progress", "states", "tournament"] = "progress"
@@ -451,7 +462,7 @@ class JudgeScores(Method):
         usage = predict_usage(prompts, text_of, replies=self.repeats, max_tokens=most)
         criteria, replies = len(rubric.criteria), counted(self.repeats, "reply")
         what = f"{counted(questions, 'question')}, criteria: {criteria}, {replies} each"
-        say_prediction(what, usage)
+        say_prediction(what, usage, self.money(usage))
 
     @contextmanager
     def open(self, label: Label) -> Iterator[Opened]:
@@ -472,15 +483,14 @@ class JudgeScores(Method):
         yield work_of(labeller, policy, judge.failures)
 
 
-class Critiques(Method):
+class Critiques(Asks):
     """Not labels but critiques by a language model, to train a verifier (`surefoot train verifier`).
 
     All critiques are written; training filters those that can be parsed and agree with labels.
     """
 
-    needs = ("problems", "policy")
     takes = ("format", *_ANSWER)
-    role = "automated judge"
+    asked = "critique"
     chains: int = Field(default=4, ge=1, description="Critiques per trace.")
 
     @property
@@ -493,15 +503,13 @@ class Critiques(Method):
         need = "a verifier reads text, not messages"
         return usable(super().items(label), lambda item: item.trace.text is not None, need)
 
-    def predict(self, label: Label, items: Sequence[ProblemTrace]) -> None:
+    @property
+    def replies(self) -> int:
+        return self.chains
+
+    def reads(self, label: Label) -> Callable[[ProblemTrace], str]:
         form = o.verifier_format(label.format)
-        say_reviews(
-            items,
-            lambda item: str(form.prompt(item)),
-            "critiques",
-            replies=self.chains,
-            max_tokens=label.sampled.max_tokens,
-        )
+        return lambda item: str(form.prompt(item))
 
     def run(self, label: Label) -> None:
         items = self.items(label)

@@ -61,7 +61,7 @@ class Method(MethodSettings):
 
     def config(self, label: Label) -> dict[str, Any]:  # noqa: ARG002
         """The settings, and what else labels depend on, for the manifest."""
-        return self.model_dump(mode="json")
+        return self.model_dump(mode="json", exclude={"price"})
 
     def outputs(self, label: Label) -> list[Path]:
         """The files that it writes."""
@@ -80,6 +80,10 @@ class Method(MethodSettings):
     def may_be_flat(self, label: Label) -> bool:
         """Whether equal values are a result: a rule may find that all is well, or speak on one side alone."""
         return label.allow_uninformative or "allow_uninformative" not in self.takes
+
+    def money(self, usage: Usage) -> str:  # noqa: ARG002
+        """What it costs, as the end of a sentence; empty where no price is given."""
+        return ""
 
     def predict(self, label: Label, items: Sequence[ProblemTrace]) -> None:
         """Show what ``--dry-run`` predicts for ``items``."""
@@ -102,7 +106,7 @@ class Method(MethodSettings):
         finally:
             for reason, count in job.counts.most_common():
                 note(f"{count} votes not counted: {reason}")
-        tally.report()
+        tally.report(self.money(tally.usage))
         outcome.require_complete()
         if not self.may_be_flat(label):
             tally.require_information()
@@ -174,13 +178,13 @@ class Tally:
         self.inner.add(self._values[:-1])
         self._trace, self._values = following, []
 
-    def report(self) -> None:
+    def report(self, money: str = "") -> None:
         """Show the summary. Raises ``LabelError`` if no step got a value."""
         self._end_trace("")
         unknown, reasons = self.unknown.total(), self.unknown.most_common()
         tokens, cached = self.usage.tokens, self.usage.cached_tokens
         spent = counted(tokens, "token") + (f", {cached} of them in the server's cache" if cached else "")
-        note(f"{counted(self.labels, 'label')} written, {unknown} of them without a value; {spent}")
+        note(f"{counted(self.labels, 'label')} written, {unknown} of them without a value; {spent}{money}")
         for reason, count in reasons[:5]:
             note(f"  {count} without a value: {reason}")
         if reasons[5:]:
