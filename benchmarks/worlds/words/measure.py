@@ -112,6 +112,7 @@ def rules(models: Sequence[str]) -> dict[str, Rule]:
     found: dict[str, Rule] = {
         "majority": by_vote(lambda _: 1.0),
         "shortest": by_weight(lambda one: -one.length),
+        "longest": by_weight(lambda one: one.length),
         "one sample": lambda group: group[0].correct,
         "any": lambda group: float(any(one.correct for one in group)),
     }

@@ -4,7 +4,7 @@ A problem is a text and its *quantities*: what can be computed from the text, by
 numbers. A solution computes one quantity a line, in a graph after the sentence that gives it, and ends with
 the answer::
 
-    Ann has 34 cards. Ben has 17 more than Ann. Ben has 3 times as many as Cara. How many does Cara have?
+    Ann counts 34 cards. Ben has 17 more than Ann. Ben has 3 times as many as Cara. How many does Cara have?
 
     Ben has 17 more than Ann. Ben has Ann's 34 + 17 = 51.
     Ben has 3 times as many as Cara. Cara has Ben's 51 / 3 = 17.
@@ -122,6 +122,10 @@ class Setting:
     """Fewest and most lines that a graph's goal needs."""
     chain: float = 0.5
     """Chance that a person is compared with the one before; else with anybody before."""
+    inverse: float = 0.6
+    """Chance that a comparison says the inverse of what has to be calculated, where it can."""
+    together: float = 0.15
+    """Chance that a person has as many as two others together."""
     start: int = 50
     """The largest number of things that the text says a person has."""
     change: int = 30
@@ -249,19 +253,21 @@ def _try_graph(rng: random.Random, setting: Setting, people: int, steps: int) ->
     values: dict[str, int] = {}
     quantities: dict[str, Quantity] = {}
     sentences = []
+    subjects: set[str] = set()
     for number, name in enumerate(names):
         if number == 0 or (number == 1 and rng.random() < 0.5):
             values[name] = rng.randint(2, setting.start)
-            sentences.append(f"{name} has {values[name]} {item}.")
+            sentences.append(f"{name} counts {values[name]} {item}.")
             continue
         for _ in range(20):
-            quantity, sentence = _relation(rng, name, values, setting)
+            quantity, subject, sentence = _relation(rng, name, values, subjects, setting)
             result = calculate(quantity.left, quantity.symbol, quantity.right)
             if result is not None and 1 < result < 150:
                 break
         else:
             return None
         values[name], quantities[_holds(name)] = result, replace(quantity, fact=sentence.rstrip("."))
+        subjects.add(subject)
         sentences.append(sentence)
     rng.shuffle(sentences)
     goals = [name for name in names if _holds(name) in quantities]
@@ -285,53 +291,44 @@ def _holds(name: str) -> str:
 
 
 def _relation(
-    rng: random.Random, name: str, values: dict[str, int], setting: Setting
-) -> tuple[Quantity, str]:
-    """How many ``name`` has, from one or two others, and a sentence that says so in either direction."""
+    rng: random.Random, name: str, values: dict[str, int], subjects: set[str], setting: Setting
+) -> tuple[Quantity, str, str]:
+    """How many ``name`` has, from one or two others; the subject of the sentence that says so, and it.
+
+    A person is the subject of one comparison at most. So a comparison of ``name`` with another is about the
+    other, and says the inverse of what has to be calculated, only where that one is no subject yet.
+    """
     known = list(values)
-    other, more = (
-        known[-1] if rng.random() < setting.chain else rng.choice(known),
-        rng.randint(2, setting.change),
+    other = known[-1] if rng.random() < setting.chain else rng.choice(known)
+    inverse = other not in subjects and rng.random() < setting.inverse
+    first, second = (other, name) if inverse else (name, other)
+    if not inverse and len(values) > 1 and rng.random() < setting.together:
+        third = rng.choice([each for each in values if each != other])
+        quantity = Quantity(
+            left=values[other],
+            symbol="+",
+            right=values[third],
+            owners=(other, third),
+            needs=(_holds(other), _holds(third)),
+        )
+        return quantity, name, f"{name} has as many as {other} and {third} together."
+    kind = rng.choice(("more", "fewer", "times"))
+    right = rng.randint(2, 5) if kind == "times" else rng.randint(2, setting.change)
+    relation = "times as many as" if kind == "times" else f"{kind} than"
+    if setting.held_out:
+        sentence = f"For {first} there are {right} {relation.replace('than', 'than for')} {second}."
+        sentence = sentence.replace("many as", "many as for")
+    else:
+        sentence = f"{first} has {right} {relation} {second}."
+    straight, back = {"more": "+-", "fewer": "-+", "times": "*/"}[kind]
+    quantity = Quantity(
+        left=values[other],
+        symbol=back if inverse else straight,
+        right=right,
+        owners=(other, ""),
+        needs=(_holds(other),),
     )
-    kind = rng.choice("++--*/sd" if len(values) > 1 else "++--*/")
-    third = rng.choice([each for each in values if each != other]) if kind in "sd" else ""
-    needs: tuple[str, ...] = (_holds(other), _holds(third)) if third else (_holds(other),)
-    held_out = setting.held_out
-    match kind:
-        case "+":
-            if held_out:
-                sentence = f"For {name} there are {more} more than for {other}."
-            else:
-                sentence = rng.choice(
-                    (f"{name} has {more} more than {other}.", f"{other} has {more} fewer than {name}.")
-                )
-            right = more
-        case "-":
-            if held_out:
-                sentence = f"For {name} there are {more} fewer than for {other}."
-            else:
-                sentence = rng.choice(
-                    (f"{name} has {more} fewer than {other}.", f"{other} has {more} more than {name}.")
-                )
-            right = more
-        case "*" | "/":
-            right = rng.randint(2, 5)
-            first, second = (name, other) if kind == "*" else (other, name)
-            sentence = (
-                f"For {first} there are {right} times as many as for {second}."
-                if held_out
-                else f"{first} has {right} times as many as {second}."
-            )
-        case _:
-            right = values[third]
-            if kind == "s":
-                sentence = f"{name} has as many as {other} and {third} together."
-            else:
-                sentence = f"{other} has as many as {name} and {third} together."
-    symbol = {"s": "+", "d": "-"}.get(kind, kind)
-    return Quantity(
-        left=values[other], symbol=symbol, right=right, owners=(other, third), needs=needs
-    ), sentence
+    return quantity, first, sentence
 
 
 Drawn = tuple[Sequence[str], str, Sequence[tuple[str, int, str, int]]]

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import torch
+from transformers import LlamaForCausalLM
 
 from benchmarks.common.figures import Figures, arguments, show, write
 from benchmarks.worlds.words.measure import (
@@ -22,6 +24,8 @@ from benchmarks.worlds.words.measure import (
     step_figures,
 )
 from benchmarks.worlds.words.problems import Setting, draw_problems
+from benchmarks.worlds.words.tokens import encode
+from benchmarks.worlds.words.train import BEGIN
 from surefoot.io import read_records, write_records
 from surefoot.records import Problem, StepScores, Trace
 
@@ -35,7 +39,7 @@ SETS = {
 and of more people and steps."""
 GRADED = ("--max-tokens", 120, "--extract", "phrase", "--equality", "exact")
 TRAINING = (
-    *("--epochs", 1, "--batch-size", 32, "--learning-rate", 5e-4, "--validation", 0, "--max-length", 256),
+    *("--batch-size", 32, "--learning-rate", 5e-4, "--validation", 0, "--max-length", 256),
     *("--layout", "padded", "--bf16", "--set", "loading.attention=eager"),
 )
 """The same for every model."""
@@ -62,7 +66,7 @@ def sampled(
     return asked, traces
 
 
-def trained(out: Path, kind: str, seed: int, base: Path, data: tuple[Path, Path]) -> Path:
+def trained(out: Path, kind: str, seed: int, base: Path, epochs: int, data: tuple[Path, Path]) -> Path:
     """A PRM on exact labels, or an ORM on outcomes."""
     asked, traces = data
     labels, model = out / "train-labels.jsonl", out / f"{kind}-{seed}"
@@ -72,7 +76,7 @@ def trained(out: Path, kind: str, seed: int, base: Path, data: tuple[Path, Path]
     if not (model / "done" / "train.json").exists():
         given = ("--labels", labels) if kind == "prm" else ()
         words = ("train", kind, traces, "--problems", asked, *given, "--base", base, *TRAINING)
-        surefoot(*words, "--seed", seed, "--out", model)
+        surefoot(*words, "--epochs", epochs, "--seed", seed, "--out", model)
     return model
 
 
@@ -84,6 +88,23 @@ def scored(out: Path, model: Path, name: str, data: tuple[Path, Path]) -> list[S
     return list(read_records(scores, StepScores))
 
 
+def likelihoods(policy: Path, problems: list[Problem], traces: list[Trace]) -> list[StepScores]:
+    """The policy's probability of each step: what a choice by its own confidence goes by."""
+    model = LlamaForCausalLM.from_pretrained(policy).eval()
+    texts = {problem.id: problem.text for problem in problems}
+    found = []
+    for trace in traces:
+        steps = [encode(trace.step_text(index)) for index in range(len(trace.steps))]
+        prompt = [BEGIN, *encode(f"{texts[trace.problem_id]}\n")]
+        ids = torch.tensor([prompt + [token for step in steps for token in step]])
+        with torch.inference_mode():
+            logits = torch.log_softmax(model(ids).logits[0, len(prompt) - 1 : -1], -1)
+        chances = logits.gather(1, ids[0, len(prompt) :, None])[:, 0]
+        scores = [part.sum().exp().item() for part in chances.split([len(step) for step in steps])]
+        found.append(StepScores(trace_id=trace.id, scorer="policy", scores=tuple(scores)))
+    return found
+
+
 def main() -> None:
     """Command line."""
     parser = arguments(__doc__, "fewer problems")
@@ -92,7 +113,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=2, help="PRMs and ORMs to train")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--train-problems", type=int, default=1000)
+    parser.add_argument("--train-problems", type=int, default=4000)
+    parser.add_argument("--train-samples", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--kinds", nargs="+", choices=["prm", "orm"], default=["prm", "orm"])
     parser.add_argument("--test-problems", type=int, default=300)
     parser.add_argument("--test-seed", type=int, default=1_000_000)
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=["test"])
@@ -106,14 +130,14 @@ def main() -> None:
         "train",
         options.policy,
         problems=draw_problems(options.train_problems, seed=0),
-        samples=8,
+        samples=options.train_samples,
         seed=0,
     )
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     models = {
-        f"{kind}-{seed}": trained(out, kind, seed, options.base, train)
+        f"{kind}-{seed}": trained(out, kind, seed, options.base, options.epochs, train)
         for seed in seeds
-        for kind in ("prm", "orm")
+        for kind in options.kinds
     }
     figures: Figures = []
     for name in options.sets:
@@ -126,29 +150,32 @@ def main() -> None:
         )
         data = sampled(out, label, options.policy, problems=problems, samples=16, seed=options.test_seed)
         scores = {key: scored(out, model, label, data) for key, model in models.items()}
-        groups = candidates(list(read_records(data[0], Problem)), list(read_records(data[1], Trace)), scores)
-        figures += show(measured(groups, list(models), name))
+        problems, traces = list(read_records(data[0], Problem)), list(read_records(data[1], Trace))
+        scores["policy"] = likelihoods(options.policy, problems, traces)
+        figures += show(measured(candidates(problems, traces, scores), list(scores), name))
     write(options, figures, **{key: str(value) for key, value in vars(options).items() if key != "json"})
 
 
 def measured(groups: list[list[Candidate]], models: list[str], name: str) -> Figures:
     """All figures of one set; the mean over seeds stands under ``prm`` and ``orm``."""
     found = accuracies(groups, models)
+    kinds = list(dict.fromkeys(model.split("-")[0] for model in models))
     for rule in [rule for rule in found if models[0] in rule]:
-        for kind in ("prm", "orm"):
+        for kind in kinds:
             same = [found[rule.replace(models[0], model)] for model in models if model.startswith(kind)]
             key = rule.replace(models[0], kind)
             found[key] = {size: np.mean([one[size] for one in same], axis=0) for size in same[0]}
     pairs = [
         (f"{check}{kind} {vote}{read}", f"{check}majority")
         for check in ("", "check, ")
-        for kind in ("prm", *(model for model in models if model.startswith("prm")), "orm")
+        for kind in (*kinds, *(model for model in models if model.startswith("prm")))
         for vote in ("", "vote ")
         for read in ("lowest", "last", "product")
     ]
     pairs += [
-        (f"{check}prm {vote}{read}", f"{check}orm {vote}{read}")
+        (f"{check}prm {vote}{read}", f"{check}{rival} {vote}{read}")
         for check in ("", "check, ")
+        for rival in kinds[1:]
         for vote in ("", "vote ")
         for read in ("lowest", "last", "product")
     ]

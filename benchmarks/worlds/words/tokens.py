@@ -20,9 +20,14 @@ _PHRASES: Final = (
     *("There are left", "In all there are", "Answer:"),
 )
 _GLUE: Final = f"(?: (?={'|'.join(NAMES)}|[0-9]))?"
-"""A space before a name or digit belongs to the token before it, so that names and digits have one form."""
+"""A space before a name or digit belongs to the token before it, so that names and digits have one form.
+
+A name and its verb are one token: what comes next in an earlier sentence then follows the same token, which
+small models learn to copy several times sooner than what comes after two.
+"""
 _PIECE: Final = "|".join(
     (
+        f"(?:{'|'.join(NAMES)}) (?:has|counts){_GLUE}",
         *NAMES,
         "[0-9]",
         NO,

@@ -32,6 +32,7 @@ from benchmarks.worlds.words.problems import (
     draw_problem,
     written,
 )
+from benchmarks.worlds.words.pupils import pupil_solution
 from benchmarks.worlds.words.tokens import NO, build_words_tokenizer, encode, vocabulary
 
 PAD, BEGIN, END = 0, 1, 2
@@ -54,11 +55,15 @@ class Recipe:
     """Share of graphs among the problems."""
     wrong: float = 0.0
     """Chance that a line comes after a wrong one that is taken back."""
+    copies: float = 0.0
+    """Share of texts that only repeat the sentences of a graph, from which citing is learned sooner."""
+    pupils: bool = False
+    """Whether the solutions are written by pupils, with their misconceptions."""
     seed: int = 0
 
 
 RECIPES = {
-    "policy": Recipe(updates=3000, schedule=6000),
+    "policy": Recipe(updates=3500, schedule=3500, pupils=True),
     "trunk": Recipe(updates=1800, schedule=1800, wrong=0.3, graphs=0.75, seed=4),
 }
 
@@ -153,9 +158,14 @@ def training_batches(recipe: Recipe) -> Iterator[tuple[torch.Tensor, torch.Tenso
 
 def training_row(rng: random.Random, recipe: Recipe) -> tuple[list[int], list[int]]:
     """Ids and labels of one text: no loss on the problem, nor on a wrong line."""
+    if rng.random() < recipe.copies:
+        return copying_row(rng)
     problem = draw_problem(rng, replace(TRAINING, graphs=recipe.graphs))
     ids = [BEGIN, *encode(f"{problem.text}\n")]
     labels = [-100] * len(ids)
+    if recipe.pupils:
+        ids += encode(pupil_solution(rng, problem))
+        return [*ids, END], [*labels, *ids[len(labels) :], END]
     for label in (*problem.needed, ""):
         right = problem.line(label) if label else f"Answer: {problem.answer}.\n"
         if rng.random() < recipe.wrong:
@@ -166,6 +176,17 @@ def training_row(rng: random.Random, recipe: Recipe) -> tuple[list[int], list[in
         ids += encode(right)
         labels += encode(right)
     return [*ids, END], [*labels, END]
+
+
+def copying_row(rng: random.Random) -> tuple[list[int], list[int]]:
+    """A graph of many people without a question, and its sentences again in another order."""
+    problem = draw_problem(rng, replace(TRAINING, graphs=1.0, people=(4, 7), opinion=0.0))
+    *facts, _ = problem.text.split(". ")
+    ids = [BEGIN, *encode(". ".join(facts) + ".\n")]
+    sentences = [f"{fact}.\n" for fact in facts]
+    rng.shuffle(sentences)
+    copied = encode("".join(sentences))
+    return [*ids, *copied, END], [*[-100] * len(ids), *copied, END]
 
 
 def wrong_line(rng: random.Random, problem: WordProblem, label: str) -> str:
@@ -255,13 +276,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--base", type=Path, help="go on from this checkpoint")
     parser.add_argument("--graphs", type=float)
+    parser.add_argument("--copies", type=float)
     parser.add_argument("--updates", type=int)
     parser.add_argument("--schedule", type=int)
     parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--save-every", type=int, default=0)
     options = parser.parse_args()
-    names = ("graphs", "updates", "schedule", "learning_rate", "seed")
+    names = ("graphs", "copies", "updates", "schedule", "learning_rate", "seed")
     changes = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     train(
         replace(RECIPES[options.model], **changes),

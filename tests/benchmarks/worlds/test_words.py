@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.worlds.words import Setting, WordVerifier, draw_problem, draw_problems, judge_steps, slips
 from benchmarks.worlds.words.problems import HELD_OUT, SEEN
+from benchmarks.worlds.words.pupils import EXACT, pupil_solution, slipped
 from benchmarks.worlds.words.tokens import NO, build_words_tokenizer, decode, encode
 from benchmarks.worlds.words.train import Recipe, training_row, wrong_line
 from surefoot.errors import RecordError
@@ -24,7 +25,7 @@ BEN, CARA, DEV = (
     "Dev has as many as Ann and Ben together",
 )
 TEXT = (
-    "Ben has 3 times as many as Cara. Dev has as many as Ann and Ben together. Ann has 34 cards. "
+    "Ben has 3 times as many as Cara. Dev has as many as Ann and Ben together. Ann counts 34 cards. "
     "Ben has 17 more than Ann. How many cards does Cara have?"
 )
 QUANTITIES = {
@@ -50,7 +51,7 @@ def solve_by_reading(text):
     values, relations = {}, []
     sentences = re.split(r"(?<=[.?]) ", text)
     for sentence in sentences:
-        if match := re.fullmatch(rf"{name} has {number} [a-z]+\.", sentence):
+        if match := re.fullmatch(rf"{name} counts {number} [a-z]+\.", sentence):
             values[match[1]] = int(match[2])
         elif match := re.fullmatch(rf"{name} has as many as {name} and {name} together\.", sentence):
             relations.append(tuple(match.groups()))
@@ -108,6 +109,42 @@ def test_worked_solutions_are_right_in_every_step_and_all_their_numbers_come_fro
                     exact = OPERATIONS[match[2]](int(match[1]), int(match[3]))
                     assert exact == int(match[4])
         assert seen == {"graph", *(family.__name__.strip("_") for family in (HELD_OUT if held_out else SEEN))}
+
+
+def test_a_person_is_the_subject_of_one_comparison_at_most():
+    rng = random.Random(8)
+    inverse = 0
+    for _ in range(200):
+        problem = draw_problem(rng, Setting(graphs=1.0, distractor=0.0, opinion=0.0, people=(3, 6)))
+        subjects = re.findall(r"(\w+) has", problem.text)
+        assert len(subjects) == len(set(subjects)) == len(problem.quantities)
+        inverse += sum(not q.fact.startswith(label) for label, q in problem.quantities.items())
+    assert inverse > 100
+
+
+def test_a_pupil_without_mistakes_writes_the_solution_and_others_err_in_known_ways():
+    rng = random.Random(9)
+    kinds = []
+    for _ in range(400):
+        problem = draw_problem(rng)
+        assert pupil_solution(rng, problem, EXACT) == problem.solution()
+        truths = judged(pupil_solution(rng, problem), problem.record())
+        kinds.append(next((truth.kind for truth in truths if not truth.right), None))
+    shares = {kind: kinds.count(kind) / len(kinds) for kind in set(kinds)}
+    assert set(shares) == {None, "slip", "reasoning"}
+    assert shares["slip"] > 0.02
+    assert shares["reasoning"] > 0.25
+
+
+@pytest.mark.parametrize(
+    ("left", "symbol", "right", "result"),
+    [
+        *((52, "-", 17, 45), (40, "-", 3, 43), (133, "-", 28, 115), (58, "-", 17, 41)),
+        *((27, "+", 5, 22), (22, "+", 5, 27), (27, "*", 4, 88), (12, "*", 4, 48), (51, "/", 3, 17)),
+    ],
+)
+def test_a_slip_forgets_the_carry_or_takes_the_smaller_digit_from_the_larger(left, symbol, right, result):
+    assert slipped(left, symbol, right) == result
 
 
 @pytest.mark.parametrize(
@@ -185,7 +222,7 @@ def test_tokens_round_trip_and_names_and_digits_have_one_form():
             assert decode(ids) == text == tokenizer.decode(ids)
             assert tokenizer(text)["input_ids"] == [1, *ids]
     pieces = [tokenizer.decode(token) for token in encode("Ann has 12 more than Ben.\n")]
-    assert pieces == ["Ann", " has ", "1", "2", " more than ", "Ben", ".", "\n"]
+    assert pieces == ["Ann has ", "1", "2", " more than ", "Ben", ".", "\n"]
 
 
 def test_a_wrong_line_of_the_trunk_is_wrong_and_has_no_loss():
