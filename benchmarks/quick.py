@@ -30,8 +30,8 @@ class Quick:
 
 SMOLLM2 = ROOT / "smollm2"
 """Where ``python -m benchmarks.common.smollm2 smollm2`` writes the model."""
-WORDS = ROOT / "runs" / "words"  # where benchmarks.worlds.words.train wrote a policy and a trunk
-WORDS_ARGUMENTS = ("--policy", f"{WORDS}/policy", "--base", f"{WORDS}/longer", "--out", f"{WORDS}/quick")
+WORDS = ROOT / "runs" / "words"  # where benchmarks.worlds.words.train wrote a policy
+WORDS_ARGUMENTS = ("--policy", f"{WORDS}/policy", "--base", f"{WORDS}/policy", "--out", f"{WORDS}/quick")
 BENCHMARKS = {
     "agents": Quick("agents.run", ("--data", str(DATA / "agent"))),
     "answers": Quick("answers.run"),

@@ -24,8 +24,7 @@ from benchmarks.worlds.words.measure import (
     step_figures,
 )
 from benchmarks.worlds.words.problems import Setting, draw_problems
-from benchmarks.worlds.words.tokens import encode
-from benchmarks.worlds.words.train import BEGIN
+from benchmarks.worlds.words.tokens import build_words_tokenizer
 from surefoot.io import read_records, write_records
 from surefoot.records import Problem, StepScores, Trace
 
@@ -34,9 +33,12 @@ SETS = {
     "test": TEST,
     "held_out": Setting(held_out=True),
     "larger": Setting(graphs=1.0, people=(5, 5), steps=(4, 4)),
+    "plain": Setting(distractor=0.0, opinion=0.0),
+    "distracted": Setting(distractor=1.0, opinion=0.0),
+    "opinion": Setting(distractor=0.0, opinion=1.0),
 }
 """Problems to choose answers to: like those of the training, of wordings and templates that it never shows,
-and of more people and steps."""
+of more people and steps, and without and with a sentence about something else or a wrong opinion."""
 GRADED = ("--max-tokens", 120, "--extract", "phrase", "--equality", "exact")
 TRAINING = (
     *("--batch-size", 32, "--learning-rate", 5e-4, "--validation", 0, "--max-length", 256),
@@ -90,12 +92,13 @@ def scored(out: Path, model: Path, name: str, data: tuple[Path, Path]) -> list[S
 
 def likelihoods(policy: Path, problems: list[Problem], traces: list[Trace]) -> list[StepScores]:
     """The policy's probability of each step: what a choice by its own confidence goes by."""
-    model = LlamaForCausalLM.from_pretrained(policy).eval()
+    model, tokenizer = LlamaForCausalLM.from_pretrained(policy).eval(), build_words_tokenizer()
     texts = {problem.id: problem.text for problem in problems}
     found = []
     for trace in traces:
-        steps = [encode(trace.step_text(index)) for index in range(len(trace.steps))]
-        prompt = [BEGIN, *encode(f"{texts[trace.problem_id]}\n")]
+        lines = (trace.step_text(index) for index in range(len(trace.steps)))
+        steps = [tokenizer(line, add_special_tokens=False)["input_ids"] for line in lines]
+        prompt = tokenizer(f"{texts[trace.problem_id]}\n")["input_ids"]
         ids = torch.tensor([prompt + [token for step in steps for token in step]])
         with torch.inference_mode():
             logits = torch.log_softmax(model(ids).logits[0, len(prompt) - 1 : -1], -1)

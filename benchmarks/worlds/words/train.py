@@ -1,11 +1,12 @@
-"""Train the language models of the word world: ``python -m benchmarks.worlds.words.train policy --out DIR``.
+"""Train the language models of the word world: ``python -m benchmarks.worlds.words.train start --out DIR``.
 
-Both are ordinary language models of worked solutions. The texts of the ``trunk``, from which reward models
-are trained, also have wrong lines that the writer takes back at once::
+``start`` and ``policy`` are ordinary language models of pupils' solutions, with their misconceptions;
+``start`` also repeats sentences. The texts of the ``trunk`` are worked solutions, with wrong lines that the
+writer takes back at once::
 
     Ben has Ann's 34 + 17 = 41. No, Ben has Ann's 34 + 17 = 51.
 
-It goes on from the policy's weights. Neither model has seen a solution of the policy.
+No model has seen a solution of the policy.
 """
 
 from __future__ import annotations
@@ -63,9 +64,13 @@ class Recipe:
 
 
 RECIPES = {
-    "policy": Recipe(updates=3500, schedule=3500, pupils=True),
+    "start": Recipe(updates=1500, schedule=4000, pupils=True, copies=0.3, graphs=0.75),
+    "policy": Recipe(
+        updates=2000, schedule=2000, learning_rate=1.8e-3, pupils=True, copies=0.05, graphs=0.6, seed=3
+    ),
     "trunk": Recipe(updates=1800, schedule=1800, wrong=0.3, graphs=0.75, seed=4),
 }
+"""``start``, from scratch, learns to cite sentences; ``policy`` and ``trunk`` go on from it."""
 
 
 def train(recipe: Recipe, out: Path, *, base: Path | None = None, save_every: int = 0) -> None:
