@@ -26,7 +26,7 @@ class Pupil:
     careless_reversal: float = 0.03
     """The wrong operation where the sentence says what has to be calculated."""
     skip: float = 0.5
-    slip: float = 0.12
+    slip: float = 0.05
     mix_up: float = 0.04
 
 

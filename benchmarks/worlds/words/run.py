@@ -31,14 +31,15 @@ from surefoot.records import Problem, StepScores, Trace
 TEST = Setting()
 SETS = {
     "test": TEST,
-    "held_out": Setting(held_out=True),
+    "wordings": Setting(graphs=1.0, held_out=True),
+    "templates": Setting(graphs=0.0, held_out=True),
     "larger": Setting(graphs=1.0, people=(5, 5), steps=(4, 4)),
     "plain": Setting(distractor=0.0, opinion=0.0),
     "distracted": Setting(distractor=1.0, opinion=0.0),
     "opinion": Setting(distractor=0.0, opinion=1.0),
 }
-"""Problems to choose answers to: like those of the training, of wordings and templates that it never shows,
-of more people and steps, and without and with a sentence about something else or a wrong opinion."""
+"""Problems to choose answers to: like those of the training, graphs in a wording and templates that it never
+shows, of more people and steps, and without and with a sentence about something else or a wrong opinion."""
 GRADED = ("--max-tokens", 120, "--extract", "phrase", "--equality", "exact")
 TRAINING = (
     *("--batch-size", 32, "--learning-rate", 5e-4, "--validation", 0, "--max-length", 256),

@@ -64,7 +64,7 @@ class Recipe:
 
 
 RECIPES = {
-    "start": Recipe(updates=1500, schedule=4000, pupils=True, copies=0.3, graphs=0.75),
+    "start": Recipe(updates=3000, schedule=6000, pupils=True, copies=0.3, graphs=0.75),
     "policy": Recipe(
         updates=2000, schedule=2000, learning_rate=1.8e-3, pupils=True, copies=0.05, graphs=0.6, seed=3
     ),
