@@ -100,6 +100,18 @@ def test_an_image_of_a_conversation_is_shown_between_its_words(found: Inspection
     assert answer.headers["content-security-policy"] == "default-src 'none'; sandbox"
 
 
+def test_an_image_inside_of_a_trace_record_is_kept_and_shown(found: Inspection, admin: Browser) -> None:
+    content = picture(color="olive")
+    digest = hashlib.sha256(content).hexdigest()
+    problem = Problem(text="Which colour?")
+    row = {"problem_id": problem.id, **json.loads(chat(data_url(content)))}
+    assert send(admin, found.base, "p.jsonl", problem.model_dump_json().encode()).status_code == 200
+    assert send(admin, found.base, "t.jsonl", json.dumps(row).encode()).status_code == 200
+    address, trace = the_run(found)
+    assert (trace.messages[0].attachments[0].sha256, trace.messages[0].attachments[0].uri) == (digest, None)
+    assert f'src="{found.base}/images/{digest}"' in found.viewer.get(address).text
+
+
 def test_an_uploaded_image_is_shown_by_the_run_that_holds_its_hash(found: Inspection, admin: Browser) -> None:
     content = picture("JPEG")
     digest = hashlib.sha256(content).hexdigest()

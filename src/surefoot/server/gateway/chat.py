@@ -39,18 +39,17 @@ async def chat_completions(gateway: Gateway, request: Request, body: ChatRequest
 
 async def openai_responses(gateway: Gateway, request: Request, body: ResponsesRequest) -> Response:
     """Answer a conversation in the format of OpenAI's Responses API; nothing is stored for later."""
-    return await _respond(gateway, request, body.as_chat(), ResponsesWriter)
+    return await _respond(gateway, request, body, ResponsesWriter)
 
 
 async def anthropic_messages(gateway: Gateway, request: Request, body: MessagesRequest) -> Response:
     """Answer a conversation in the format of Anthropic's Messages API."""
-    return await _respond(gateway, request, body.as_chat(), MessagesWriter)
+    return await _respond(gateway, request, body, MessagesWriter)
 
 
 async def count_tokens(gateway: Gateway, request: Request, body: CountRequest) -> Response:
     """Count a conversation's tokens as its policy does, which reads them and writes one; not recorded."""
-    chat = body.as_chat()
-    plan = gateway.planner.chat(chat)
+    chat, plan = await _planned(gateway, request, body)
     async with gateway.admission.reserve(receive=request.receive, cost=plan.tokens):
         await gateway.admit_images(chat.rows, plan)
         return answered({"input_tokens": await gateway.count_tokens(plan)})
@@ -73,10 +72,25 @@ async def held(gateway: Gateway, request: Request, number: int) -> Response:
     return answered(held_response(number, held_call, delivered=delivered))
 
 
+async def _planned(
+    gateway: Gateway, request: Request, body: ChatRequest | ResponsesRequest | MessagesRequest
+) -> tuple[ChatRequest, Plan]:
+    def read() -> tuple[ChatRequest, Plan]:
+        chat = body if isinstance(body, ChatRequest) else body.as_chat()
+        return chat, gateway.planner.chat(chat)
+
+    sent: bytes = request.state.body
+    # images take time to read: 20 ms for a screenshot
+    return await gateway.compute(len(sent), read) if b"base64" in sent else read()
+
+
 async def _respond(
-    gateway: Gateway, request: Request, body: ChatRequest, form: type[ResponseWriter]
+    gateway: Gateway,
+    request: Request,
+    sent: ChatRequest | ResponsesRequest | MessagesRequest,
+    form: type[ResponseWriter],
 ) -> Response:
-    plan = gateway.planner.chat(body)
+    body, plan = await _planned(gateway, request, sent)
     name = session_name(request.headers, body.metadata)
     if name is not None:
         plan.logprobs, plan.session = gateway.settings.record_logprobs, name

@@ -6,6 +6,7 @@ limits of files, and keeps nothing; so a file that is too large, or cannot be re
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -21,9 +22,10 @@ from surefoot import formats
 from surefoot.errors import MissingExtraError, RecordError
 from surefoot.formats import ImportContext, ImportedTrace, ImportSettings, detect_format, import_traces
 from surefoot.formats.rows import raw_rows
+from surefoot.images import is_inline
 from surefoot.io.files import ReadReport, check_size, needs, read_records
-from surefoot.messages import StoreAttachment
-from surefoot.records import Problem, Record, StepLabel, StepScores, Trace
+from surefoot.messages.reading import StoreAttachment, embedded_bytes
+from surefoot.records import Attachment, Problem, Record, StepLabel, StepScores, Trace, trusted_copy
 from surefoot.segment import cut_trace
 from surefoot.server.store.accounts import project_in
 from surefoot.server.store.engine import Repository
@@ -161,7 +163,7 @@ def import_files(database: Database, project_id: int, files: Mapping[Path, str])
     """Read files into a project; each has a kind of ``RECORDS`` or the name of a format, see ``kind_of``.
 
     Bad rows and refused records are counted and skipped, and traces without steps are cut. Images inside of
-    other formats are kept if :func:`surefoot.images.checked` accepts them. The paths are
+    messages are kept if :func:`surefoot.images.checked` accepts them. The paths are
     opened as they are: a server must choose them itself, never from a name in a request. Raises
     ``RecordError`` for a file that cannot be read to its end or is too large, and if not a single record was
     accepted; ``NotFoundError`` for the project.
@@ -203,7 +205,7 @@ def _batches(
     """The good rows of a file by kind of record, some hundred at a time; traces have steps."""
     if kind in RECORDS:
         records: Iterable[Any] = read_records(path, RECORDS[kind], report=report)
-        yield {kind: map(_cut, records) if kind == "traces" else records}
+        yield {kind: (_detached(_cut(trace), keep) for trace in records) if kind == "traces" else records}
         return
     solutions = _solutions(kind, path, report, keep)
     while batch := list(islice(solutions, _ROWS)):
@@ -219,6 +221,20 @@ def _solutions(
     source: str, path: Path, report: ReadReport, keep: StoreAttachment | None = None
 ) -> Iterator[ImportedTrace]:
     return import_traces(path, source, ImportContext(settings=ImportSettings(), report=report, keep=keep))
+
+
+def _detached(trace: Trace, keep: StoreAttachment) -> Trace:
+    """The trace with the hashes of the images that its messages embed, which go to ``keep``."""
+
+    def without(held: Attachment) -> Attachment:
+        if not is_inline(held):
+            return held
+        content = embedded_bytes(str(held.uri))
+        uri = keep(content, held.media_type or "")
+        return trusted_copy(held, {"uri": uri, "sha256": hashlib.sha256(content).hexdigest()})
+
+    messages = tuple(message.with_attachments(without) for message in trace.messages)
+    return trusted_copy(trace, {"messages": messages}) if messages else trace
 
 
 def _cut(trace: Trace) -> Trace:

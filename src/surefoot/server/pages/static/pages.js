@@ -212,7 +212,10 @@
     const current = document.getElementById("current");
     if (current) {
       current.focus({ preventScroll: true });
-      current.scrollIntoView({ block: "nearest" });
+      const show = () => document.activeElement === current && current.scrollIntoView({ block: "nearest" });
+      show();
+      // an image above the step that loads later would push it off the screen
+      for (const image of document.querySelectorAll("img.shown")) image.addEventListener("load", show, { once: true });
     }
     const named = document.querySelector(".verdict a[href*='#step-']")?.hash.slice(1);
     const first = document.querySelector(".step.current") ?? linked() ?? document.querySelector(".step.wrong")
