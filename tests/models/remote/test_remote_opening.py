@@ -48,7 +48,7 @@ def test_a_head_with_step_pooling_and_without(qwen, tag):
     with served(ScoringEngine(qwen, "/pooling", tag=tag), qwen) as server:
         remote = load_prm(address(server))
         hold_equal(remote, qwen)
-        assert remote.wire.rows == ("tokens" if tag is None else "steps")
+        assert remote.wire.step_tag_id == tag
         assert remote.name == "Qwen2.5-Math-PRM-7B"
         assert {path for path, _ in server.seen} == {"/pooling"}
 

@@ -90,7 +90,7 @@ def test_the_server_gets_the_very_token_ids(encoder, lab_items, kind) -> None:
     wires = {
         "tokens": (VllmPooling(encoder=encoder, model="m"), pooling),
         "steps": (
-            VllmPooling(encoder=encoder, model="m", rows="steps", step_tag_id=NEWLINE),
+            VllmPooling(encoder=encoder, model="m", step_tag_id=NEWLINE),
             lambda body: pooling(body, by_step),
         ),
     }
@@ -112,7 +112,7 @@ def test_the_server_gets_the_very_token_ids(encoder, lab_items, kind) -> None:
 
 
 def test_a_step_that_does_not_end_in_the_tag_is_refused(encoder) -> None:
-    wire = VllmPooling(encoder=encoder, model="m", rows="steps", step_tag_id=NEWLINE)
+    wire = VllmPooling(encoder=encoder, model="m", step_tag_id=NEWLINE)
     with serve(pooling) as server, pytest.raises(ScoreError, match="not step_tag_id=23"):
         scorer(wire, server.url)
 
@@ -276,11 +276,15 @@ def test_requests_are_made_at_the_same_time_but_not_too_many(encoder, lab_items)
     assert server.most_in_flight == 3
 
 
-def test_settings_that_make_no_sense_are_refused(encoder) -> None:
+def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ScoreError, match="batch_size"):
         scorer(GatewayScore(), "http://127.0.0.1:1", batch_size=0)
-    with pytest.raises(ValueError, match="step_tag_id"):
-        VllmPooling(encoder=encoder, model="m", rows="steps")
+
+
+def test_a_rule_for_more_classes_than_come_is_refused(encoder) -> None:
+    wire = VllmPooling(encoder=encoder, model="m", rule=lambda chances: chances[7])
+    with serve(pooling) as server, pytest.raises(ScoreError, match="fewer than the rule reads"):
+        scorer(wire, server.url)
 
 
 def test_load_prm_opens_a_gateway_by_its_address(lab_items) -> None:

@@ -93,15 +93,14 @@ class VisualPRM(PublishedModel):
 
         super().__init__(trunk, tokenizer, head)
         vision = trunk.config.vision_config
-        height, width = vision.image_size
+        size = dict(zip(("height", "width"), vision.image_size, strict=True))
+        colours = {"image_mean": IMAGENET_DEFAULT_MEAN, "image_std": IMAGENET_DEFAULT_STD}
         self.processor = GotOcr2ImageProcessorPil(
-            size={"height": height, "width": width},
-            image_mean=IMAGENET_DEFAULT_MEAN,
-            image_std=IMAGENET_DEFAULT_STD,
-            crop_to_patches=True,
-            max_patches=_TILES,
+            size=size, crop_to_patches=True, max_patches=_TILES, **colours
         )
-        self.tile_tokens = int((height // vision.patch_size[0]) ** 2 * trunk.config.downsample_ratio**2)
+        self.tile_tokens = int(
+            (size["height"] // vision.patch_size[0]) ** 2 * trunk.config.downsample_ratio**2
+        )
         self.system = getattr(trunk.config, "system_message", None) or SYSTEM
 
     @classmethod

@@ -162,7 +162,7 @@ def wires(model: FamilyTokenizer, served: ServedModel) -> Iterator[tuple[str, Wi
     shared: dict[str, Any] = {"encoder": encoder, "model": served.id, "rule": encoder.score_of}
     tag = model.family.step_tag_id(model.tokenizer)
     if tag is not None:
-        yield "/pooling (STEP)", VllmPooling(**shared, rows="steps", step_tag_id=tag)
+        yield "/pooling (STEP)", VllmPooling(**shared, step_tag_id=tag)
     yield "/pooling", VllmPooling(**shared)
 
 
@@ -208,7 +208,7 @@ def check_server(
     except ScoreError as error:
         raise CheckpointError(str(error)) from error
     wire, tag = scorer.wire, model.family.step_tag_id(model.tokenizer)
-    if isinstance(wire, VllmPooling) and wire.rows == "tokens" and tag is not None:
+    if isinstance(wire, VllmPooling) and wire.step_tag_id is None and tag is not None:
         raise CheckpointError(
             f"{url} answers for every token, not for each step's tag {tag}: it was started without "
             "pooling type STEP, or is a vLLM that ignores it (before its fix of September 2026); "

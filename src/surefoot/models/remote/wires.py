@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -105,27 +106,20 @@ class GatewayScore:
 class VllmPooling:
     """``POST /pooling`` of vLLM with task ``token_classify``: scores of tokens for the exact ids sent.
 
-    ``rows`` states how the server was started. ``steps``: pooler config ``{"tok_pooling_type": "STEP",
-    "step_tag_id": step_tag_id, ...}``, which returns one row for each token ``step_tag_id``. ``tokens``
-    (pooling type ``ALL``): one row per token; the rows of the steps are selected here. A row holds the
-    probabilities of the classes (softmax; sigmoid if there is a single class). ``column`` is the score:
-    column 0 with ``returned_token_ids: [good, bad]``, column 1 for Qwen2.5-Math-PRM, [bad, good].
+    ``step_tag_id`` says that the server was started with pooler config ``{"tok_pooling_type": "STEP",
+    "step_tag_id": step_tag_id, ...}``, which returns one row for each such token. Without it (pooling type
+    ``ALL``) there is one row per token; the rows of the steps are selected here. A row holds the
+    probabilities of the classes (softmax; sigmoid if there is a single class). ``rule`` makes the score of
+    it: by default the last, class 1 of Qwen2.5-Math-PRM's [bad, good].
     """
 
     encoder: Any
     """What has ``encode(items)``, as every :class:`surefoot.models.scorer.StepModel`: token ids and read-out
     positions."""
     model: str
-    rows: Literal["steps", "tokens"] = "tokens"
     step_tag_id: int | None = None
-    column: int = -1
-    rule: Rule | None = None
-    """Replaces ``column``."""
+    rule: Rule = itemgetter(-1)
     path: str = "/pooling"
-
-    def __post_init__(self) -> None:
-        if (self.rows == "steps") != (self.step_tag_id is not None):
-            raise ValueError("rows='steps' needs step_tag_id, and rows='tokens' has none")
 
     def request(self, items: Sequence[ProblemTrace]) -> WireRequest:
         """All items in one body: a list of prompts as token ids."""
@@ -152,19 +146,18 @@ class VllmPooling:
     def _scores(self, trace: EncodedTrace, data: list[list[float]]) -> Scores:
         positions = self._row_positions(trace)
         if len(data) != len(positions):
-            tokens, pooling = ("step tags", "STEP") if self.rows == "steps" else ("tokens", "ALL")
+            tokens, pooling = ("tokens", "ALL") if self.step_tag_id is None else ("step tags", "STEP")
             raise ShapeError(
                 f"{len(data)} rows came for {len(positions)} {tokens}; "
                 f"is the server's pooling type {pooling}?"
             )
         row_of = dict(zip(positions, data, strict=True))
-        return tuple(
-            None if at is None else _probability(row_of[at], self.column, self.rule) for at in trace.positions
-        )
+        reads = trace.positions
+        return tuple(None if at is None else _probability(row_of[at], self.rule) for at in reads)
 
     def _row_positions(self, trace: EncodedTrace) -> list[int]:
         """Token positions for which the server returns a row."""
-        if self.rows == "tokens":
+        if self.step_tag_id is None:
             return list(range(len(trace.ids)))
         tags = [at for at, token in enumerate(trace.ids) if token == self.step_tag_id]
         if not {at for at in trace.positions if at is not None} <= set(tags):
@@ -195,14 +188,14 @@ def _checked_score(score: float | None) -> float | None:
     return None if score is None else min(1.0, max(0.0, score))
 
 
-def _probability(row: list[float], column: int, rule: Rule | None) -> float:
+def _probability(row: list[float], rule: Rule) -> float:
     """Score of one step from a row of probabilities. Raises :class:`ShapeError` for any other row."""
-    if not -len(row) <= column < len(row):
-        raise ShapeError(f"column {column} was requested, but a row has {len(row)} classes")
-    if len(row) > 1 and not math.isclose(math.fsum(row), 1.0, abs_tol=0.02):
+    if not row or (len(row) > 1 and not math.isclose(math.fsum(row), 1.0, abs_tol=0.02)):
         raise ShapeError(f"a row of {len(row)} classes sums to {math.fsum(row):.4g}: not probabilities")
-    clipped = [float(_checked_score(value) or 0.0) for value in row]
-    return clipped[column] if rule is None else rule(clipped)
+    try:
+        return rule([float(_checked_score(value) or 0.0) for value in row])
+    except IndexError as error:
+        raise ShapeError(f"a row has {len(row)} classes, fewer than the rule reads") from error
 
 
 def _item_scores(request: WireRequest, scores: list[Scores], tokens: list[int]) -> list[ItemScores]:
@@ -210,15 +203,7 @@ def _item_scores(request: WireRequest, scores: list[Scores], tokens: list[int]) 
     return [ItemScores(*row) for row in zip(scores, reasons, tokens, strict=True)]
 
 
-class _Indexed(BaseModel):
-    index: int
-    """Number of the prompt."""
-
-
-R = TypeVar("R", bound=_Indexed)
-
-
-def _in_order(rows: list[R], count: int) -> list[R]:
+def _in_order(rows: list[_PoolingRow], count: int) -> list[_PoolingRow]:
     """Rows in the order of their prompts. Raises :class:`ShapeError` unless there is one row per prompt."""
     rows = sorted(rows, key=lambda row: row.index)
     if [row.index for row in rows] != list(range(count)):
@@ -240,7 +225,9 @@ class _GatewayResponse(BaseModel):
     usage: _VerifierTokens = _VerifierTokens()
 
 
-class _PoolingRow(_Indexed):
+class _PoolingRow(BaseModel):
+    index: int
+    """Number of the prompt."""
     data: list[list[float]]
 
 
