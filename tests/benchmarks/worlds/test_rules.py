@@ -6,6 +6,7 @@ import asyncio
 
 import numpy as np
 import pytest
+from rollouts import TellsTokens
 
 from benchmarks.rules import models
 from benchmarks.rules import run as benchmark
@@ -282,7 +283,7 @@ class RecordingScorer:
 def test_no_byte_of_the_reasoning_reaches_the_judge_of_rl(tokenizer):
     scorer = RecordingScorer()
     by_text = {f"{request.text}\n": reasoned_answer(request, SPECIFICATION) for request in SPLIT.training}
-    policy = ScriptedPolicy(lambda request, _sample: by_text[request.prompt])
+    policy = TellsTokens(ScriptedPolicy(lambda request, _sample: by_text[request.prompt]), tokenizer)
     with AnswerChecker("exact") as checker:
         task = Task(
             problems=TRAINING[:8],

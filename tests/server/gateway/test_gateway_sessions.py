@@ -138,7 +138,7 @@ def test_a_run_becomes_one_trace_with_a_turn_for_each_answer(recorded):
 
 def test_the_command_writes_traces_and_episodes(recorded, tmp_path):
     out, base = tmp_path / "out", ("serve", "sessions", f"--database={tmp_path / 's.db'}")
-    assert "1 sessions, 1 traces, 2 turns, 0 of them scored" in good(*base, f"--out={out}").err
+    assert "1 session, 1 trace, 2 turns, 0 of them scored" in good(*base, f"--out={out}").err
     [trace] = read_records(out / "traces.jsonl", Trace)
     [problem] = read_records(out / "problems.jsonl", Problem)
     assert (trace.problem_id, len(trace.steps)) == (problem.id, 2)
