@@ -9,7 +9,7 @@ import pytest
 from test_database import HOSTILE
 
 from surefoot.errors import NotFoundError, StoreError, UnavailableError
-from surefoot.records import Problem, Step, StepScores, Trace, Usage
+from surefoot.records import Attachment, Message, Problem, Step, StepScores, Trace, Usage
 from surefoot.server import Database, GatewayCandidate, GatewayRecord, open_database
 
 
@@ -85,6 +85,32 @@ def test_old_requests_are_deleted_with_their_candidates(db: Database, clock) -> 
     assert [db.gateway.prune(before, most=2) for _ in range(3)] == [2, 1, 0]
     assert [row.request_id for row in db.gateway.find()] == ["r4", "r3"]
     assert len(db.gateway.get("r3").candidates) == 2
+
+
+def test_images_are_kept_once_for_the_latest_request_and_taken_by_projects(db: Database, clock) -> None:
+    """By the project of the key, so that its own bound of time deletes nobody else's."""
+    old, both = ("image/png", b"\x00old"), ("image/jpeg", b"\xffboth")
+    held = tuple(
+        Attachment(kind="image", sha256=name) for name in ("old", "both", "none", "\x00", "' or 1=1")
+    )
+    trace = Trace(problem_id="p", messages=(Message(role="user", content="Look.", attachments=held),))
+    project = db.projects.create("lab").id
+    db.gateway.keep_images(None, {"old": old, "both": both})
+    clock.forward(60)
+    db.gateway.keep_images(None, {"both": both})
+    db.gateway.keep_images(project, {"old": old})
+    assert db.traces.images_of(None, trace) == {"old", "both"}
+    assert db.traces.images_of(project, trace) == set()
+    assert db.traces.image(None, "both") == (both[1], both[0])
+    for _ in range(2):
+        db.traces.take_images(project, [trace, Trace(problem_id="p", text="no images")])
+    assert db.traces.images_of(project, trace) == {"old", "both"}
+    assert db.traces.image(project, "old") == (old[1], old[0])
+    assert db.gateway.prune(clock.at + timedelta(1), project_id=project) == 0
+    assert db.traces.images_of(None, trace) == {"old", "both"}
+    assert db.gateway.prune(clock.at - timedelta(seconds=30)) == 0
+    assert db.traces.images_of(None, trace) == {"both"}
+    assert db.traces.images_of(project, trace) == {"old", "both"}
 
 
 def test_a_batch_is_kept_whole_or_not_at_all(db: Database, clock) -> None:

@@ -72,9 +72,10 @@ async def held(gateway: Gateway, request: Request, number: int) -> Response:
     return answered(held_response(number, held_call, delivered=delivered))
 
 
-async def _planned(
-    gateway: Gateway, request: Request, body: ChatRequest | ResponsesRequest | MessagesRequest
-) -> tuple[ChatRequest, Plan]:
+_Body = ChatRequest | ResponsesRequest | MessagesRequest
+
+
+async def _planned(gateway: Gateway, request: Request, body: _Body) -> tuple[ChatRequest, Plan]:
     def read() -> tuple[ChatRequest, Plan]:
         chat = body if isinstance(body, ChatRequest) else body.as_chat()
         return chat, gateway.planner.chat(chat)
@@ -84,12 +85,7 @@ async def _planned(
     return await gateway.compute(len(sent), read) if b"base64" in sent else read()
 
 
-async def _respond(
-    gateway: Gateway,
-    request: Request,
-    sent: ChatRequest | ResponsesRequest | MessagesRequest,
-    form: type[ResponseWriter],
-) -> Response:
+async def _respond(gateway: Gateway, request: Request, sent: _Body, form: type[ResponseWriter]) -> Response:
     body, plan = await _planned(gateway, request, sent)
     name = session_name(request.headers, body.metadata)
     if name is not None:

@@ -236,12 +236,12 @@ class Traces(Repository):
 
     def take_images(self, project_id: int, traces: Iterable[Trace]) -> None:
         """Keep the images of requests to the gateway that these traces hold."""
-        r, digests = request_images.c, {digest for trace in traces for digest in image_hashes(trace)}
-        number = sa.literal(project_id).label("project_id")
-        names = ["project_id", "sha256", "media_type", "content"]
-        query = sa.select(number, r.sha256, r.media_type, r.content).where(r.sha256.in_(digests))
-        with self._connections.write() as connection:
-            connection.execute(insert_missing(connection, image_files).from_select(names, query))
+        r, names = request_images.c, ["project_id", "sha256", "media_type", "content"]
+        query = sa.select(sa.literal(project_id), r.sha256, r.media_type, r.content)
+        for digests in filter(None, map(image_hashes, traces)):
+            with self._connections.write() as connection:
+                new = insert_missing(connection, image_files)
+                connection.execute(new.from_select(names, query.where(r.sha256.in_(digests))))
 
     def problem(self, project_id: int, problem_id: str) -> Problem:
         """Raises ``NotFoundError``."""
