@@ -21,7 +21,7 @@ from surefoot import images
 from surefoot.io import read_records
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import StepScores, Trace
-from surefoot.server import Database, open_database
+from surefoot.server import Database, ToolGuard, open_database
 
 SEEN = chat(["It is teal."])
 
@@ -355,3 +355,39 @@ def test_images_of_scored_traces_are_checked() -> None:
         message["content"] = [part("chat", picture())]
         status, answer = ask(f"{gateway.url}/score", json.dumps(body))
     assert (status, answer["results"][0]["scores"]) == (200, [0.9]), answer
+
+
+def test_the_guards_reward_model_sees_the_images_and_held_runs_hold_their_hashes(db: Database) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    looker, content = Looker(), picture()
+    for threshold, held in ((0.5, 0), (0.95, 1)):
+        guard = ToolGuard(enabled=True, threshold=threshold, hold_s=0, protocol="hold")
+        options = {"scorer": looker, "more": {"guard": guard}, "holds": db.held_calls, "db": db}
+        said = chat([None], finish="tool_calls", tool_calls=[call])
+        with dialects(said, **options) as (_, one, _other, _upstream):
+            answer = one.chat.completions.create(**asked("chat", content), tools=[tool])
+        assert bool(answer.choices[0].message.tool_calls) == (not held)
+        assert db.held_calls.count()["waiting"] == held
+    assert all(addresses == [url(content)] for addresses in looker.addresses)
+    [row] = db.held_calls.find(state="waiting")
+    [attachment] = db.held_calls.get(row.id)[0].run[0].attachments
+    assert (attachment.sha256, attachment.uri) == (hashlib.sha256(content).hexdigest(), None)
+
+
+def test_visualprm_scores_candidates_with_their_images(tmp_path: Path, db: Database) -> None:
+    from visual_checkpoints import save
+
+    from surefoot import load_prm
+
+    save(tmp_path / "visual")
+    scorer = load_prm(tmp_path / "visual", family="visualprm")
+    with dialects(chat(["One.\n\nIt is teal."]), db=db, scorer=scorer) as (_, one, _other, _upstream):
+        values = []
+        for content in (picture(color="teal"), picture(color="red")):
+            answer = one.chat.completions.create(**asked("chat", content) | {"model": "best-of-n:n=2"})
+            [search] = answer.surefoot["searches"]
+            values.append(search["candidates"][0]["value"])
+            assert 0 < values[-1] < 1
+            assert search["finish"] != "unscored"
+    assert values[0] != values[1], "another image, another score"
