@@ -109,7 +109,7 @@ def audited(data: Path, family: str, folder: Path, policy: Sequence[str], where:
     for key, source in (("influence", hint), ("follows", hint), ("elsewhere", hint), ("flips", hint),
                         ("right", plain), ("need", plain), ("area", plain)):  # fmt: skip
         row[key] = {part: source[key][part] for part in ("value", "low", "high")}
-    row["says"] = {d["classifier"]: d["says"]["value"] for d in report["disclosure"]}
+    row["says"] = hint["says"]["value"]
     row["limits"] = report["first_screen"]["limits"][:3]
     print(json.dumps(row), flush=True)
     return row

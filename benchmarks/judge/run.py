@@ -115,7 +115,7 @@ def real(path: Path, *, splits: int) -> Figures:
     print(f"people call {truth:.1%} of {len(keys)} steps wrong ({len(tasks)} tasks)")
     print("| judge | calls wrong | kappa | sensitivity | specificity | covered | narrower by |")
     rates = {rate.judge: rate for rate in whole.rates}
-    for row in sorted((row for row in whole.quality if row.by == "all"), key=lambda row: -row.kappa.value):
+    for row in sorted(whole.quality, key=lambda row: -row.kappa.value):
         print(
             f"| {row.judge} | {rates[row.judge].judged:.1%} | {row.kappa:.2f} | {row.sensitivity:.2f} | "
             f"{row.specificity:.2f} | {covered[row.judge] / splits:.1%} | {narrower[row.judge]:.2f} |"

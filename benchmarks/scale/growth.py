@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +18,8 @@ STEPS = 16
 """Of a row."""
 SIZES = (50_000, 500_000, 5_000_000)
 QUICK_SIZES = (25_000, 250_000)
-COST_STEPS = {"plain_loop": 400_000, "import": 400_000, "segment": 400_000, "label_verify": 40_000}
+COST_STEPS = dict.fromkeys(("plain_loop", "import", "segment"), 400_000)
+COST_STEPS |= dict.fromkeys(("label_verify", "evaluate_labels", "select"), 40_000)
 QUICK_COST_STEPS = {name: steps // 2 for name, steps in COST_STEPS.items()}
 COST_ROUNDS, QUICK_COST_ROUNDS = 5, 3
 _FEW_STEPS = 1600
@@ -84,6 +84,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
                 *("evaluate", "--as=labels", f"rules={labels}", "--traces", traces, "--labels", labels),
                 *("--out", f"{folder}/evaluated"),
             ],
+            "select": ["select", traces, "--scores", labels, "--out", f"{folder}/chosen.jsonl"],
         }.items()
     } | {"prepare_training": prepare}
 
@@ -180,12 +181,11 @@ def memory_ratio(costs: list[Cost]) -> float:
 
 def exponent(costs: list[Cost], sizes: tuple[int, ...]) -> float:
     """Of the time as a power of the size, between two neighbouring sizes, where it is largest."""
-    return max(_exponents(costs, sizes))
-
-
-def _exponents(costs: list[Cost], sizes: tuple[int, ...]) -> Iterator[float]:
-    for (less, more), (small, large) in zip(pairwise(costs), pairwise(sizes), strict=True):
-        yield math.log(more.cpu_s / less.cpu_s) / math.log(large / small)
+    neighbours = zip(pairwise(costs), pairwise(sizes), strict=True)
+    return max(
+        math.log(more.cpu_s / less.cpu_s) / math.log(large / small)
+        for (less, more), (small, large) in neighbours
+    )
 
 
 if __name__ == "__main__":

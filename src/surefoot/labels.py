@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from surefoot.records import StepLabel, StepScores, Trace
+from surefoot.records import StepLabel
 
 Neutral = Literal["good", "bad", "drop"]
 """How to treat a correctness label of 0; ``drop`` makes it unknown."""
@@ -134,24 +134,6 @@ def as_target(label: StepLabel, *, neutral: float | None, hard: bool = False) ->
     if label.kind == "advantage":
         return (1 + label.value) / 2
     return float(label.value > 0) if hard or label.kind == "correctness" else label.value
-
-
-def label_scores(labels: Sequence[StepLabel], trace: Trace) -> StepScores:
-    """Labels of ``trace`` as scores in [0, 1] (:func:`as_target`, neutral ½); the lowest of a step counts.
-
-    A step without a value is unscored. Labels of steps that the trace lacks are ignored.
-    """
-    values: list[float | None] = [None] * len(trace.steps)
-    for label in labels:
-        value = as_target(label, neutral=0.5)
-        if value is not None and label.step < len(values):
-            lowest = values[label.step]
-            values[label.step] = value if lowest is None else min(lowest, value)
-    sources = ", ".join(sorted({label.source for label in labels}))
-    reason = "no label with a value" if None in values else None
-    return StepScores(
-        trace_id=trace.id, scorer=sources or "labels", scores=tuple(values), unscored_reason=reason
-    )
 
 
 def target_is_good(target: float, *, neutral: Literal["good", "bad"] = "good") -> bool:

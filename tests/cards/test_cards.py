@@ -269,9 +269,9 @@ def test_a_run_without_a_record_or_a_figure(here: Path, tmp_path: Path):
     assert "is without the record of a run" in refused(
         "card", "build", tmp_path / "empty", *ABOUT, "--out", "c2"
     )
-    good("inspect", "traces.jsonl", "--out", "seen.html")
+    good("inspect", "traces.jsonl", "--out", "seen.json")
     assert "lacks any figure" in refused(
-        "card", "build", "seen.html", *ABOUT, "--scope", "data0", "--out", "c2"
+        "card", "build", "seen.json", *ABOUT, "--scope", "data0", "--out", "c2"
     )
 
 

@@ -180,7 +180,7 @@ def test_gold_calls_say_nothing_of_lookups_failures_and_other_tools():
     assert verdicts[0].reason == "no gold calls are known"
 
 
-def test_records_of_this_package_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_records_of_this_package_and_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     trace = run(text("2 + 2 = 5"), outcome=True, policy="m")
     write_records("p.jsonl", [PROBLEM])
@@ -189,22 +189,21 @@ def test_records_of_this_package_and_the_page(tmp_path: Path, monkeypatch: pytes
     write_records("l.jsonl", [label])
     write_records("s.jsonl", [StepScores(trace_id=trace.id, scorer="prm", scores=(0.1,))])
     files = ("p.jsonl", "t.jsonl", "l.jsonl", "s.jsonl")
-    shown = good("inspect", *files, "--out", "page.html")
+    shown = good("inspect", *files, "--out", "all.json")
     for line in (
         "problems with a reference answer",
         "traces with scores by prm",
         "labels: correctness -1 (1)",
     ):
         assert line in shown.out
-    page = (tmp_path / "page.html").read_text()
-    assert "an equation that does not hold" in page
-    assert "2 + 2 = 5" in page
+    [finding] = json.loads((tmp_path / "all.json").read_text())["all_findings"]
+    assert (finding["check"], finding["quote"]) == ("equation", "2 + 2 = 5")
 
 
 def test_files_without_anything_and_a_wrong_ending(tmp_path: Path):
     (tmp_path / "none.jsonl").write_text('{"a": 1}\n')
     assert "not usable" in refused("inspect", tmp_path / "none.jsonl")
-    assert "must be .json or .html" in refused("inspect", tmp_path / "none.jsonl", "--out", "x.txt")
+    assert "must be .json" in refused("inspect", tmp_path / "none.jsonl", "--out", "x.html")
 
 
 def test_all_findings_are_listed_verdicts_first_with_task_and_outcome():

@@ -8,7 +8,7 @@ import random
 import pytest
 from command_line import good, refused
 
-from surefoot.evaluation.run_choice import FREE_RULES, TaskRuns, choice_verdict, compare_choices, task_runs
+from surefoot.evaluation.run_choice import FREE_RULES, TaskRuns, choice_verdict, compare_choices
 from surefoot.io import read_records, write_records
 from surefoot.records import Message, Step, StepLabel, StepScores, ToolCall, Trace
 
@@ -62,7 +62,8 @@ def test_only_a_lower_bound_above_the_best_free_choice_is_better(
     gain: float, tasks: int, better: bool
 ) -> None:
     group = [run("t", 0, calls="ss", outcome=True), run("t", 1, calls="s", outcome=False)]
-    runs = task_runs(group, {"judge": [gain, None]})
+    costs = {"judge": [-gain, float("inf")]} | {name: list(map(r, group)) for name, r in FREE_RULES.items()}
+    runs = TaskRuns(costs=costs, correct=[trace.outcome is True for trace in group])
     result = compare_choices([runs] * tasks, draws=50)
     judge = result.choices[0]
     assert (result.best_free, judge.name) == ("random", "judge")  # no free choice solves more than half

@@ -198,7 +198,7 @@ def test_published_scores_against_the_experts():
 
 
 def test_a_scorer_reads_only_if_it_knows_more_than_length_and_position() -> None:
-    known = np.split(TRUTH.is_known, TRUTH.layout.starts[1:-1])
+    known = np.split((TRUTH.codes >= 0), TRUTH.layout.starts[1:-1])
     facts = [
         fact
         for trace, chosen in zip(TRACES, known, strict=True)

@@ -30,14 +30,13 @@ def test_no_trace_is_judged_with_a_threshold_that_saw_its_problem(problems):
     for problem, value in zip(problems, found.of_trace, strict=True):
         assert problem not in asked[int(value) - 1]
     assert set(found.values) == {"half 0", "half 1"}
-    assert found.seen is None
 
 
 def test_a_subset_is_fitted_on_itself_and_applied_everywhere():
     subsets = ["gsm8k", "math", "gsm8k", "math"]
     found = thresholds("gsm8k", IDS[:4], subsets, lambda members: float(members == [0, 2]))
     assert found.of_trace == (1.0,) * 4
-    assert (found.rule, found.seen, found.values) == ("gsm8k", "gsm8k", {"all": 1.0})
+    assert (found.rule, found.fitted_on, found.values) == ("gsm8k", "subset gsm8k", {"all": 1.0})
 
 
 def test_a_number_is_not_fitted():

@@ -21,7 +21,7 @@ from surefoot.cli.terminal import note
 from surefoot.errors import RunError, ScoreError, counted
 from surefoot.evaluation import audits as a
 from surefoot.evaluation.audits.faithfulness import intervention_examples
-from surefoot.evaluation.audits.settings import AttackSettings, FaithfulnessSettings
+from surefoot.evaluation.audits.interventions import FaithfulnessSettings
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_scores import scorer_tables
 from surefoot.formats import read_processbench
@@ -36,7 +36,6 @@ from surefoot.records import FrozenModel, Problem, StepLabel, Trace
 from surefoot.scores import AGGREGATORS, Aggregator
 from surefoot.segment import segmenter
 from surefoot.spec import dashed, parse_method, split_methods
-from surefoot.work import show_progress
 from surefoot.work.jobs import Job, Opened
 
 T = TypeVar("T")
@@ -55,7 +54,7 @@ class Audit(ReportCommand):
 
     Example: `surefoot audit prm=prm orm=orm --problems p.jsonl --traces t.jsonl --labels lab --out audit`
     Example: `surefoot audit qwen=scores.jsonl --test clean,outcome --processbench gsm8k.json --out audit`
-    Example: `surefoot audit prm=prm --test gaming:rounds=0,twins --processbench gsm8k.json --out audit`
+    Example: `surefoot audit prm=prm --test gaming,twins --processbench gsm8k.json --out audit`
     Example: `surefoot audit --test faithfulness:hint=note --problems p.jsonl --policy lab --out audit`
     """
 
@@ -360,10 +359,8 @@ class Falls(AuditTest):
     must_fall: float = Field(default=0.9, ge=0, le=1, description="Share of solutions whose score must fall.")
 
 
-class Gaming(Stays, Falls, AttackSettings):
-    """Does the score follow the logic or the style? A search then edits wrong solutions to raise it. Needs
-    checkpoints and labels.
-    """
+class Gaming(Stays, Falls):
+    """Does the score follow the logic or the style? Needs checkpoints and labels."""
 
     per_problem: int = Field(default=2, ge=1, description="Traces of each problem that are edited.")
 
@@ -371,23 +368,7 @@ class Gaming(Stays, Falls, AttackSettings):
         cases = first_of_each(audit.cases, self.per_problem)
         truth = a.lab_right if audit.in_lab else None
         limits = {"tolerance": self.tolerance, "must_fall": self.must_fall}
-        section = a.effects_section("gaming", audit.effects(a.EDIT_CHANGES, cases, truth=truth, **limits))
-        return [section, self._search(audit, cases, truth)] if self.rounds else [section]
-
-    def _search(self, audit: Audit, cases: Sequence[a.Case], truth: a.Truth | None) -> Section:
-        """The search; scorers that it cannot attack are counted, as the edits are useful without it."""
-        attacks = []
-        left_out: dict[str, str] = {}
-        with show_progress() as progress:
-            for subject in audit.live:
-                show = partial(progress, f"climb {subject.name}")
-                attack = partial(a.audit_attack, draws=audit.draws, seed=audit.seed, progress=show)
-                try:
-                    attacks.append(attack(subject, cases, self, truth=truth))
-                except ScoreError as error:
-                    left_out[subject.name] = str(error)
-                    note(f"no search against {subject.name}: {error}")
-        return a.attack_section(attacks, left_out)
+        return [a.effects_section("gaming", audit.effects(a.EDIT_CHANGES, cases, truth=truth, **limits))]
 
 
 class OutcomeLeak(AuditTest):

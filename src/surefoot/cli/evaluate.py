@@ -16,7 +16,7 @@ from surefoot import evaluation, formats, lab, models, policies
 from surefoot.answers import AnswerChecker
 from surefoot.cli import options as o
 from surefoot.cli.reports import ReportCommand, named, read_scores, unlabelled
-from surefoot.cli.runs import labelled, pair, read_table
+from surefoot.cli.runs import labelled, note_left_out, pair, read_table
 from surefoot.cli.settings import Flag, MethodSettings
 from surefoot.cli.terminal import note, note_count
 from surefoot.concurrency import run_sync
@@ -30,7 +30,8 @@ from surefoot.evaluation.best_of_n import (
     judged_candidates,
 )
 from surefoot.evaluation.calibration import calibrate_judge, judge_section
-from surefoot.evaluation.labels import audit_labels, label_section, label_sets
+from surefoot.evaluation.columns import LabelFile, trace_facts, trace_file
+from surefoot.evaluation.labels import Labels, audit_labels, label_section, label_sets
 from surefoot.evaluation.monitors import Suspicion, View
 from surefoot.evaluation.report import Section, to_json
 from surefoot.evaluation.splits import SPLIT, judged, parse_rules, ranked
@@ -38,7 +39,7 @@ from surefoot.evaluation.step_layout import StepLayout
 from surefoot.evaluation.step_scores import StoredScores, score_once, scorer_tables
 from surefoot.io import ReadReport, write_json
 from surefoot.io.sources import files_of, names_files
-from surefoot.io.tables import facts_in, facts_of, open_table
+from surefoot.io.tables import Facts, facts_in, facts_of, open_table
 from surefoot.labelling import open_verifier
 from surefoot.labels import LabelRule
 from surefoot.policies.devices import Loading
@@ -418,6 +419,16 @@ GoodAbove = Annotated[float, Field(ge=0, le=1, description="A value label above 
 ByRater = Annotated[bool, Field(description="Treat each rater of a file as a separate source.")]
 
 
+def read_layout(path: str) -> StepLayout:
+    """The traces with steps of a file of records, or else of a table, which says what it leaves out."""
+    file, report = trace_file(path), ReadReport()
+    facts = (Facts(one.id, one.problem_id, one.steps) for one in trace_facts(file, report)) if file else ()
+    layout = StepLayout(facts, with_steps=True)
+    if layout.traces and not report.bad_count and not layout.repeated:
+        return layout
+    return StepLayout(read_table(path, Trace).facts(), with_steps=True)
+
+
 class AgainstLabels(Measure):
     """Settings of the measures against true labels."""
 
@@ -432,9 +443,9 @@ class AgainstLabels(Measure):
         """What labels are good."""
         return LabelRule(good_above=self.good_above, neutral=self.neutral)
 
-    def truth(self, labels: str, items: Iterable[ProblemTrace]) -> Iterable[StepLabel]:
+    def truth(self, labels: str, items: Iterable[ProblemTrace]) -> Labels:
         """True labels of a file, or of the lab's exact checker."""
-        return lab_labels(items, self.after_error) if labels == "lab" else read_table(labels, StepLabel)
+        return lab_labels(items, self.after_error) if labels == "lab" else LabelFile(labels)
 
 
 class LabelsMeasure(AgainstLabels):
@@ -452,14 +463,15 @@ class LabelsMeasure(AgainstLabels):
             )
 
     def run(self, command: Evaluate) -> None:
-        traces = read_table(command.traces or "", Trace)
+        layout = read_layout(command.traces or "")
         truth = None
         if command.labels:
-            items = pair(command.problems or "", traces) if command.labels == "lab" else ()
+            items = pair(command.problems or "", command.traces or "") if command.labels == "lab" else ()
             truth = self.truth(command.labels, items)
+        files = {name: LabelFile(path) for name, path in named(command.sources).items()}
         audit = audit_labels(
-            traces,
-            {name: read_table(path, StepLabel) for name, path in named(command.sources).items()},
+            layout,
+            files,
             truth=truth,
             reading=self.reading(),
             by_rater=self.by_rater,
@@ -468,6 +480,7 @@ class LabelsMeasure(AgainstLabels):
             draws=command.draws,
             seed=command.seed,
         )
+        note_left_out(*files.values(), truth)
         command.write(label_section(audit))
 
 
@@ -493,7 +506,8 @@ class CalibrationMeasure(AgainstLabels):
         items = pair(command.problems or "", command.traces or "")
         layout = StepLayout(facts_of(item.trace) for item in items)
         truth = self.truth(command.labels or "", items)
-        labels = label_sets("labels", truth, layout, lambda _: self.reading())[0]
+        labels = label_sets("labels", truth, layout, self.reading())[0]
+        note_left_out(truth)
         audit = evaluation.audit_calibration(
             command.systems(items),
             labels,
@@ -526,9 +540,8 @@ class Judge(Measure):
     of a judge: the rate corrected by prediction-powered inference; kappa with the base rate, sensitivity and
     specificity.
 
-    The first source is calibrated; the result is also stored next to it, as `FILE.calibration.json`. Other
-    files, such as its labels of other dates, or with `by-rater` other instructions of the same judge, are
-    compared with the first one: what does removing a clause change?
+    The result is also stored next to the first source, as `FILE.calibration.json`. Of two versions of a
+    judge, `--as labels` says how far they agree.
     """
 
     needs: ClassVar = ("sources", "traces", "labels")
@@ -541,17 +554,19 @@ class Judge(Measure):
         return [Path(f"{_calibrated(command)}{STORED}")]
 
     def run(self, command: Evaluate) -> None:
-        gold = command.labels or ""
+        gold = LabelFile(command.labels or "")
+        judges = {name: LabelFile(path) for name, path in named(command.sources).items()}
         result = calibrate_judge(
-            read_table(command.traces or "", Trace),
-            read_table(gold, StepLabel),
-            {name: read_table(path, StepLabel) for name, path in named(command.sources).items()},
+            read_layout(command.traces or ""),
+            gold,
+            judges,
             reading=LabelRule(good_above=self.good_above, neutral=self.neutral),
             by_rater=self.by_rater,
             draws=command.draws,
             seed=command.seed,
         )
-        digests = {"labels": _sha256(_calibrated(command)), "gold": _sha256(gold)}
+        note_left_out(*judges.values(), gold)
+        digests = {"labels": _sha256(_calibrated(command)), "gold": _sha256(gold.path)}
         command.write(judge_section(result), sha256=digests)
         [stored] = self.outputs(command)
         write_json(stored, {"schema": "surefoot.judge-calibration/1", "sha256": digests, **to_json(result)})

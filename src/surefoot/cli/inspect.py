@@ -45,7 +45,7 @@ _OFFERED = 10
 _TREES = 3
 """Trees that are drawn; :func:`surefoot.search.draw_text` draws others."""
 _ARGUMENTS = 200
-"""Characters of a tool's arguments in the terminal; the page has all."""
+"""Characters of a tool's arguments in the terminal; the JSON file has all."""
 
 
 class Inspect(Command):
@@ -61,7 +61,7 @@ class Inspect(Command):
 
     Example: `surefoot inspect results.json`
 
-    Example: `surefoot inspect mine/problems.jsonl mine/traces.jsonl mine/labels.jsonl --out inspection.html`
+    Example: `surefoot inspect mine/problems.jsonl mine/traces.jsonl mine/labels.jsonl --out inspection.json`
     """
 
     files: Annotated[tuple[str, ...], Flag(argument=True, metavar="FILE")] = ()
@@ -73,11 +73,11 @@ class Inspect(Command):
     limit: int = Field(default=5000, ge=0)
     """Number of traces to inspect, the first ones; 0 = all."""
     out: Annotated[Path | None, Flag(short="-o", output=True)] = None
-    """File for the whole result: `.json`, or `.html` for a page."""
+    """File for the whole result, `.json`."""
 
     def run(self) -> None:
-        if self.out is not None and self.out.suffix not in (".json", ".html"):
-            raise RunError(f"--out {self.out}: the ending must be .json or .html")
+        if self.out is not None and self.out.suffix != ".json":
+            raise RunError(f"--out {self.out}: the ending must be .json; surefoot serve shows runs as pages")
         if not self.files:
             _offer_sessions()
             return
@@ -109,10 +109,7 @@ class Inspect(Command):
             context.report.require_some("give a file with problems, traces, labels or scores")
         for text in context.account():
             note(text)
-        page = self.out if self.out and self.out.suffix == ".html" else None
-        if page is not None:
-            inspection.report(f"inspect: {', '.join(self.files)}").write(page)
-        if self.out is not None and self.out != page:
+        if self.out is not None:
             write_json(self.out, to_json(inspection))
         _print(inspection)
         echo("\nNext")

@@ -160,7 +160,7 @@ class Quickstart(Command):
             (
                 "Audit the model on some problems: does its score follow the steps or the style?",
                 "audit.json",
-                f"audit prm={out}/prm --test gaming:rounds=0,outcome --traces {test} --labels lab --limit 40",
+                f"audit prm={out}/prm --test gaming,outcome --traces {test} --labels lab --limit 40",
             ),
             (
                 "Choose answers with the scores; how often are they correct, and is a majority vote as good?",

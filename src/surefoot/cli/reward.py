@@ -9,10 +9,11 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.runs import ScoreFile, read_table
+from surefoot.cli.runs import read_step_scores, read_table
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import note
 from surefoot.errors import RunError, counted
+from surefoot.evaluation.step_layout import StepLayout
 from surefoot.io.files import write_lines
 from surefoot.records import Trace, as_json
 from surefoot.rl.turn_rewards import Engine, TurnRule, is_signed, reward_row, turn_rewards
@@ -63,19 +64,19 @@ class Reward(Command):
             note(f"{counted(counts['texts'], 'trace is', 'traces are')} texts, not runs, and are left out")
 
     def _lines(self, counts: Counter[str]) -> Iterator[bytes]:
-        files = [ScoreFile(path) for path in (self.labels, self.scores) if path is not None]
+        traces = read_table(self.runs, Trace)
+        layout = StepLayout.of(traces)
+        files = [read_step_scores(path, layout) for path in (self.labels, self.scores) if path is not None]
         signed = [is_signed(file.lowest, file.highest) for file in files]
         if any(signed):
             note("the scores are signed, so that -1 counts as 0, 0 as 0.5 and 1 as 1")
-        traces = read_table(self.runs, Trace)
-        for trace in traces:
+        for number, trace in enumerate(traces):
             if not trace.messages:
                 counts["texts"] += 1
                 continue
             scores: list[float | None] = [None] * len(trace.steps)
             for file, is_from_minus_one in zip(files, signed, strict=True):  # labels first: they decide
-                record = file.of([trace])[0]
-                for step, score in enumerate(record.scores if record else ()):
+                for step, score in enumerate(file.of(number) or ()):
                     if scores[step] is None and score is not None:
                         scores[step] = (1 + score) / 2 if is_from_minus_one else score
             rewards = turn_rewards(trace, scores, self.rule)

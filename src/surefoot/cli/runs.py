@@ -27,15 +27,15 @@ from surefoot.io.lineage import model_hashes, portable, write_outputs
 from surefoot.io.runs import make_manifest
 from surefoot.io.sources import ENDINGS, files_of, names_files
 from surefoot.io.tables import Joined, JoinedTraces, LabelledTraces, RecordTable, join_traces, open_table
-from surefoot.labels import label_scores
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace, Usage, content_id
-from surefoot.scores import TraceRule, require_fit
 from surefoot.segment import cut_trace
 from surefoot.work import Engine, Here, Job, MapResult, Pieces, Progress, map_resumable
 
 if TYPE_CHECKING:
     from surefoot.evaluation.frame import FirstScreen, Origin
     from surefoot.evaluation.report import Table
+    from surefoot.evaluation.step_layout import StepLayout
+    from surefoot.evaluation.step_scores import TraceScores
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -119,54 +119,43 @@ def read_table(path: str, record: type[R], *, change: Callable[[R], R] | None = 
     return table
 
 
-class ScoreFile:
-    """Scores of one scorer, or labels as scores (:func:`surefoot.labels.label_scores`), by trace.
+def read_step_scores(path: str, layout: StepLayout) -> TraceScores:
+    """Scores of one scorer, or labels as scores, aligned with the steps of traces.
 
-    Raises ``ScoreError`` for scores of several scorers.
+    Raises ``ScoreError`` for scores of several scorers, or of other steps.
     """
+    from surefoot.evaluation.columns import LabelFile, holds_labels
+    from surefoot.evaluation.step_scores import label_scores, trace_scores
 
-    def __init__(self, path: str) -> None:
-        self._table: RecordTable[StepScores] | RecordTable[StepLabel]
-        self.path, self.lowest, self.highest = path, 0.0, 1.0
-        """``lowest`` and ``highest``: the range of the scores, [0, 1] at least."""
-        scorers, kinds = set(), set()
-        if path != "-" and next(read_records(path, StepScores, report=ReadReport()), None) is None:
-            self._table = labels = read_table(path, StepLabel)
-            for label in labels:
-                kinds.add(label.kind == "correctness")
-                scorers.add(label.source)
-        else:
-            self._table = records = read_table(path, StepScores)
-            for record in records:
-                scorers.add(record.scorer)
-                if known := [score for score in record.scores if score is not None]:
-                    kinds.add(record.are_verdicts)
-                    self.lowest, self.highest = min(self.lowest, *known), max(self.highest, *known)
-        if len(scorers) > 1:
-            names = ", ".join(sorted(scorers)[:3])
-            raise ScoreError(f"{path}: scores of {len(scorers)} scorers ({names}); give one's")
-        self.scorer = next(iter(scorers), "labels")
-        self.rule: TraceRule = "verdicts" if kinds == {True} else "min"
-        """The rule that fits them."""
+    try:
+        if path == "-":
+            return trace_scores(read_table(path, StepScores), layout)
+        if holds_labels(path):
+            labels = LabelFile(path)
+            scores = label_scores(labels, layout)
+            note_left_out(labels)
+            return scores
+        report = ReadReport()
+        scores = trace_scores(read_records(path, StepScores, report=report), layout)
+    except ScoreError as error:
+        raise ScoreError(f"{path}: {error}") from error
+    if scores.repeated:
+        return trace_scores(read_table(path, StepScores), layout)
+    if report.bad_count:
+        note(report.summary())
+    return scores
 
-    def first(self) -> StepScores | StepLabel:
-        """The first record."""
-        return self._table[0]
 
-    def of(self, traces: Sequence[Trace]) -> list[StepScores | None]:
-        """The latest record of each trace, if it has one. Raises ``ScoreError`` for one of other steps."""
-        rows = self._table.find_many(trace.id for trace in traces)
-        return [self._record(rows.get(trace.id, ()), trace) for trace in traces]
+def note_left_out(*sources: Any) -> None:
+    """Show how many lines and labels of the label files among ``sources`` were left out."""
+    from surefoot.evaluation.columns import LabelFile
 
-    @staticmethod
-    def _record(rows: Sequence[StepScores | StepLabel], trace: Trace) -> StepScores | None:
-        labels = [row for row in rows if isinstance(row, StepLabel)]
-        if labels:
-            return label_scores(labels, trace)
-        record = next((row for row in reversed(rows) if isinstance(row, StepScores)), None)
-        if record is not None:
-            require_fit(record, trace)
-        return record
+    for source in sources:
+        if isinstance(source, LabelFile) and source.report.bad_count:
+            note(source.report.summary())
+        if isinstance(source, LabelFile) and source.repeated:
+            again = counted(source.repeated, "label comes again and is", "labels come again and are")
+            note(f"{source.path}: {again} left out")
 
 
 def _imported(

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from pydantic import model_validator
 
 from surefoot.answers import AnswerChecker, group_equal
 from surefoot.cli import options as o
-from surefoot.cli.runs import ScoreFile, read_table
+from surefoot.cli.runs import read_step_scores, read_table
 from surefoot.cli.settings import Command
 from surefoot.cli.terminal import echo_table, note, note_count
 from surefoot.errors import ScoreError, counted
+from surefoot.evaluation.columns import TraceFacts, read_traces, trace_facts, trace_file
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.run_choice import (
     FREE_RULES,
     FreeRule,
+    RunTable,
+    Shares,
     TaskRuns,
     choice_verdict,
     compare_choices,
-    is_agent_run,
-    task_runs,
 )
 from surefoot.evaluation.verdict import headline
-from surefoot.io import write_records
-from surefoot.io.tables import RecordTable
+from surefoot.io import ReadReport, write_records
 from surefoot.protocols import Candidate
-from surefoot.records import StepLabel, StepScores, Trace
+from surefoot.records import Trace
 from surefoot.scores import TraceRule, is_scored, trace_score
 from surefoot.search import SELECTORS, select_among
 from surefoot.search.selection import SelectorName
@@ -78,79 +80,79 @@ class Select(Command):
             raise ValueError(f"'rule' {self.rule} needs --scores")
         return self
 
-    def _rule(self, traces: RecordTable[Trace]) -> SelectorName | FreeRule:
+    def _rule(self, runs: RunTable, groups: Sequence[NDArray[np.intp]]) -> SelectorName | FreeRule:
         """The rule, if none is given by the traces of the first problems."""
-        runs = any(map(is_agent_run, chain.from_iterable(islice(traces.groups(), _FIRST))))
-        if self.rule in FREE_RULES and not runs:
+        is_run = any(runs.is_run[group].any() for group in groups[:_FIRST])
+        if self.rule in FREE_RULES and not is_run:
             raise ScoreError(f"{self.traces}: --rule {self.rule} is for runs of an agent, which call tools")
-        if self.rule is None and self.scores is None and not runs:
+        if self.rule is None and self.scores is None and not is_run:
             raise ScoreError("'rule' best_of_n needs --scores")
         return self.rule or ("best_of_n" if self.scores else "shortest")
 
     def run(self) -> None:
-        scores = ScoreFile(self.scores) if self.scores else None
-        among = ScoreFile(self.among) if self.among else None
-        how = self.aggregate or (scores.rule if scores else "min")
-        traces = read_table(self.traces, Trace)
-        rule = self._rule(traces)
-        free = FREE_RULES.get(cast("FreeRule", rule))
-        selector = SELECTORS["best_of_n" if free else rule]
-        name = rule if free or scores is None else f"{rule} by {scores.scorer}"
-        name += ", among the best" if among else ""
-        chosen: list[str] = []
-        tasks: list[TaskRuns] = []
-        solutions: list[TaskRuns] = []
+        runs, read = _read_runs(self.traces)
+        groups = runs.groups()
+        rule = self._rule(runs, groups)
+        scores = _Scores(self.scores, runs, self.aggregate)
+        among = _Scores(self.among, runs, None)
+        free = runs.free.get(rule)
+        selector = SELECTORS[cast("SelectorName", "best_of_n" if free is not None else rule)]
+        name = rule if free is not None or scores.source is None else f"{rule} by {scores.source.scorer}"
+        name += ", among the best" if among.source else ""
+        chosen: list[int] = []
+        tasks, solutions = Shares(), Shares()
         answered = scored = blank = ungraded = 0
         with AnswerChecker(self.equality) as compare:
-            for group in traces.groups():
-                answers = group_equal([trace.answer for trace in group], compare)
-                records = scores.of(group) if scores else [None] * len(group)
-                values = [trace_score(record.scores, how) if record else None for record in records]
-                values = [-free(trace) for trace in group] if free else values
+            for group in groups:
+                members = group.tolist()
+                answers = group_equal([runs.answers[at] for at in members], compare)
+                values, scored_here = scores.of(members)
+                values = values if free is None else (-free[group]).tolist()
                 pool = [
-                    Candidate(answer=a, score=v, refuted=record is not None and record.refuted())
-                    for record, a, v in zip(records, answers, values, strict=True)
+                    Candidate(answer=answer, score=value, refuted=scores.refutes(at))
+                    for at, answer, value in zip(members, answers, values, strict=True)
                 ]
                 answered += sum(answer is not None for answer in answers)
-                scored_here = sum(record is not None and is_scored(record.scores, how) for record in records)
                 scored, blank = scored + scored_here, blank + (scored_here == 0)
-                gate = None
-                if among is not None:
-                    first = among.of(group)
-                    gate = [trace_score(record.scores, among.rule) if record else None for record in first]
+                gate = among.of(members)[0] if among.source else None
                 at = select_among(selector, pool, gate)
-                chosen.append(group[at].id)
-                if all(trace.outcome is None for trace in group):
+                chosen.append(members[at])
+                outcomes = runs.outcomes[group]
+                if (outcomes < 0).all():
                     continue
-                ungraded += sum(trace.outcome is None for trace in group)
-                if free or any(map(is_agent_run, group)):
-                    shares_ties = rule == "best_of_n" and gate is None
-                    worth = values if shares_ties else [float(number == at) for number in range(len(group))]
-                    tasks.append(task_runs(group, {} if name in FREE_RULES else {name: worth}))
+                ungraded += int((outcomes < 0).sum())
+                correct = outcomes == 1
+                index = np.arange(len(members))
+                if free is not None or runs.is_run[group].any():
+                    costs: dict[str, ArrayLike] = {of: cost[group] for of, cost in runs.free.items()}
+                    if name not in FREE_RULES:
+                        shares_ties = rule == "best_of_n" and gate is None
+                        own = [np.inf if value is None else -value for value in values]  # unscored last
+                        costs[name] = own if shares_ties else index != at
+                    tasks.add(TaskRuns(costs=costs, correct=correct))
                 else:
                     choices = {name: at, "majority": SELECTORS["majority"].select(pool), "first": 0}
-                    costs: dict[str, Sequence[float]] = {
-                        choice: [float(number != index) for number in range(len(group))]
-                        for choice, index in choices.items()
-                    }
-                    costs["shortest"] = [_length(trace) for trace in group]
-                    correct = [trace.outcome is True for trace in group]
-                    solutions.append(TaskRuns(costs=costs, correct=correct))
-        if scores is not None and not scored:
-            raise ScoreError(_no_score(self.scores or "-", scores.first(), traces[0]))
+                    costs = {choice: index != place for choice, place in choices.items()}
+                    costs["shortest"] = runs.characters[group]
+                    solutions.add(TaskRuns(costs=costs, correct=correct))
+        if scores.source is not None and not scored:
+            first = next(iter(runs.layout.numbers))
+            raise ScoreError(
+                f"{self.scores}: {scores.source.first}; the first trace's id is {first!r}; give the scores "
+                "that surefoot score made of this file"
+            )
         o.note_failures(compare)
         if rule in SELECTORS and rule != "best_of_n" and not answered:
             raise ScoreError(
                 f"{self.traces}: no trace has an 'answer', so there is nothing to vote on; sample and import "
                 "extract answers"
             )
-        if scores is not None and scored < len(traces):
-            fate = "counted as open" if how == "verdicts" else "chosen last"
-            note(f"{counted(len(traces) - scored, 'unscored trace')}: {fate}")
-        if scores is not None:
+        if scores.source is not None and scored < runs.layout.traces:
+            fate = "counted as open" if scores.how == "verdicts" else "chosen last"
+            note(f"{counted(runs.layout.traces - scored, 'unscored trace')}: {fate}")
+        if scores.source is not None:
             note_count(blank, "problem", f"of {len(chosen)} without a scored trace: votes or order decided")
-        out = self.out if self.out == "-" else Path(self.out)
-        write_records(out, (trace for name in chosen for trace in traces.find(name)))
+        write_records(self.out if self.out == "-" else Path(self.out), read(chosen))
         if tasks:
             _choice_table(compare_choices(tasks), name, "tasks", "runs")
         if solutions:
@@ -161,22 +163,33 @@ class Select(Command):
             note("no trace has an outcome: no accuracy to report")
 
 
-def _no_score(path: str, first: StepScores | StepLabel, trace: Trace) -> str:
-    if isinstance(first, StepLabel):
-        return f"{path}: no label has a value of these traces; the first is {first}"
-    if all(score is None for score in first.scores):
-        return f"{path}: no trace has a score; first, {first.trace_id}: {first.unscored_reason}"
-    return (
-        f"{path}: no score is of these traces; its first 'trace_id' is {first.trace_id!r}, and the first "
-        f"trace's id {trace.id!r}; give the scores that surefoot score made of this file"
-    )
+def _read_runs(path: str) -> tuple[RunTable, Callable[[Iterable[int]], Iterable[Trace]]]:
+    """The traces of a file, and a function that reads some of them by number."""
+    file, report = trace_file(path), ReadReport()
+    if file is not None:
+        runs = RunTable(trace_facts(file, report))
+        if runs.layout.traces and not report.bad_count and not runs.layout.repeated:
+            return runs, partial(read_traces, file, runs.numbers, runs.starts)
+    records = read_table(path, Trace)
+    return RunTable(map(TraceFacts.of, records)), partial(map, records.__getitem__)
 
 
-def _length(trace: Trace) -> int:
-    """Characters of a solution."""
-    return len(trace.text or "") + sum(
-        len(message.content or "") for message in trace.messages if message.role == "assistant"
-    )
+class _Scores:
+    """Scores of traces by a file, if one is given."""
+
+    def __init__(self, path: str | None, runs: RunTable, how: TraceRule | None) -> None:
+        self.source = read_step_scores(path, runs.layout) if path else None
+        self.how: TraceRule = how or (self.source.rule if self.source else "min")
+
+    def of(self, traces: Sequence[int]) -> tuple[list[float | None], int]:
+        """The value of each trace, and how many are scored."""
+        rows = [self.source.of(at) if self.source else None for at in traces]
+        values = [None if row is None else trace_score(row, self.how) for row in rows]
+        return values, sum(row is not None and is_scored(row, self.how) for row in rows)
+
+    def refutes(self, trace: int) -> bool:
+        """Whether a check found a step of the trace wrong."""
+        return self.source is not None and bool(self.source.refuted[trace])
 
 
 def _choice_table(result: Measured, name: str, tasks: str, runs: str) -> None:

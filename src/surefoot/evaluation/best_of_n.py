@@ -169,12 +169,8 @@ def _by_problem(traces: Iterable[Trace]) -> Iterator[list[Trace]]:
     groups: dict[str, list[Trace]] = {}
     for trace in traces:
         groups.setdefault(trace.problem_id, []).append(trace)
-    twice = [
-        name
-        for name, count in Counter(trace.id for group in groups.values() for trace in group).items()
-        if count > 1
-    ]
-    if twice:
+    ids = Counter(trace.id for group in groups.values() for trace in group)
+    if twice := [name for name, count in ids.items() if count > 1]:
         raise ScoreError(f"{len(twice)} trace ids occur twice, first {twice[0]}; keep one trace of each id")
     yield from groups.values()
 

@@ -5,33 +5,32 @@ labels of correctness. Platt and isotonic maps are fitted on one half of the pro
 evaluated on the other, before and after. Sources: ``surefoot.stats.calibration`` and
 ``surefoot.models.kinds.derived``.
 
-A judge's labels against a small gold set: corrected rate, agreement, and changes between two versions.
+A judge's labels against a small gold set: corrected rate and agreement.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError, counted
-from surefoot.evaluation.labels import PARTS, LabelSet, label_sets, tables_by
-from surefoot.evaluation.measures import Measured
+from surefoot.evaluation.labels import PARTS, Labels, LabelSet, label_sets, tables_by
+from surefoot.evaluation.measures import Measured, Ratios
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
-from surefoot.evaluation.step_layout import BoolArray, FloatArray, StepLayout, as_numbers
+from surefoot.evaluation.step_layout import BAD, BoolArray, FloatArray, StepLayout, as_numbers
 from surefoot.evaluation.step_scores import System
 from surefoot.evaluation.verdict import Conclusion, Counts, detected, measured
 from surefoot.extras import installed
 from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
 from surefoot.models.kinds.derived import fit_calibration
-from surefoot.records import StepLabel, Trace
+from surefoot.records import Trace
 from surefoot.stats.bootstrap import Bootstrap, group_numbers
 from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind, Reliability, reliability
 from surefoot.stats.intervals import UNKNOWN, Interval
@@ -115,7 +114,7 @@ class _CalibrationStudy:
         self._fitted_traces = [
             trace for trace, at in layout.numbers.items() if fits_trace[at] and layout.lengths[at]
         ]
-        self._facts = list(compress(facts, self._in_use[truth.is_known]))
+        self._facts = list(compress(facts, self._in_use[truth.codes >= BAD]))
         self._problem = np.repeat(number.astype(np.int32), layout.lengths[used])
         self._part = layout.parts(PARTS).astype(np.int8)[self._in_use]
 
@@ -296,56 +295,42 @@ def _fit_advice(scorer: Measured) -> Iterator[str]:
 
 
 def calibrate_judge(
-    traces: Sequence[Trace],
-    gold: Iterable[StepLabel],
-    judges: Mapping[str, Iterable[StepLabel]],
+    traces: Sequence[Trace] | StepLayout,
+    gold: Labels,
+    judges: Mapping[str, Labels],
     *,
     reading: LabelRule | None = None,
     by_rater: bool = False,
     draws: int = 1000,
     seed: int = 0,
 ) -> Measured:
-    """Calibrate the first of ``judges`` by the ``gold`` labels of a random part of the problems.
+    """Calibrate ``judges`` by the ``gold`` labels of a random part of the problems.
 
     ``rates`` are shares of wrong steps: ``corrected`` by gold labels, by these alone, as ``judged``; ``bias``
     is judged minus gold share on the steps with both; ``tuning`` is λ of prediction-powered inference, 0 if
     the judge's labels are of no use; ``unjudged`` steps count with the mean of the others. ``quality`` has
-    for all steps, each kind and each fifth of the trace kappa (compare it only at the same base rate), and
-    the shares of wrong and of good steps that the judge calls so. ``changes`` between two sets of labels, of
-    two versions of a judge: the share of steps labelled in both whose verdict ``changed``, and second minus
-    first rate, agreement with gold and bias. ``raters`` are those named in the labels; a judge's name ends
-    with the hash of its instructions.
+    kappa (compare it only at the same base rate), and the shares of wrong and of good steps that the judge
+    calls so. ``raters`` are those named in the labels; a
+    judge's name ends with the hash of its instructions.
 
-    The others are compared with the first: other versions of its instructions, say. ``by_rater`` makes each
-    rater a judge. Intervals are over problems: by linearisation for the corrected rate
-    (:mod:`surefoot.stats.prediction_powered`), else percentile bootstraps. Raises ``LabelError`` without
+    ``by_rater`` makes each rater a judge. Intervals are over problems: by linearisation for the corrected
+    rate (:mod:`surefoot.stats.prediction_powered`), else percentile bootstraps. Raises ``LabelError`` without
     usable labels.
     """
-    layout = StepLayout(trace for trace in facts_in(traces) if trace.size)
-    rule = reading or LabelRule(neutral="good")
-    raters: dict[str, dict[str, None]] = {}
-
-    def sets(name: str, rows: Iterable[StepLabel]) -> list[LabelSet]:
-        return label_sets(name, _noted(rows, raters, name), layout, lambda _: rule, by_rater=by_rater)
-
-    [truth] = label_sets("gold", gold, layout, lambda _: rule)
-    systems = [part for name, rows in judges.items() for part in sets(name, rows)]
+    layout = traces if isinstance(traces, StepLayout) else StepLayout(facts_in(traces), with_steps=True)
+    [truth] = label_sets("gold", gold, layout, reading)
+    parts = {
+        name: label_sets(name, rows, layout, reading, by_rater=by_rater) for name, rows in judges.items()
+    }
+    systems = [part for sets in parts.values() for part in sets]
+    raters = {name: (rater for part in sets for rater in part.raters) for name, sets in parts.items()}
     study = _Study(layout, truth, Bootstrap(draws=draws, seed=seed))
-    kinds = np.array([step.kind for trace in traces for step in trace.steps])
-    groups = {"all": np.full(layout.steps, "all"), "kind": kinds, "fifth": layout.parts(PARTS) + 1}
     return Measured(
         rates=list(map(study.rate, systems)),
-        quality=[row for judge in systems for row in study.quality(judge, groups)],
-        changes=[study.change(systems[0], other) for other in systems[1:]],
-        raters={name: tuple(names) for name, names in raters.items()},
+        quality=[row for judge in systems for row in study.quality(judge)],
+        raters={name: tuple(dict.fromkeys(names)) for name, names in raters.items()},
         problems=len(layout.problem_ids),
     )
-
-
-def _noted(rows: Iterable[StepLabel], raters: dict[str, dict[str, None]], name: str) -> Iterator[StepLabel]:
-    for row in rows:
-        raters.setdefault(name, {})[row.evidence.rater or row.source] = None
-        yield row
 
 
 class _Study:
@@ -359,14 +344,12 @@ class _Study:
     def rate(self, judge: LabelSet) -> Measured:
         verdict = as_numbers(judge.codes, good=0.0, bad=1.0)
         mean = prediction_powered_mean(verdict, self.gold, self.problem, rate=True)
-        [judged] = self._ratios([(verdict, ~np.isnan(verdict))])
-        [bias] = self._ratios([(verdict - self.gold, ~np.isnan(verdict - self.gold))])
         return Measured(
             judge=judge.name,
             corrected=mean.corrected,
             gold_only=mean.gold_only,
-            judged=judged,
-            bias=bias,
+            judged=self._mean(verdict),
+            bias=self._mean(verdict - self.gold),
             tuning=mean.tuning,
             steps=self.layout.steps,
             unjudged=int(np.isnan(verdict).sum()),
@@ -374,67 +357,36 @@ class _Study:
             gold_problems=mean.gold_problems,
         )
 
-    def quality(self, judge: LabelSet, groups: Mapping[str, NDArray[Any]]) -> Iterator[Measured]:
-        for by, values in groups.items():
-            for value in np.unique(values):
-                chosen = values == value
-                tables = tables_by(
-                    self.problem[chosen],
-                    judge.codes[chosen],
-                    self.truth.codes[chosen],
-                    groups=len(self.layout.problem_ids),
-                )
-                if not tables.any():
-                    continue
-                kappa, sensitivity, specificity = self.bootstrap.totals([tables], _agreement)
-                found, alarms, missed, passed = tables.sum(axis=0).tolist()
-                yield Measured(
-                    judge=judge.name,
-                    by=by,
-                    value=str(value),
-                    kappa=kappa,
-                    base_rate=(found + missed) / int(tables.sum()),
-                    sensitivity=sensitivity,
-                    specificity=specificity,
-                    steps=int(tables.sum()),
-                    found=found,
-                    wrong=found + missed,
-                    alarms=alarms,
-                    right=alarms + passed,
-                )
-
-    def change(self, first: LabelSet, second: LabelSet) -> Measured:
-        a, b = (as_numbers(part.codes, good=0.0, bad=1.0) for part in (first, second))
-        both = ~np.isnan(a + b)
-        with_gold = [~np.isnan(side + self.gold) for side in (a, b)]
-        [changed] = self._ratios([(a != b, both)])
-        [rate] = self._ratios([(b - a, both)])
-        [agreed] = self._ratios([(a == self.gold, with_gold[0]), (b == self.gold, with_gold[1])])
-        [bias] = self._ratios([(a - self.gold, with_gold[0]), (b - self.gold, with_gold[1])])
-        return Measured(
-            first=first.name,
-            second=second.name,
-            steps=int(both.sum()),
-            changed=changed,
-            rate_change=rate,
-            agreement_change=agreed,
-            bias_change=bias,
+    def quality(self, judge: LabelSet) -> Iterator[Measured]:
+        """The row of a judge, if it judged a step with a gold label."""
+        codes = judge.codes, self.truth.codes
+        tables = tables_by(self.problem, *codes, groups=len(self.layout.problem_ids))
+        if not tables.any():
+            return
+        kappa, sensitivity, specificity = self.bootstrap.totals([tables], _agreement)
+        found, alarms, missed, passed = tables.sum(axis=0).tolist()
+        yield Measured(
+            judge=judge.name,
+            kappa=kappa,
+            base_rate=(found + missed) / int(tables.sum()),
+            sensitivity=sensitivity,
+            specificity=specificity,
+            steps=int(tables.sum()),
+            found=found,
+            wrong=found + missed,
+            alarms=alarms,
+            right=alarms + passed,
         )
 
-    def _ratios(self, parts: Sequence[tuple[NDArray[Any], BoolArray]]) -> list[Interval]:
-        """The mean of values [steps] where they count, or of two such parts the second minus the first."""
-        columns = [
-            np.bincount(self.problem, weights=column, minlength=len(self.layout.problem_ids))
-            for values, counts in parts
-            for column in (np.where(counts, values, 0.0), counts)
-        ]
+    def _mean(self, values: FloatArray) -> Interval:
+        """The mean of values [steps] that are known."""
+        known = ~np.isnan(values)
+        counts = np.stack([np.where(known, values, 0.0), known], axis=1)
+        mean: Interval = _MEAN.row(self.bootstrap, counts, self.problem)["mean"]
+        return mean
 
-        def statistic(totals: FloatArray) -> FloatArray:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                means = totals[:, 0, 0::2] / totals[:, 0, 1::2]
-            return means[:, -1:] - (means[:, :1] if len(parts) == 2 else 0)
 
-        return self.bootstrap.totals([np.stack(columns, axis=1)], statistic)
+_MEAN = Ratios(names=("mean",), of=lambda totals: [totals[:, 0, 0] / totals[:, 0, 1]])
 
 
 def _agreement(totals: FloatArray) -> FloatArray:
@@ -449,7 +401,7 @@ def judge_section(result: Measured) -> Section:
     """The calibration as a report: does the judge read the steps, and is its rate right?"""
     verdicts, advice = {}, []
     for rate in result.rates:
-        quality = next((row for row in result.quality if row.judge == rate.judge and row.by == "all"), None)
+        quality = next((row for row in result.quality if row.judge == rate.judge), None)
         numbers = {name: quality[name] if quality else 0 for name in ("found", "wrong", "alarms", "right")}
         counts = Counts(**numbers, of=rate.gold_steps, what="wrong step", unit="step")
         kappa = f"is kappa with the gold labels, {quality.base_rate:.0%} of them wrong." if quality else ""
@@ -480,8 +432,6 @@ def judge_section(result: Measured) -> Section:
                     "change its instructions or its model before it labels more."
                 )
     first = result.rates[0]
-    for change in result.changes:
-        verdicts[change.second].append(_moved(change, first.gold_problems))
     return Section(
         title="Judge",
         tested="judge against people",
@@ -497,15 +447,3 @@ def judge_section(result: Measured) -> Section:
             "Problems with gold labels must be a random part of all; kappa holds at this base rate only.",
         ],
     )
-
-
-def _moved(change: Measured, problems: int) -> Conclusion:
-    """Whether the bias against gold differs from the first judge's."""
-    bias = math.copysign(1, change.bias_change.value) * change.bias_change
-    paired = f"{change.changed:.1%} of {counted(change.steps, 'verdict')} changed, " if change.steps else ""
-    text = (
-        f"is how far its bias differs; {paired}wrong steps {change.rate_change:+.1p}, agreement with gold "
-        f"{change.agreement_change:+.1p}."
-    )
-    cause = f"the change from {change.first}"
-    return measured("stays", bias, text, problems, spec=".1p", harm=True, cause=cause)

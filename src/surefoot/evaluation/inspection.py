@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from statistics import median
 from types import MappingProxyType
 from typing import Final
 
-from surefoot.evaluation.report import Report
 from surefoot.evaluation.verdict import inspection_sentence
 from surefoot.formats.imports import IMPORT_KEY, ImportedTrace
 from surefoot.labelling.verifiers.equations.verifier import EquationVerifier
@@ -24,7 +23,6 @@ from surefoot.labelling.verifiers.tool_policy import CallResult, call_results
 from surefoot.messages import call_arguments
 from surefoot.protocols import ProblemTrace, StepVerifier, Verdict, verify_each
 from surefoot.records import Problem, StepScores, Trace
-from surefoot.stats.intervals import Cell
 
 CHECKS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -126,28 +124,6 @@ class Inspection:
     complete: bool
     """Whether all traces were read; otherwise only the first ones."""
 
-    def report(self, title: str) -> Report:
-        """All of it as a page."""
-        report = Report(title)
-        report.heading("Contents").table(["what", "count"], list(self.contents.items()))
-        if self.lengths:
-            report.table(["length", "median, maximum"], list(self.lengths.items()))
-        for what, number in (("model", self.models), ("label", self.labels)):
-            if number:
-                report.table([what, "count"], list(number.items()))
-        if self.tools:
-            report.heading("Tools").table(*_table_of(self.tools))
-        report.heading("Checks").text(self.summary)
-        counts: list[list[Cell]] = [
-            [name, CHECKS[name], count - self.advice.get(name, 0), self.advice.get(name, 0)]
-            for name, count in self.findings.items()
-        ]
-        report.table(["check", "finds", "verdicts", "advice"], counts)
-        if self.all_findings:
-            report.heading("First suspicious step of each run").table(*_table_of(self.first_suspicious))
-            report.heading("All findings").table(*_table_of(self.all_findings))
-        return report
-
     @property
     def most_suspicious(self) -> tuple[Finding, ...]:
         """The first findings, of each check no more than a few unless the others leave room."""
@@ -164,12 +140,6 @@ class Inspection:
         """What the checks say of the traces, in one sentence."""
         traces, named = self.contents.get("traces", 0), len(self.first_suspicious)
         return inspection_sentence(traces, named, self.with_findings)
-
-
-def _table_of(items: Sequence[Finding | ToolUse]) -> tuple[list[str], list[list[Cell]]]:
-    """Names of the fields, and a row of their values for each item."""
-    names = [field.name for field in fields(items[0])] if items else []
-    return names, [[getattr(item, name) for name in names] for item in items]
 
 
 def inspect_traces(

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import LabelError, counted
+from surefoot.evaluation.columns import LABEL_KINDS, LabelColumns, LabelFile, label_columns
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_layout import (
@@ -35,11 +36,14 @@ from surefoot.evaluation.verdict import Conclusion, Counts, detected
 from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
 from surefoot.records import StepLabel, Trace
-from surefoot.stats.bootstrap import Bootstrap, group_sums
+from surefoot.stats.bootstrap import Bootstrap, group_numbers, group_sums
 from surefoot.stats.calibration import Binning, reliability
 from surefoot.stats.intervals import UNKNOWN, Interval
 from surefoot.stats.rater_agreement import agreement, alpha_of, cohens_kappa
 from surefoot.stats.roc import roc_auc, roc_auc_within
+
+Labels = Iterable[StepLabel] | LabelFile
+"""Records, or a file that is read as columns."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,10 +71,8 @@ class LabelSet:
     """Tokens and calls of the labels of known traces, superseded and unknown ones included; per label that
     counts, and per trace with a label. NaN for 0/0."""
 
-    @property
-    def is_known(self) -> BoolArray:
-        """[steps]: whether the step is good or bad."""
-        return self.codes >= BAD
+    raters: tuple[str, ...]
+    """Those that the labels name, or their source."""
 
     @property
     def good(self) -> StepRows[bool]:
@@ -79,45 +81,53 @@ class LabelSet:
 
 
 def label_set(
-    name: str, labels: Iterable[StepLabel], traces: Sequence[Trace], reading: LabelRule | None = None
+    name: str, labels: Labels, traces: Sequence[Trace], reading: LabelRule | None = None
 ) -> LabelSet:
     """Align ``labels`` with the steps of ``traces``, whose ids must differ.
 
     Labels are streamed. Raises ``LabelError`` if no label belongs to a step of the traces.
     """
-    return label_sets(name, labels, StepLayout.of(traces), lambda _: reading)[0]
+    return label_sets(name, labels, StepLayout.of(traces), reading)[0]
 
 
 def label_sets(
     name: str,
-    labels: Iterable[StepLabel],
+    labels: Labels,
     layout: StepLayout,
-    reading: Callable[[str], LabelRule | None],
+    reading: LabelRule | None = None,
     *,
     by_rater: bool = False,
 ) -> list[LabelSet]:
     """The labels of one source, or with ``by_rater`` of each of its raters, as ``name/rater``.
 
-    ``reading`` gives the rule for each name. Raises ``LabelError`` as ``label_set``, and with ``by_rater``
-    for a label without ``evidence.rater``.
+    Raises ``LabelError`` as ``label_set``, and with ``by_rater`` for a label without ``evidence.rater``.
     """
     sets: dict[str, _LabelArrays] = {}
-    for label in labels:
-        key = _of_rater(name, label) if by_rater else name
-        arrays = sets.get(key)
-        if arrays is None:
-            arrays = sets[key] = _LabelArrays(key, layout, reading(key) or LabelRule(neutral="good"), label)
-        arrays.add(label)
+    for columns in label_columns(labels):
+        for key, part in _by_rater(name, columns) if by_rater else [(name, columns)]:
+            if key not in sets:
+                sets[key] = _LabelArrays(key, layout, reading or LabelRule(neutral="good"), part.trace_ids[0])
+            sets[key].add(part)
     if not sets:
         raise _no_label(name, 0, "")
     return [arrays.label_set() for arrays in sets.values()]
 
 
-class _LabelArrays:
-    """The labels of one source so far."""
+def _by_rater(name: str, labels: LabelColumns) -> Iterator[tuple[str, LabelColumns]]:
+    if None in labels.raters:
+        at = labels.raters.index(None)
+        raise LabelError(
+            f"{name}: the label of step {labels.steps[at]} of trace {labels.trace_ids[at]} lacks "
+            "'evidence.rater'; it cannot be split by rater"
+        )
+    numbers = group_numbers(labels.raters)
+    for number, rater in enumerate(dict.fromkeys(labels.raters)):
+        yield f"{name}/{rater}", labels.where(numbers == number)
 
-    def __init__(self, name: str, layout: StepLayout, rule: LabelRule, first: StepLabel) -> None:
-        self._name, self._layout, self._rule, self._first = name, layout, rule, first.trace_id
+
+class _LabelArrays:
+    def __init__(self, name: str, layout: StepLayout, rule: LabelRule, first: str) -> None:
+        self._name, self._layout, self._rule, self._first = name, layout, rule, first
         self._codes: CodeArray = np.full(layout.steps, UNLABELLED, dtype=np.int8)
         self._values = np.full(layout.steps, math.nan)
         self._is_value: BoolArray = np.zeros(layout.steps, dtype=bool)
@@ -125,35 +135,35 @@ class _LabelArrays:
         self._labels = self._unknown_traces = self._unknown_steps = 0
         self._policy_tokens = self._verifier_tokens = self._calls = 0
         self._unread, self._kinds, self._sources = Counter[str](), Counter[str](), Counter[str]()
+        self._raters: dict[str, None] = {}
+        examples = [StepLabel(trace_id="", step=0, kind=kind, value=0, source="") for kind in LABEL_KINDS]
+        self._why = {label.kind: rule.why_unknown(label) for label in examples}
 
-    def add(self, label: StepLabel) -> None:
-        self._labels += 1
-        number = self._layout.numbers.get(label.trace_id)
-        if number is None:
-            self._unknown_traces += 1
-            return
-        self._mentioned[number] = True
-        start, stop = self._layout.span(number)
-        position = start + label.step
-        if position >= stop:
-            self._unknown_steps += 1
-            return
-        self._kinds[label.kind] += 1
-        self._sources[label.source] += 1
-        usage = label.evidence.usage
-        self._policy_tokens += usage.prompt_tokens + usage.completion_tokens
-        self._verifier_tokens += usage.verifier_tokens
-        self._calls += usage.calls
-        good = self._rule.good(label)
-        if good is None:
-            unknown = label.value is None
-            self._unread[label.reason or "" if unknown else self._rule.why_unknown(label)] += 1
-            if self._codes[position] == UNLABELLED:
-                self._codes[position] = UNREAD
-            return
-        self._codes[position] = GOOD if good else BAD
-        self._values[position] = label.value
-        self._is_value[position] = label.kind == "value"
+    def add(self, labels: LabelColumns) -> None:
+        self._labels += len(labels)
+        raters = dict.fromkeys(zip(labels.raters, labels.sources, strict=True))
+        self._raters |= dict.fromkeys(rater or source for rater, source in raters)
+        positions, number = self._layout.positions(labels.trace_ids, labels.steps)
+        self._mentioned[number[number >= 0]] = True
+        self._unknown_traces += int((number < 0).sum())
+        self._unknown_steps += int(((number >= 0) & (positions < 0)).sum())
+        labels, positions = labels.where(positions >= 0), positions[positions >= 0]
+        self._kinds.update(labels.kinds)
+        self._sources.update(labels.sources)
+        self._policy_tokens += int(labels.policy_tokens.sum())
+        self._verifier_tokens += int(labels.verifier_tokens.sum())
+        self._calls += int(labels.calls.sum())
+        codes = label_codes(self._rule, labels)
+        read, unread = codes >= BAD, codes < BAD
+        for at in np.flatnonzero(unread).tolist():
+            is_open = math.isnan(labels.values[at])
+            self._unread[labels.reasons[at] or "" if is_open else self._why[labels.kinds[at]]] += 1
+        hidden = positions[unread]
+        self._codes[hidden[self._codes[hidden] == UNLABELLED]] = UNREAD
+        # of several labels of a step the last is assigned last
+        self._codes[positions[read]] = codes[read]
+        self._values[positions[read]] = labels.values[read]
+        self._is_value[positions[read]] = labels.are("value")[read]
 
     def label_set(self) -> LabelSet:
         """The result. Raises ``LabelError`` if no label belongs to a known step."""
@@ -186,6 +196,7 @@ class _LabelArrays:
             is_value=self._is_value,
             mentioned=self._mentioned,
             counts=counts,
+            raters=tuple(self._raters),
             cost=Measured(
                 policy_tokens=policy,
                 verifier_tokens=verifier,
@@ -197,20 +208,25 @@ class _LabelArrays:
         )
 
 
-def _of_rater(name: str, label: StepLabel) -> str:
-    if label.evidence.rater is None:
-        raise LabelError(
-            f"{name}: the label of step {label.step} of trace {label.trace_id} lacks 'evidence.rater'; "
-            "it cannot be split by rater"
-        )
-    return f"{name}/{label.evidence.rater}"
-
-
 def _no_label(name: str, labels: int, first: str) -> LabelError:
     return LabelError(
         f"{name}: none of its {labels} labels belongs to a step of the traces, by 'trace_id'"
         f"{f' (first {first})' if labels else ''}; give the traces that were labelled"
     )
+
+
+def label_codes(rule: LabelRule, labels: LabelColumns) -> CodeArray:
+    """[labels]: good or bad as :meth:`surefoot.labels.LabelRule.good` says, or ``UNREAD``."""
+    values, correctness = labels.values, labels.are("correctness")
+    neutral = {"good": GOOD, "bad": BAD, "drop": UNREAD}[rule.neutral]
+    # a comparison with NaN is never true, so that an unknown value and no threshold decide nothing
+    above = math.nan if rule.good_above is None else rule.good_above
+    conditions = [
+        correctness & (values == 0),
+        correctness & (values > 0) | labels.are("value") & (values > above),
+        correctness & (values < 0) | labels.are("value") & (values <= above),
+    ]
+    return np.select(conditions, [neutral, GOOD, BAD], UNREAD).astype(np.int8)
 
 
 def confusion(tp: int = 0, fp: int = 0, fn: int = 0, tn: int = 0) -> Measured:
@@ -233,11 +249,6 @@ def confusion(tp: int = 0, fp: int = 0, fn: int = 0, tn: int = 0) -> Measured:
     )
 
 
-def _confusions(tables: NDArray[np.integer]) -> Iterator[Measured]:
-    """Of the rows of :func:`tables_by`."""
-    return (confusion(*row) for row in tables.tolist())
-
-
 def tables_by(
     group: NDArray[np.integer], predicted: CodeArray, truth: CodeArray, groups: int = 0
 ) -> NDArray[np.int64]:
@@ -246,11 +257,6 @@ def tables_by(
     groups = groups or int(group.max(initial=-1)) + 1
     flat = np.bincount(5 * group.astype(np.int64) + cells, minlength=5 * groups)
     return flat.reshape(groups, 5)[:, :4]
-
-
-def harmonic_mean(a: float, b: float) -> float:
-    """2ab / (a + b) for non-negative a and b; 0 where both are 0, NaN where one is NaN."""
-    return 0.0 if a + b == 0 else 2 * a * b / (a + b)
 
 
 def _share(part: int, whole: int) -> float:
@@ -279,17 +285,17 @@ def against_truth(
     by_problem = tables_by(layout.of_step(layout.problem), *codes, groups=len(layout.problem_ids))
     precision, recall, f1 = bootstrap.totals([by_problem], _shares)
     predicted, true = layout.first_errors(source.codes), layout.first_errors(truth.codes)
-    by_step = _confusions(tables_by(layout.step_numbers(), *codes))
+    by_step = tables_by(layout.step_numbers(), *codes).tolist()
+    by_fifth = tables_by(layout.parts(PARTS), *codes, groups=PARTS).tolist()
     return Measured(
         confusion=confusion(*by_problem.sum(axis=0).tolist()),
         precision=precision,
         recall=recall,
         f1=f1,
-        by_step={number: part for number, part in enumerate(by_step) if part.steps},
-        by_fifth=dict(enumerate(_confusions(tables_by(layout.parts(PARTS), *codes, groups=PARTS)))),
+        by_step={number: confusion(*row) for number, row in enumerate(by_step) if any(row)},
+        by_fifth={number: confusion(*row) for number, row in enumerate(by_fifth)},
         first_error=_first_error(predicted, true, layout, bootstrap),
         soft=_soft(source, truth, bins, binning),
-        values=_value_errors(source, truth),
     )
 
 
@@ -307,8 +313,7 @@ def _first_error(
     """Agreement on first errors [traces]; ``dropped`` are those that an unlabelled step hides.
 
     ``accuracy`` is the share of traces with the same first bad step or none on both sides, ``f1`` the
-    harmonic mean of that on traces with and without an error, as in ProcessBench (arXiv 2412.06559);
-    ``offsets`` counts traces by predicted minus true index.
+    harmonic mean of that on traces with and without an error, as in ProcessBench (arXiv 2412.06559).
     """
     usable = ~(np.isnan(predicted) | np.isnan(truth))
     problem = layout.problem[usable]
@@ -316,7 +321,6 @@ def _first_error(
     wrong, hit, called = truth >= 0, predicted == truth, predicted >= 0
     exact, none_on_both = int((hit & wrong).sum()), int((hit & ~wrong).sum())
     on_wrong, on_right = _share(exact, int(wrong.sum())), _share(none_on_both, int((~wrong).sum()))
-    offsets, traces = np.unique((predicted - truth)[called & wrong].astype(np.int64), return_counts=True)
     accuracy = UNKNOWN
     if len(predicted):
         counts = group_sums(np.stack([hit, np.ones(len(hit))], axis=1), problem)
@@ -325,14 +329,13 @@ def _first_error(
         accuracy=accuracy,
         accuracy_on_wrong=on_wrong,
         accuracy_on_right=on_right,
-        f1=harmonic_mean(on_wrong, on_right),
+        f1=0.0 if on_wrong + on_right == 0 else 2 * on_wrong * on_right / (on_wrong + on_right),
         exact=exact,
         none_on_both=none_on_both,
         early=int((called & wrong & (predicted < truth)).sum()),
         late=int((wrong & (predicted > truth)).sum()),
         missed=int((wrong & ~called).sum()),
         false_alarm=int((~wrong & called).sum()),
-        offsets=dict(zip(offsets.tolist(), traces.tolist(), strict=True)),
         traces=len(predicted),
         dropped=layout.traces - len(predicted),
     )
@@ -349,25 +352,11 @@ def _soft(source: LabelSet, truth: LabelSet, bins: int, binning: Binning) -> Mea
     if not valued.any():
         return None
     scores, good = source.values[valued], as_numbers(truth.codes[valued])
-    fifths = source.layout.parts(PARTS)[valued]
     return Measured(
         auc=roc_auc(scores, good),
         auc_within_position=roc_auc_within(scores, good, source.layout.step_numbers()[valued]),
         calibration=reliability(scores, good, bins=bins, binning=binning),
-        by_fifth={
-            fifth: reliability(scores[fifths == fifth], good[fifths == fifth], bins=bins, binning=binning)
-            for fifth in np.unique(fifths).tolist()
-        },
     )
-
-
-def _value_errors(source: LabelSet, truth: LabelSet) -> Measured | None:
-    """Value labels against true values: mean and root mean square of label minus truth."""
-    both = source.is_value & truth.is_value
-    if not both.any():
-        return None
-    gaps = source.values[both] - truth.values[both]
-    return Measured(steps=len(gaps), bias=float(gaps.mean()), rmse=float(np.sqrt((gaps**2).mean())))
 
 
 TRUTH = "truth"
@@ -377,11 +366,10 @@ SIGNS = (-1.0, 1.0)
 
 
 def audit_labels(
-    traces: Sequence[Trace],
-    sources: Mapping[str, Iterable[StepLabel]],
+    traces: Sequence[Trace] | StepLayout,
+    sources: Mapping[str, Labels],
     *,
-    truth: Iterable[StepLabel] | None = None,
-    readings: Mapping[str, LabelRule] | None = None,
+    truth: Labels | None = None,
     reading: LabelRule | None = None,
     by_rater: bool = False,
     bins: int = 10,
@@ -389,32 +377,28 @@ def audit_labels(
     draws: int = 1000,
     seed: int = 0,
 ) -> Measured:
-    """Audit label sets by name. ``reading`` defines which labels are good or bad, ``readings`` for one name.
+    """Audit label sets by name. ``reading`` defines which labels are good or bad.
 
     ``pairs`` are all pairs of sources, and of a source with the truth, which comes last; ``overall`` is
     ``None`` with fewer than two sources. Traces and labels are streamed: memory grows by 10 bytes per step
     and source. ``by_rater`` makes each rater of a source a separate source, ``name/rater``. The truth's name
     is "truth". Intervals are 95 % percentile bootstraps over problems (``Trace.problem_id``). Raises
-    ``LabelError`` without sources, for a source called "truth", a reading for an unknown name, duplicate
-    trace ids, with ``by_rater`` for a label without rater, and for label sets that share no step with the
-    traces.
+    ``LabelError`` without sources, for a source called "truth", duplicate trace ids, with ``by_rater`` for a
+    label without rater, and for label sets that share no step with the traces.
     """
     if not sources:
         raise LabelError("'sources' is empty; give at least one set of labels")
     if TRUTH in sources:
         raise LabelError(f"a source is called {TRUTH!r}, the name of the reference; give it another name")
-    layout = StepLayout(trace for trace in facts_in(traces) if trace.size)
-    _check_ids(layout)
-
-    def rule(name: str) -> LabelRule:
-        return (readings or {}).get(name, reading or LabelRule(neutral="good"))
-
+    layout = traces if isinstance(traces, StepLayout) else StepLayout(facts_in(traces), with_steps=True)
+    if layout.repeated:
+        twice = {first for first, _ in layout.repeated}
+        first = next(name for name, number in layout.numbers.items() if number == min(twice))
+        raise LabelError(f"{len(twice)} trace ids occur twice, first {first}; keep one trace of each id")
+    rule = reading or LabelRule(neutral="good")
     groups = (label_sets(name, rows, layout, rule, by_rater=by_rater) for name, rows in sources.items())
     sets = {source.name: source for group in groups for source in group}
     reference = label_sets(TRUTH, truth, layout, rule)[0] if truth is not None else None
-    names = sorted([*sets, *([TRUTH] if reference else [])])
-    if foreign := sorted(set(readings or {}) - set(names)):
-        raise LabelError(f"a reading is given for {foreign[0]!r}; the names are {', '.join(names)}")
     bootstrap = Bootstrap(draws=draws, seed=seed)
     everyone = [*sets.values(), *([reference] if reference else [])]
 
@@ -424,7 +408,7 @@ def audit_labels(
             compared = against_truth(labels, reference, bins=bins, binning=binning, bootstrap=bootstrap)
         return Measured(
             name=labels.name,
-            reading=rule(labels.name),
+            reading=rule,
             counts=labels.counts,
             cost=labels.cost,
             against_truth=compared,
@@ -434,7 +418,7 @@ def audit_labels(
         traces=layout.traces,
         problems=len(layout.problem_ids),
         steps=layout.steps,
-        traces_without_steps=len(traces) - layout.traces,
+        traces_without_steps=layout.left_out,
         sources=list(map(source, sets.values())),
         truth=source(reference) if reference else None,
         pairs=[_pair(layout, bootstrap, *two) for two in combinations(everyone, 2)],
@@ -492,13 +476,6 @@ def _interval(
 def _signs(sets: Sequence[LabelSet]) -> Iterator[FloatArray]:
     """One [steps] for each source: 1 good, -1 bad, NaN unknown, in the smallest numbers that have a NaN."""
     return (as_numbers(source.codes, bad=-1.0).astype(np.float16) for source in sets)
-
-
-def _check_ids(layout: StepLayout) -> None:
-    if layout.repeated:
-        twice = {first for first, _ in layout.repeated}
-        first = next(name for name, number in layout.numbers.items() if number == min(twice))
-        raise LabelError(f"{len(twice)} trace ids occur twice, first {first}; keep one trace of each id")
 
 
 def _agreement(audit: Measured) -> str:

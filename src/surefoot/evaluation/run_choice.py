@@ -8,19 +8,23 @@ interval of its difference to the best of these rules lies above zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from surefoot.evaluation.columns import TraceFacts
 from surefoot.evaluation.measures import Measured
+from surefoot.evaluation.step_layout import StepLayout
 from surefoot.evaluation.verdict import Conclusion, chosen
 from surefoot.failures import result_failed
+from surefoot.io.tables import Facts
 from surefoot.records import Trace
-from surefoot.stats.bootstrap import FloatArray, bootstrap_difference, bootstrap_mean
-from surefoot.stats.intervals import Interval
+from surefoot.stats.bootstrap import FloatArray, bootstrap_totals
 
 FreeRule = Literal["shortest", "fewest_steps", "fewest_failures", "last_call"]
 
@@ -28,18 +32,14 @@ RANDOM: Final = "random"
 ORACLE: Final = "oracle"
 
 
-def is_agent_run(trace: Trace) -> bool:
-    """Whether the trace calls tools."""
-    return any(message.tool_calls for message in trace.messages)
-
-
 def _characters(trace: Trace) -> float:
+    """Of what the run added: all but instructions and the user's messages."""
     return sum(
         len(message.content or "")
         + len(message.readable_reasoning)
         + sum(len(call.arguments) for call in message.tool_calls)
         for message in trace.messages
-        if message.role in ("assistant", "tool")  # which the run added
+        if message.role in ("assistant", "tool")
     )
 
 
@@ -63,26 +63,87 @@ whether the last answered call failed (a run without one counts as failed)."""
 class TaskRuns:
     """The runs of one task, without their contents."""
 
-    costs: Mapping[str, Sequence[float]]
+    costs: Mapping[str, ArrayLike]
     """By rule: a number for each run; the lowest is chosen, and equal ones share the choice."""
-    correct: Sequence[bool]
+    correct: ArrayLike
     """An unknown outcome is ``False``."""
 
 
-def task_runs(traces: Sequence[Trace], scores: Mapping[str, Sequence[float | None]]) -> TaskRuns:
-    """The runs of one task; ``scores`` has other choices by name, of which the highest is chosen.
+class Shares:
+    """By rule the chance that the chosen run of a task succeeded, if ties are broken at random."""
 
-    An unscored run is chosen after all scored ones.
-    """
-    costs: dict[str, Sequence[float]] = {name: list(map(rule, traces)) for name, rule in FREE_RULES.items()}
-    costs |= {
-        name: [np.inf if value is None else -value for value in values] for name, values in scores.items()
-    }
-    return TaskRuns(costs=costs, correct=[trace.outcome is True for trace in traces])
+    def __init__(self, tasks: Iterable[TaskRuns] = ()) -> None:
+        self.runs = 0
+        self.of: dict[str, array[float]] = {}
+        for task in tasks:
+            self.add(task)
+
+    def __len__(self) -> int:
+        return len(self.of.get(RANDOM, ()))
+
+    def add(self, task: TaskRuns) -> None:
+        """Add a task; each has the same rules."""
+        correct = np.asarray(task.correct, dtype=float)
+        self.runs += len(correct)
+        for name, values in task.costs.items():
+            costs = np.asarray(values, dtype=float)
+            self._add(name, float(correct[costs == costs.min()].mean()))
+        self._add(RANDOM, float(correct.mean()))
+        self._add(ORACLE, float(correct.max()))
+
+    def _add(self, name: str, share: float) -> None:
+        self.of.setdefault(name, array("d")).append(share)
+
+
+class RunTable:
+    """The traces of a file, without their contents."""
+
+    def __init__(self, traces: Iterable[TraceFacts]) -> None:
+        self.answers: list[str | None] = []
+        outcomes, costs = array("b"), array("d")
+        self.numbers, self.starts = array("q"), array("q")
+        """Number and position of each trace's line."""
+
+        def facts() -> Iterator[Facts]:
+            for trace in traces:
+                record = trace.record
+                self.answers.append(trace.answer)
+                outcomes.append(-1 if trace.outcome is None else trace.outcome)
+                costs.extend(_NO_RUN if record is None else (rule(record) for rule in FREE_RULES.values()))
+                costs.append(trace.characters if record is None else _of_solution(record))
+                costs.append(record is not None and any(message.tool_calls for message in record.messages))
+                self.numbers.append(trace.number)
+                self.starts.append(trace.start)
+                yield Facts(trace.id, trace.problem_id, trace.steps)
+
+        self.layout = StepLayout(facts())
+        self.outcomes = np.frombuffer(outcomes, dtype=np.int8)
+        """[traces]: 1 correct, 0 wrong, -1 unknown."""
+        *free, self.characters, is_run = np.frombuffer(costs).reshape(-1, len(FREE_RULES) + 2).T
+        self.free: dict[str, FloatArray] = dict(zip(FREE_RULES, free, strict=True))
+        """By rule what it minimises, [traces]."""
+        self.is_run = is_run > 0
+        """[traces]: whether it calls tools."""
+
+    def groups(self) -> list[NDArray[np.intp]]:
+        """The traces of each problem, in the order of their first ones."""
+        order = np.argsort(self.layout.problem, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(self.layout.problem[order])) + 1)
+
+
+_NO_RUN: Final = (0.0, 0.0, 0.0, 1.0)
+"""What the free rules say of a text."""
+
+
+def _of_solution(trace: Trace) -> int:
+    """Characters of a solution."""
+    return len(trace.text or "") + sum(
+        len(message.content or "") for message in trace.messages if message.role == "assistant"
+    )
 
 
 def compare_choices(
-    tasks: Sequence[TaskRuns],
+    tasks: Iterable[TaskRuns] | Shares,
     *,
     free_rules: Sequence[str] = (*FREE_RULES,),
     draws: int = 10_000,
@@ -94,30 +155,36 @@ def compare_choices(
     random run, and for those that read the runs the one from ``best_free``, the best of ``free_rules`` on
     these tasks. Raises ``ValueError`` without tasks.
     """
-    if not tasks:
+    found = tasks if isinstance(tasks, Shares) else Shares(tasks)
+    if not found:
         raise ValueError("'tasks' is empty; give the runs of at least one task")
-    named = [name for name in tasks[0].costs if name not in free_rules]
-    shares = {name: _solved(tasks, name) for name in (*named, *free_rules)}
-    shares[RANDOM] = np.array([np.mean(task.correct) for task in tasks])
+    named = [name for name in found.of if name not in (*free_rules, RANDOM, ORACLE)]
+    shares = {name: np.frombuffer(found.of[name]) for name in (*named, *free_rules, RANDOM, ORACLE)}
     free = max((RANDOM, *free_rules), key=lambda name: shares[name].mean())
-    shares[ORACLE] = np.array([float(any(task.correct)) for task in tasks])
 
-    def less(name: str, other: str) -> Interval:
-        rng = np.random.default_rng(seed)
-        return bootstrap_difference(shares[name], shares[other], draws=draws, rng=rng)
-
+    free_of = dict.fromkeys(named, free)
+    pairs = [(name, RANDOM) for name in shares] + list(free_of.items())
+    columns = [*shares.values(), *(shares[name] - shares[other] for name, other in pairs)]
+    means = bootstrap_totals(
+        [np.stack(columns, axis=1)],
+        lambda totals: totals[:, 0] / len(found),
+        draws=draws,
+        rng=np.random.default_rng(seed),
+    )
+    solved = dict(zip(shares, means, strict=False))
+    less = dict(zip(pairs, means[len(shares) :], strict=True))
     return Measured(
-        tasks=len(tasks),
-        runs=sum(len(task.correct) for task in tasks),
+        tasks=len(found),
+        runs=found.runs,
         best_free=free,
         choices=[
             Measured(
                 name=name,
-                solved=bootstrap_mean(values, draws=draws, rng=np.random.default_rng(seed)),
-                over_random=less(name, RANDOM),
-                over_free=less(name, free) if name in named else None,
+                solved=solved[name],
+                over_random=less[name, RANDOM],
+                over_free=less[name, free] if name in named else None,
             )
-            for name, values in shares.items()
+            for name in shares
         ],
     )
 
@@ -130,12 +197,3 @@ def choice_verdict(result: Measured, name: str) -> Conclusion:
     rivals = [RANDOM] if over_free is None else [RANDOM, result.best_free]
     free = {rival: rows[rival].solved for rival in rivals}
     return chosen(rows[name].solved, free, over_free or over_random, "", result.tasks)
-
-
-def _solved(tasks: Sequence[TaskRuns], name: str) -> FloatArray:
-    """[tasks]: the chance that the chosen run succeeded, if ties are broken at random."""
-    shares = []
-    for task in tasks:
-        costs = np.array(task.costs[name], dtype=float)
-        shares.append(np.array(task.correct, dtype=float)[costs == costs.min()].mean())
-    return np.array(shares)

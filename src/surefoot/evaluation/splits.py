@@ -44,8 +44,6 @@ class Thresholds:
     values: Mapping[str, float]
     """The thresholds by the traces that they apply to: ``all``, or ``half 0`` and ``half 1``."""
     fitted_on: str
-    seen: str | None = None
-    """Subset that the threshold was fitted on; its own results are optimistic."""
 
     def score(self, system: System, **figures: Any) -> Measured:
         """The row of a system under this rule; ``name`` is for tables."""
@@ -113,7 +111,7 @@ def thresholds(rule: str | float, problem_ids: Sequence[str], subsets: Sequence[
         )
     value = _fitted(fit, [t for t in range(number) if subsets[t] == rule], f"subset {rule}")
     return Thresholds(
-        rule=rule, of_trace=(value,) * number, values={"all": value}, fitted_on=f"subset {rule}", seen=rule
+        rule=rule, of_trace=(value,) * number, values={"all": value}, fitted_on=f"subset {rule}"
     )
 
 

@@ -32,14 +32,20 @@ class StepLayout:
     Memory grows by about 150 bytes per trace and 75 per problem, mostly for their ids.
     """
 
-    def __init__(self, facts: Iterable[Facts]) -> None:
+    def __init__(self, facts: Iterable[Facts], *, with_steps: bool = False) -> None:
         self.numbers: dict[str, int] = {}
         """Id → number of the trace, of the first where several share an id."""
         problems: dict[str, int] = {}
         lengths, problem = array("q"), array("i")
         self.repeated: list[tuple[int, int]] = []
         """Traces with the id of an earlier one: the number of the first, and of this trace."""
-        for number, trace in enumerate(facts):
+        self.left_out = 0
+        """Traces without steps, if only those ``with_steps`` are asked for."""
+        for trace in facts:
+            if with_steps and not trace.size:
+                self.left_out += 1
+                continue
+            number = len(lengths)
             first = self.numbers.setdefault(trace.key, number)
             if first != number:
                 self.repeated.append((first, number))
@@ -74,6 +80,15 @@ class StepLayout:
     def span(self, number: int) -> tuple[int, int]:
         """The positions of a trace's first step and of the step after its last."""
         return self._starts[number], self._starts[number + 1]
+
+    def positions(
+        self, trace_ids: Iterable[str], steps: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[n] each: the position of step i of a trace, and the trace's number; -1 if there is none."""
+        numbers = np.array([self.numbers.get(name, -1) for name in trace_ids], dtype=np.int64)
+        positions = self.starts[numbers] + steps
+        inside = (numbers >= 0) & (positions < self.starts[numbers + 1])
+        return np.where(inside, positions, -1), numbers
 
     def of_step(self, values: NDArray[Any]) -> NDArray[Any]:
         """[traces] → [steps]: repeat each trace's value for its steps."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from surefoot.errors import RecordError, RunError, ScoreError
+from surefoot.evaluation.columns import LabelFile
 from surefoot.evaluation.labels import LabelSet, label_sets
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.step_layout import BoolArray, StepLayout, StepRows
@@ -26,7 +28,7 @@ from surefoot.labels import LabelRule
 from surefoot.policies.devices import AS_SAVED, LOADING, Loading
 from surefoot.protocols import ALL_CHANNELS, ProblemTrace
 from surefoot.records import StepLabel, StepScores, Trace, Usage, content_id_of
-from surefoot.scores import require_scores
+from surefoot.scores import TraceRule, require_scores
 
 if TYPE_CHECKING:
     from surefoot.io import ReadReport
@@ -86,54 +88,58 @@ def scored_system(name: str, records: Iterable[StepScores], traces: Sequence[Tra
 
 
 class _ScoreArrays:
-    """The scores of one source so far."""
-
     def __init__(self, layout: StepLayout) -> None:
         self._layout = layout
-        self._scores = np.full(layout.steps, math.nan)
-        self._recorded: BoolArray = np.zeros(layout.traces, dtype=bool)
+        self.scores = np.full(layout.steps, math.nan)
+        self.recorded: BoolArray = np.zeros(layout.traces, dtype=bool)
         self._usage = np.zeros((layout.traces, len(Usage.model_fields)), dtype=np.int64)
         self._records = self._foreign = self._superseded = 0
         self._first = ""
         self._misfits: dict[int, StepScores] = {}
 
-    def add(self, record: StepScores) -> None:
+    def add(self, record: StepScores) -> int | None:
+        """The number of the record's trace, if it is known."""
         self._first = self._first if self._records else record.trace_id
         self._records += 1
         number = self._layout.numbers.get(record.trace_id)
         if number is None:
             self._foreign += 1
-            return
+            return None
         start, stop = self._layout.span(number)
-        self._superseded += int(self._recorded[number])
-        self._recorded[number] = True
+        self._superseded += int(self.recorded[number])
+        self.recorded[number] = True
         self._misfits.pop(number, None)
         if len(record.scores) != stop - start:
             self._misfits[number] = record
-            return
-        self._scores[start:stop] = [math.nan if score is None else score for score in record.scores]
-        self._usage[number] = tuple(record.usage.model_dump().values())
+            return number
+        self.scores[start:stop] = [math.nan if score is None else score for score in record.scores]
+        self._usage[number] = tuple(vars(record.usage).values())
+        return number
+
+    def check_steps(self) -> None:
+        """Raise ``ScoreError`` if a trace's latest record has another number of steps."""
+        for number, record in sorted(self._misfits.items()):
+            require_scores(record, record.trace_id, int(self._layout.lengths[number]))
 
     def system(self, name: str) -> System:
         """The result. Raises ``ScoreError`` if all records belong to other traces."""
-        if not self._recorded.any():
+        if not self.recorded.any():
             raise ScoreError(
                 f"{name}: none of its {self._records} records is of the data's traces, by 'trace_id'"
                 f"{f' (first {self._first})' if self._records else ''}; give the scores of these traces"
             )
-        for number, record in sorted(self._misfits.items()):
-            require_scores(record, record.trace_id, int(self._layout.lengths[number]))
+        self.check_steps()
         for first, later in self._layout.repeated:
             start, stop = self._layout.span(first)
-            self._scores[slice(*self._layout.span(later))] = self._scores[start:stop]
-            self._recorded[later] = self._recorded[first]
-        unscored = np.isnan(self._scores) & self._layout.of_step(self._recorded)
+            self.scores[slice(*self._layout.span(later))] = self.scores[start:stop]
+            self.recorded[later] = self.recorded[first]
+        unscored = np.isnan(self.scores) & self._layout.of_step(self.recorded)
         spent = dict(zip(Usage.model_fields, self._usage.sum(axis=0).tolist(), strict=True))
         return System(
             name=name,
             kind="scores",
-            scores=StepRows(self._scores, self._layout),
-            recorded=self._recorded,
+            scores=StepRows(self.scores, self._layout),
+            recorded=self.recorded,
             counts=Measured(
                 records=self._records,
                 foreign=self._foreign,
@@ -145,11 +151,99 @@ class _ScoreArrays:
         )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TraceScores:
+    """Step scores of one scorer, or labels as scores in [0, 1], aligned with the traces of a file."""
+
+    scorer: str
+    rule: TraceRule
+    """How the scores of a trace become one number: ``verdicts`` if all are verdicts, else ``min``."""
+    rows: StepRows[float]
+    recorded: BoolArray
+    """[traces]"""
+    refuted: BoolArray
+    """[traces]: whether a check found a step wrong."""
+    first: str
+    """What its first record is, to say if no trace is scored."""
+    lowest: float = 0.0
+    highest: float = 1.0
+    """The range of the scores, [0, 1] at least."""
+    repeated: bool = False
+    """Whether a scorer has several records of one trace; the last one counts."""
+
+    def of(self, number: int) -> list[float | None] | None:
+        """The scores of a trace; ``None`` without a record of it."""
+        return self.rows[number] if self.recorded[number] else None
+
+
+def trace_scores(records: Iterable[StepScores], layout: StepLayout) -> TraceScores:
+    """Raises ``ScoreError`` for several scorers, and for scores that do not fit their trace's steps."""
+    arrays, refuted = _ScoreArrays(layout), np.zeros(layout.traces, dtype=bool)
+    scorers, are_verdicts, keys, first = dict[str, None](), set[bool](), array("q"), ""
+    low, high = 0.0, 1.0
+    for record in records:
+        if not first and all(score is None for score in record.scores):
+            first = f"no trace has a score; first, {record.trace_id}: {record.unscored_reason}"
+        first = first or f"no score is of these traces; its first 'trace_id' is {record.trace_id!r}"
+        number = arrays.add(record)
+        if number is not None:
+            refuted[number] = record.refuted()
+        keys.append(hash((record.trace_id, record.scorer)))
+        scorers[record.scorer] = None
+        if known := [score for score in record.scores if score is not None]:
+            are_verdicts.add(record.are_verdicts)
+            low, high = min(low, *known), max(high, *known)
+    arrays.check_steps()
+    return TraceScores(
+        scorer=_only(scorers),
+        rule="verdicts" if are_verdicts == {True} else "min",
+        rows=StepRows(arrays.scores, layout),
+        recorded=arrays.recorded,
+        refuted=refuted,
+        first=first,
+        lowest=low,
+        highest=high,
+        repeated=len(np.unique(keys)) < len(keys),
+    )
+
+
+def label_scores(labels: LabelFile, layout: StepLayout) -> TraceScores:
+    """Labels as scores: correctness +1 is 1, 0 is ½ and -1 is 0, a value itself, an advantage A (1 + A) / 2.
+
+    Of a step's labels the lowest counts. Raises ``ScoreError`` for labels of several sources.
+    """
+    scores, recorded = np.full(layout.steps, math.nan), np.zeros(layout.traces, dtype=bool)
+    sources, kinds, first = dict[str, None](), set[str](), ""
+    for part in labels:
+        first = first or f"no label has a value of these traces; the first is of trace {part.trace_ids[0]!r}"
+        sources |= dict.fromkeys(part.sources)
+        kinds |= set(part.kinds)
+        positions, numbers = layout.positions(part.trace_ids, part.steps)
+        recorded[numbers[numbers >= 0]] = True
+        values = np.where(part.are("value"), part.values, (1 + part.values) / 2)
+        np.fmin.at(scores, positions[positions >= 0], values[positions >= 0])
+    return TraceScores(
+        scorer=_only(sources),
+        rule="verdicts" if kinds == {"correctness"} else "min",
+        rows=StepRows(scores, layout),
+        recorded=recorded,
+        refuted=np.zeros(layout.traces, dtype=bool),
+        first=first,
+    )
+
+
+def _only(scorers: Iterable[str]) -> str:
+    names = sorted(scorers)
+    if len(names) > 1:
+        raise ScoreError(f"scores of {len(names)} scorers ({', '.join(names[:3])}); give one's")
+    return next(iter(names), "labels")
+
+
 def labelled_system(
     name: str, labels: Iterable[StepLabel], traces: Sequence[Trace], reading: LabelRule | None = None
 ) -> System:
     """Labels aligned with ``traces``; ``reading`` defines which are good. Raises as ``label_set``."""
-    return _of_label_set(label_sets(name, labels, StepLayout.of(traces), lambda _: reading)[0])
+    return _of_label_set(label_sets(name, labels, StepLayout.of(traces), reading)[0])
 
 
 def _of_label_set(labels: LabelSet) -> System:
@@ -313,7 +407,7 @@ def _stored(name: str, path: str, layout: StepLayout, reading: LabelRule | None)
         if isinstance(first, StepScores):
             systems = _of_scores(name, records, layout)
         else:
-            sets = label_sets(name, records, layout, lambda _: reading, by_rater=by_rater)
+            sets = label_sets(name, records, layout, reading, by_rater=by_rater)
             systems = [_of_label_set(labels) for labels in sets]
         for system in systems:
             system.counts["skipped_lines"] = report.bad_count

@@ -73,17 +73,16 @@ def result(out: Path):
     return json.loads((out / "audit.json").read_text())
 
 
-def test_gaming_edits_and_attacks(files, tmp_path):
-    test = "gaming:rounds=2,proposals=2,attacked=3"
+def test_gaming_edits(files, tmp_path):
+    test = "gaming:per-problem=2"
     words = (f"a={files / 'prm'}", *lab(files), "--limit=4", *QUICK, "--out", tmp_path, "--tables")
     ended = good("audit", "--test", test, *words)
     found = result(tmp_path)
     assert "Verifier gaming" in ended.out
-    [gaming], [attack] = found["gaming"], found["attack"]
+    [gaming] = found["gaming"]
     assert gaming["scorer"] == "a"
     assert gaming["rule"] == "min"
     assert len(gaming["effects"]) == 4 + 2 * 7
-    assert list(attack["climb"]) == ["0", "1", "2"]
     assert found["inputs"]["test"] == [test]
     assert found["tested"] == ["edits that raise a score"]
     assert found["inputs"]["scorers"] == [f"a={files / 'prm'}"]
@@ -158,12 +157,11 @@ def test_over_optimisation_of_stored_scores(files, tmp_path):
 
 
 def test_all_runs_what_can_be_run_and_says_what_cannot(files, tmp_path):
-    gaming = "gaming:rounds=1,proposals=2,attacked=2"
-    tests = ("--test", f"{gaming},outcome:per-problem=2,clean,over-optimisation:largest=3")
+    tests = ("--test", "gaming,outcome:per-problem=2,clean,over-optimisation:largest=3")
     good("audit", *tests, files / "prm", *lab(files), "--limit=4", *QUICK, "--out", tmp_path)
     found = result(tmp_path)
     assert "left_out" not in found
-    assert {"gaming", "attack", "outcome", "clean", "over_optimisation"} <= set(found)
+    assert {"gaming", "outcome", "clean", "over_optimisation"} <= set(found)
     stored = tmp_path / "stored"
     ended = good("audit", f"e={files / 'exact.jsonl'}", *lab(files), *QUICK, "--out", stored)
     assert "gaming left out: there are only stored scores" in ended.err
@@ -174,13 +172,12 @@ def test_all_runs_what_can_be_run_and_says_what_cannot(files, tmp_path):
 
 
 def test_settings_reach_the_tests(files, tmp_path):
-    tests = "gaming:rounds=0,tolerance=0.2,must-fall=0,per-problem=1,twins:tolerance=0.3,must-fall=0"
+    tests = "gaming:tolerance=0.2,must-fall=0,per-problem=1,twins:tolerance=0.3,must-fall=0"
     about = (*lab(files), "--limit=6", "--threshold=0.9", "--partial", *QUICK, "--out", tmp_path)
     good("audit", files / "prm", "--test", f"{tests},argument:must-fall=0,granularity", *about)
     every = (*lab(files), "--threshold=0.9", "--partial", *QUICK, "--out", tmp_path / "all")
     good("audit", files / "prm", "--test=clean", *every)
     found = result(tmp_path) | {"clean": result(tmp_path / "all")["clean"]}
-    assert "attack" not in found
     assert (found["gaming"][0]["tolerance"], found["twins"][0]["tolerance"]) == (0.2, 0.3)
     for name in ("gaming", "twins", "argument", "clean", "granularity"):
         assert found[name][0]["threshold"] == 0.9
@@ -214,8 +211,8 @@ def test_equal_runs_leave_equal_files(files, tmp_path):
         ("outcome {p} {data} -o x", "n_steps"),
         ("outcome {exact} --processbench b {data} -o x", "or --processbench"),
         ("outcom {exact} {data} -o x", "unknown test 'outcom'; did you mean 'outcome'?"),
-        ("gaming:round=1 {exact} {data} -o x", "unknown setting of gaming 'round'; did you mean 'rounds'?"),
-        ("gaming:rounds=-1 {exact} {data} -o x", "rounds: Input should be greater than or equal to 0"),
+        ("gaming:toleranc=1 {exact} {data} -o x", "setting of gaming 'toleranc'; did you mean 'tolerance'?"),
+        ("gaming:tolerance=-1 {exact} {data} -o x", "tolerance: Input should be greater than or equal to 0"),
         ("faithfulness --problems {p} -o x", "give --policy and --problems"),
     ],
 )

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_scorers import lab_material
 
-from surefoot.evaluation.audits import EDITS, edited, lab_right
+from surefoot.evaluation.audits import EDITS, lab_right
+from surefoot.evaluation.audits.cases import Case
+from surefoot.evaluation.audits.changes import EDIT_CHANGES
 from surefoot.evaluation.audits.perturbations import (
     DELETE_PREMISE,
     MERGE,
@@ -22,7 +24,8 @@ from surefoot.evaluation.audits.perturbations import (
     cores,
 )
 from surefoot.evaluation.audits.process import last_step_only, shuffled_steps
-from surefoot.records import Message, Step, Trace
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Message, Problem, Step, Trace
 
 WORDS = st.text(st.sampled_from("ab 0127 .,=+\n\té→"), max_size=25)
 GROWTH = {
@@ -185,7 +188,9 @@ def test_edits_do_not_apply_to_chats():
         messages=(Message(role="assistant", content="1 + 1 = 2"),) * 3,
         steps=tuple(Step(start=0, end=9, message=n) for n in range(3)),
     )
-    assert all(edited(edit, chat, np.random.default_rng(0)) is None for edit in EDITS)
+    case = Case(item=ProblemTrace(problem=Problem(text="?", id="p"), trace=chat), good=(True,) * 3)
+    rng = np.random.default_rng(0)
+    assert all(change.make(case, [case], rng) is None for change in EDIT_CHANGES)
     with pytest.raises(ValueError, match="is a chat"):
         MERGE.at(chat, 0)
 

@@ -18,11 +18,11 @@ from surefoot.evaluation.audits.faithfulness import (
 from surefoot.evaluation.audits.interventions import (
     HINTS,
     FaithfulnessRow,
+    FaithfulnessSettings,
     Interventions,
     known_mistakes,
     wrong_answers,
 )
-from surefoot.evaluation.audits.settings import FaithfulnessSettings
 from surefoot.evaluation.frame import Origin
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import first_screen_of
@@ -128,36 +128,16 @@ def test_each_cause_has_its_own_results(cause, followed, flips, through, around,
     assert plain.need.value == pytest.approx(0 if cause == "memory" else 1 - 1 / 7, abs=0.15)
 
 
-def test_a_policy_that_says_so_and_the_correction_for_chance():
+def test_a_policy_that_says_so():
     result, rows = audit(Planned("note", says=True))
-    [words] = result.disclosure
-    assert result.hint.says.value == words.corrected.value == 1.0
-    assert (words.sensitivity, words.specificity, words.sentences) == (
-        1.0,
-        1.0,
-        0,
-    )  # the lab's wording is exact
+    assert result.hint.says.value == 1.0
     assert all(row.tests[1].steps[0].startswith("The note says") for row in rows)
-    # of 40 answers 20 follow, 10 go elsewhere: by chance a wrong hint draws 10 / 5 others = 2 of 20
+    # of 40 answers 20 follow
     changed = [
-        row.model_copy(
-            update={
-                "hint": row.hint.model_copy(
-                    update={"follows": at < 20, "elsewhere": at >= 30, "mentions": at < 9}
-                ),
-                "tests": (
-                    row.tests[0],
-                    row.tests[1].model_copy(update={"text": row.tests[1].text if at < 9 else "1\n"}),
-                ),
-            }
-        )
+        row.model_copy(update={"hint": row.hint.model_copy(update={"follows": at < 20, "mentions": at < 9})})
         for at, row in enumerate(rows)
     ]
-    result = audit_faithfulness("x", changed, hint="note", draws=50)
-    assert result.hint.says.value == result.disclosure[0].says.value == 9 / 20
-    # each half of the problems is corrected with the shares of the other half, so not quite 0.45 / 0.9
-    assert result.disclosure[0].corrected.value == pytest.approx(0.5, abs=0.05)
-    assert result.disclosure[0].corrected.low < 0.45
+    assert audit_faithfulness("x", changed, hint="note", draws=50).hint.says.value == 9 / 20
 
 
 def test_a_policy_that_only_guesses_gets_no_verdict_on_its_reasoning():

@@ -149,10 +149,9 @@ def test_thresholds_come_from_elsewhere_and_say_so():
     rows = [oracle(c.label, 0.9, 0.4) if c.subset == "gsm8k" else oracle(c.label, 0.3, 0.1) for c in cases]
     found = evaluate_processbench(cases, [scores_of(cases, rows)], rules=["gsm8k", "split"], draws=20)
     by_gsm8k, by_half = found.scores
-    assert by_gsm8k.seen == "gsm8k"
+    assert by_gsm8k.fitted_on == "subset gsm8k"
     assert by_gsm8k.thresholds == {"all": pytest.approx(0.65)}
     assert [part.f1.value for part in by_gsm8k.subsets.values()] == [1.0, 0.0]
-    assert by_half.seen is None
     assert set(by_half.thresholds) == {"half 0", "half 1"}
     assert {half_of(case.trace.problem_id) for case in cases} == {0, 1}
 

@@ -16,13 +16,12 @@ from .changes import edit_changes as edit_changes
 from .faithfulness import audit_faithfulness as audit_faithfulness
 from .faithfulness import faithfulness_section as faithfulness_section
 from .interventions import FaithfulnessRow as FaithfulnessRow
+from .interventions import FaithfulnessSettings as FaithfulnessSettings
 from .interventions import Interventions as Interventions
 from .interventions import TextTests as TextTests
 from .interventions import reasoning_to_probe as reasoning_to_probe
 from .looking import audit_images as audit_images
 from .looking import images_section as images_section
-from .over_optimisation import attack_section as attack_section
-from .over_optimisation import audit_attack as audit_attack
 from .over_optimisation import audit_over_optimisation as audit_over_optimisation
 from .over_optimisation import over_optimisation_section as over_optimisation_section
 from .perturbations import EDITS as EDITS
@@ -31,7 +30,6 @@ from .perturbations import Edit as Edit
 from .perturbations import Perturbation as Perturbation
 from .perturbations import Truth as Truth
 from .perturbations import audit_changes as audit_changes
-from .perturbations import edited as edited
 from .perturbations import effects_section as effects_section
 from .process import audit_clean as audit_clean
 from .process import audit_granularity as audit_granularity
@@ -41,5 +39,3 @@ from .process import clean_section as clean_section
 from .process import granularity_section as granularity_section
 from .process import outcome_section as outcome_section
 from .process import paths_section as paths_section
-from .settings import AttackSettings as AttackSettings
-from .settings import FaithfulnessSettings as FaithfulnessSettings

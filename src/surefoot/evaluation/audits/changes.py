@@ -44,7 +44,6 @@ from surefoot.evaluation.audits.perturbations import (
     Must,
     Perturbation,
     Piece,
-    edited,
     pieces,
     rebuilt,
 )
@@ -59,8 +58,11 @@ def edit_changes(edit: Edit) -> Iterator[Perturbation]:
     """An edit as changes: one that breaks logic, of correct solutions; one of style, also of wrong ones."""
 
     def make(case: Case, _: Sequence[Case], rng: np.random.Generator) -> Changed | None:
-        if (new := edited(edit, case.item.trace, rng)) is None:
+        trace = case.item.trace
+        places = edit.places(trace) if trace.text is not None else ()
+        if not len(places):
             return None
+        new = edit.at(trace, int(rng.choice(places)))
         item = ProblemTrace(problem=case.item.problem, trace=new.trace)
         return Changed(item=item, steps=((new.step, new.was),))
 

@@ -17,17 +17,44 @@ from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from surefoot.answers import Grader, Solution
 from surefoot.answers.extraction import EXPLICIT, extract_statement
 from surefoot.batching import Batcher
 from surefoot.errors import RecordError
-from surefoot.evaluation.audits.settings import FaithfulnessSettings, HintName
 from surefoot.lab.notes import planted_mistakes, with_note
 from surefoot.lab.world import RESULT, ArithmeticChain, parse_problem
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import LabelledTrace, Policy, SampleRequest, SampleResult, Sampling, Segmenter
 from surefoot.records import FrozenModel, Problem, Record, Step, StepLabel, Trace, Usage, content_id
+
+HintName = Literal[
+    "authority", "metadata", "consistency", "grader", "sycophancy", "unauthorized", "note", "none"
+]
+"""Families of hints (Chen et al., arXiv 2505.05410, section 3.1); ``note`` is for the lab's problems."""
+
+
+class FaithfulnessSettings(FrozenModel):
+    """Which tests are made."""
+
+    hint: HintName = Field(
+        default="authority",
+        description="How the prompt hints at a wrong answer; `note` is for the lab; `none` = no hint.",
+    )
+    cue: str = Field(
+        default="The answer is", description="Ends reasoning that was cut short, so that the answer follows."
+    )
+    filler: str = Field(
+        default=" ...", min_length=1, description="Repeated in place of reasoning of the same length."
+    )
+    mistakes: int = Field(
+        default=3, ge=0, description="Steps of each solution in which a mistake is planted."
+    )
+    points: int = Field(
+        default=6, ge=2, description="Most places at which reasoning is cut short, spread over its steps."
+    )
+    answer_tokens: int = Field(default=32, ge=1, description="Longest answer after the cue.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,12 +62,6 @@ class Edit:
         return rebuilt(trace, self.name, parts, step=step, was=was)
 
 
-def edited(edit: Edit, trace: Trace, rng: np.random.Generator) -> Edited | None:
-    """``edit`` made at a random place; ``None`` if it does not apply (never to chats)."""
-    candidates = edit.places(trace) if trace.text is not None else ()
-    return edit.at(trace, int(rng.choice(candidates))) if len(candidates) else None
-
-
 def edit_stream(seed: int, *parts: object) -> np.random.Generator:
     """Random numbers that depend on the edited trace only, and not on earlier edits."""
     return np.random.default_rng([seed, int(content_id(*parts), 16)])
@@ -159,23 +153,13 @@ def _with_text(parts: list[Piece], place: int, text: str) -> list[Piece]:
     return [*parts[:place], Piece(text=text, gap=parts[place].gap), *parts[place + 1 :]]
 
 
-def swap_number(shift: int | None = None) -> Edit:
-    """Another last digit for the last number of a step, which is usually its result.
-
-    ``shift`` is added to the digit, modulo ten; by default it is a function of the trace's id and the place.
-    """
-
-    def change(trace: Trace, parts: list[Piece], place: int) -> tuple[list[Piece], int, int]:
-        text = parts[place].text
-        last = _numbers(text)[-1].end() - 1
-        by = shift or 1 + int(content_id("swapped number", trace.id, place), 16) % 9
-        digit = (int(text[last]) + by) % 10
-        return _with_text(parts, place, f"{text[:last]}{digit}{text[last + 1 :]}"), place, place
-
-    def places(trace: Trace) -> list[int]:
-        return [number for number, piece in enumerate(pieces(trace)) if _numbers(piece.text)]
-
-    return Edit("swapped number", "breaks", places, change)
+def _swap_number(trace: Trace, parts: list[Piece], place: int) -> tuple[list[Piece], int, int]:
+    """The new digit is a function of the trace's id and the place."""
+    text = parts[place].text
+    last = _numbers(text)[-1].end() - 1
+    by = 1 + int(content_id("swapped number", trace.id, place), 16) % 9
+    digit = (int(text[last]) + by) % 10
+    return _with_text(parts, place, f"{text[:last]}{digit}{text[last + 1 :]}"), place, place
 
 
 def _reorder(_: Trace, parts: list[Piece], place: int) -> tuple[list[Piece], int, int]:
@@ -226,7 +210,13 @@ def _rephrase(name: str, write: Callable[[str], str]) -> Edit:
     return Edit(name, "style", _visible, change)
 
 
-SWAP_NUMBER = swap_number()
+SWAP_NUMBER = Edit(
+    "swapped number",
+    "breaks",
+    lambda trace: [number for number, piece in enumerate(pieces(trace)) if _numbers(piece.text)],
+    _swap_number,
+)
+"""Another last digit for the last number of a step, which is usually its result."""
 DELETE_PREMISE = Edit(
     "deleted premise",
     "breaks",
@@ -267,10 +257,6 @@ EDITS = (
     _rephrase("instruction", lambda core: f"{core} {_ORDER}"),
 )
 """All edits, those that break logic first."""
-
-SEARCH_EDITS = (*(swap_number(shift) for shift in range(1, 10)), *EDITS[1:])
-"""Edits of the search: the same, with a separate edit for each other digit."""
-
 
 Truth = Callable[[Problem, Trace], bool]
 """Whether a changed solution is correct; the lab provides one (``cases.lab_right``)."""

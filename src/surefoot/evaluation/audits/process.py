@@ -421,9 +421,8 @@ def audit_paths(
     """Compare the correct solutions of each problem.
 
     ``preference`` is the mean score of the more usual half minus the other half's; ``steps`` the same for the
-    number of steps, a baseline, as unusual solutions may only be longer; ``narrower`` how much more alike the
-    better-scored half is than all: above 0, selection loses variety. Raises ``ScoreError`` if no problem has
-    ``FEWEST`` with a score.
+    number of steps, a baseline, as unusual solutions may only be longer. Raises ``ScoreError`` if no problem
+    has ``FEWEST`` with a score.
     """
     groups: dict[str, dict[str, Case]] = defaultdict(dict)
     for case in cases:
@@ -443,18 +442,16 @@ def audit_paths(
         columns = np.array([row[1:] for row in scored])
         order, half = np.argsort(alike.sum(axis=1), kind="stable"), len(scored) // 2
         longer, preferred = columns[order[-half:]].mean(axis=0) - columns[order[:half]].mean(axis=0)
-        best = np.argsort(-columns[:, 1], kind="stable")[: max(2, half)]
-        lost = _mean_pair(alike[np.ix_(best, best)]) - _mean_pair(alike)
-        rows.append((preferred, longer, lost, len(scored)))
+        rows.append((preferred, longer, len(scored)))
     if not rows:
         raise ScoreError(
             f"no problem has {FEWEST} different correct solutions, by labels or outcomes: give more traces"
         )
     table, bootstrap = np.array(rows), Bootstrap(draws=draws, seed=seed)
-    preference, steps, narrower, counts = table.T
+    preference, steps, counts = table.T
     return Measured(
         scorer=audited.name,
-        **means(bootstrap, range(len(rows)), preference=preference, steps=steps, narrower=narrower),
+        **means(bootstrap, range(len(rows)), preference=preference, steps=steps),
         problems=len(rows),
         solutions=int(counts.sum()),
         usage=scores.usage,
@@ -466,11 +463,6 @@ def _similarity(texts: Sequence[str]) -> NDArray[np.float64]:
     words = [text.split() for text in texts]
     parts = [{tuple(row[at : at + 3]) for at in range(max(1, len(row) - 2))} for row in words]
     return np.array([[len(a & b) / len(a | b) for b in parts] for a in parts])
-
-
-def _mean_pair(alike: NDArray[np.float64]) -> float:
-    count = len(alike)
-    return float((alike.sum() - count) / (count * (count - 1)))
 
 
 def paths_section(audits: Sequence[Measured]) -> Section:

@@ -204,8 +204,8 @@ def evaluate_processbench(
     record of some system is left out for every system, or counts as wrong, by ``missing``. Thresholds stay
     fixed while problems are resampled, all in the same samples. Of each score: ``average_f1``, the unweighted
     mean of the subsets' F1s; ``difference``, this less the first system's (same rule, if it has it), paired
-    by problem; ``seen``, the subset that the threshold was fitted on, whose results are optimistic; figures
-    by subset. ``position_f1`` is the result of the function of this name, by subset.
+    by problem; figures by subset, optimistic for the one that a threshold was fitted on. ``position_f1`` is
+    the result of the function of this name, by subset.
 
     Raises ``LabelError`` for no cases or systems, and where a threshold cannot be fitted; ``ScoreError`` if
     no trace has a record of every system.
@@ -244,7 +244,6 @@ def evaluate_processbench(
             scores.append(
                 applied.score(
                     system,
-                    seen=applied.seen,
                     **AVERAGE_F1.row(bootstrap, counts, owners, names),
                     **({"difference": None} if is_first else DIFFERENCE.row(bootstrap, both, owners, names)),
                     subsets={name: row(members) for name, members in subsets.items()},
