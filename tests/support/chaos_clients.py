@@ -181,7 +181,10 @@ def annotating(name: str, project: int) -> Callable[[Load, str], None]:
     def work(load: Load, client: str) -> None:
         root = f"http://127.0.0.1:{load.port}"
         while not load.stop.is_set():
-            with suppress(httpx2.TransportError), httpx2.Client(base_url=root, timeout=TIMEOUT_S) as browser:
+            with (
+                suppress(httpx2.TransportError),
+                httpx2.Client(base_url=root, timeout=TIMEOUT_S, headers={"Origin": root}) as browser,
+            ):
                 _annotate(load, client, browser, name, project)
             load.stop.wait(0.3)
 
