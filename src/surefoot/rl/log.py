@@ -187,11 +187,9 @@ def samples_to(evaluations: Sequence[EvaluationRow], accuracy: float) -> float |
     ``None`` if it never is; if the first evaluation already has it, the samples of that one.
     """
     points = sorted((row.samples, row.accuracy.value) for row in evaluations)
-    if points and points[0][1] >= accuracy:
-        return float(points[0][0])
-    for (x0, low), (x1, high) in pairwise(points):
+    for (x0, low), (x1, high) in pairwise(points[:1] + points):  # the first one is its own predecessor
         if high >= accuracy:
-            return x0 + (x1 - x0) * (accuracy - low) / (high - low)
+            return x0 + (x1 - x0) * (accuracy - low) / (high - low or 1.0)
     return None
 
 
