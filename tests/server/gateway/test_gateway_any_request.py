@@ -24,7 +24,6 @@ FORMS = {
     "/projects": "name",
     f"{PROJECT}/runs": "id",
     f"{PROJECT}/run": "step value note after",
-    f"{PROJECT}/selection": "id to",
     f"{PROJECT}/settings": "version name instructions show_answer annotators value-1 value0 value1 "
     "lease_minutes retention_days archived",
     f"{PROJECT}/members": "name role inactive",
