@@ -239,6 +239,7 @@ def test_a_program_in_a_call_is_shown_as_text(tmp_path: Path) -> None:
         ("?text=error:3..", []),
         ("?text=error:..2", [1]),
         ("?text=error:none", [0, 2]),
+        ("?text=error:999999", []),
         ("?problem=none", []),
         ("?text=%25", []),
     ],
@@ -250,7 +251,8 @@ def test_filters(found: Inspection, query: str, which: list[int]) -> None:
 @pytest.mark.parametrize(
     "query",
     ["?text=outcome:maybe", "?text=first<x", "?text=third<0.5", "?text=first<nan", "?text=outcom:wrong",
-     "?text=error:x", "?text=error:..", '?text="open', "?text=" + "a" * 1001, "?text=model:%00", "?low=0.5",
+     "?text=error:x", "?text=error:..", "?text=error:99999999", "?text=error:1..99999999",
+     '?text="open', "?text=" + "a" * 1001, "?text=model:%00", "?low=0.5",
      "?text=first<1 second<1", "?text=first < 1"],
 )  # fmt: skip
 def test_filters_that_make_no_sense_are_refused(found: Inspection, query: str) -> None:
