@@ -532,7 +532,7 @@ ERROR_HANDLERS: Final[Mapping[Any, Any]] = {
 Terms = Mapping[str, Collection[str]]
 """Names of terms, and the values that each accepts; empty = any text."""
 _TERM: Final = re.compile(r'(?:("[^"]*"|[^\s:<>="]+)(:|[<>]=?))?("[^"]*"|[^\s"]+)')
-_RANGE: Final = re.compile(r"(\d{1,6})?(\.\.)?(\d{1,6})?")
+_RANGE: Final = re.compile(r"(\d{1,6})?(?:(\.\.)(\d{1,6})?)?")
 _ADDRESS: Final = {
     "text", "problem", "page", "before", "at", "id", "step", "edit", "decision_id", "report", "disagreement",
 }  # fmt: skip
