@@ -148,7 +148,7 @@ def test_the_command_takes_labels_first_and_scores_where_they_are_silent(tmp_pat
     write_records(tmp_path / "scores.jsonl", [scores])
     words = ["reward", tmp_path / "runs.jsonl", "--labels", tmp_path / "labels.jsonl"]
     said = good(*words, "--out", tmp_path / "alone.jsonl").err
-    assert "1 of 3 turns of 1 runs have a reward by the rule 'lowest'; 2 are unknown and null" in said
+    assert "1 of 3 turns of 1 run rewarded by 'lowest'; 2 unknown and null" in said
     assert json.loads((tmp_path / "alone.jsonl").read_text()) == {
         "trace_id": RUN.id,
         "problem_id": "p",
@@ -212,7 +212,7 @@ def test_nothing_to_reward_writes_nothing(tmp_path) -> None:
     write_records(tmp_path / "runs.jsonl", [RUN])
     write_records(tmp_path / "scores.jsonl", [StepScores(trace_id=RUN.id, scorer="s", scores=(None,) * 4)])
     words = ("reward", tmp_path / "runs.jsonl", "--scores", tmp_path / "scores.jsonl")
-    assert "no turn of 1 runs got a reward" in refused(*words, "--out", tmp_path / "out.jsonl")
+    assert "no turn of 1 run got a reward" in refused(*words, "--out", tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
     assert "give --labels, --scores or both" in refused("reward", tmp_path / "runs.jsonl")
 

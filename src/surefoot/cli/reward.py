@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from surefoot.cli import options as o
 from surefoot.cli.runs import read_step_scores, read_table
 from surefoot.cli.settings import Command, Flag
-from surefoot.cli.terminal import note
+from surefoot.cli.terminal import note, note_count
 from surefoot.errors import RunError, counted
 from surefoot.evaluation.step_layout import StepLayout
 from surefoot.io.files import write_lines
@@ -60,8 +60,7 @@ class Reward(Command):
             f"{turns - unknown} of {counted(turns, 'turn')} of {counted(counts['runs'], 'run')} rewarded by "
             f"{self.rule!r}; {unknown} unknown and {fate}"
         )
-        if counts["texts"]:
-            note(f"{counted(counts['texts'], 'trace is', 'traces are')} texts, not runs, and are left out")
+        note_count(counts["texts"], "trace", "left out: a text, not a run")
 
     def _lines(self, counts: Counter[str]) -> Iterator[bytes]:
         traces = read_table(self.runs, Trace)
