@@ -212,7 +212,7 @@ def test_nothing_to_reward_writes_nothing(tmp_path) -> None:
     write_records(tmp_path / "runs.jsonl", [RUN])
     write_records(tmp_path / "scores.jsonl", [StepScores(trace_id=RUN.id, scorer="s", scores=(None,) * 4)])
     words = ("reward", tmp_path / "runs.jsonl", "--scores", tmp_path / "scores.jsonl")
-    assert "no turn of 1 run got a reward" in refused(*words, "--out", tmp_path / "out.jsonl")
+    assert "no turn of 1 runs got a reward" in refused(*words, "--out", tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
     assert "give --labels, --scores or both" in refused("reward", tmp_path / "runs.jsonl")
 
