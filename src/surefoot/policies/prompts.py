@@ -155,7 +155,7 @@ def render_chat(
         )
     held = next((attachment for message in messages for attachment in message.attachments), None)
     if held is not None:
-        raise error(f"a message holds an attachment ({held.kind}), and this model reads text only")
+        raise error(f"policy: a message holds an attachment ({held.kind}), and this model reads text only")
     needed = any(m.tool_calls or m.role == "tool" or _tagged(m) for m in messages) or bool(tools)
     support = chat_support(tokenizer) if needed else ChatSupport()
     schemas = [openai_tool(tool) for tool in tools] if tools and support.tools else None

@@ -21,7 +21,7 @@ from surefoot import images
 from surefoot.io import read_records
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import StepScores, Trace
-from surefoot.server import Database, ToolGuard, open_database
+from surefoot.server import Database, GatewaySettings, ToolGuard, open_database
 
 SEEN = chat(["It is teal."])
 
@@ -342,6 +342,20 @@ def test_a_policy_in_this_process_refuses_images_by_name() -> None:
         status, answer = ask(f"{found.url}/chat/completions", body)
     assert status == 400
     assert "start the server with --chat" in answer["error"]["message"]
+
+
+def test_a_model_in_this_process_that_reads_text_alone_refuses_by_name(gpt2_base: Path) -> None:
+    from surefoot.policies.transformers import TransformersPolicy
+
+    policy = TransformersPolicy.from_pretrained(gpt2_base)
+    policy.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    with served(policy, settings=GatewaySettings(chat=True)) as found:
+        body = json.dumps(asked("chat", picture()) | {"model": "surefoot"})
+        status, answer = ask(f"{found.url}/chat/completions", body)
+    assert (status, answer["error"]["code"]) == (400, "policy_refused"), answer
+    assert (
+        "a message holds an attachment (image), and this model reads text only" in answer["error"]["message"]
+    )
 
 
 def test_images_of_scored_traces_are_checked() -> None:
