@@ -48,9 +48,8 @@ def read_claude_code(path: Path | str, context: ImportContext) -> Iterator[Impor
     def build(number: int, rows: Sequence[Mapping[str, Any]]) -> Iterator[ImportedTrace]:
         note = row_note("claude-code", number)
         events = _kept(rows, context)
-        name = next(
-            (str(name) for row in rows if (name := row.get("sessionId") or row.get("session_id"))), ""
-        )
+        names = (row.get("sessionId") or row.get("session_id") for row in rows)
+        name = str(next(filter(None, names), ""))
         threads: dict[str, list[Mapping[str, Any]]] = {}
         threads_of: dict[Any, str] = {}
         for event in events:
@@ -66,9 +65,8 @@ def read_claude_code(path: Path | str, context: ImportContext) -> Iterator[Impor
                 continue
             of_thread = note if not thread else note | {"subagent": thread}
             error = None if thread else _error(result, streamed=streamed)
-            yield _trace(
-                threads[thread], context, of_thread, id=f"{name}-{thread}" if thread else name, error=error
-            )
+            thread_id = f"{name}-{thread}" if thread else name
+            yield _trace(threads[thread], context, of_thread, id=thread_id, error=error)
 
     return context.rows(session_rows(path), build)
 
@@ -96,11 +94,8 @@ def _kept(rows: Sequence[Mapping[str, Any]], context: ImportContext) -> list[Map
         name, parent = row.get("uuid"), row.get("parentUuid") or row.get("logicalParentUuid")
         event = _with_prompt(row)
         message, kind = event.get("message"), event.get("type")
-        if (
-            name is not None
-            and seen.setdefault(name, row) is not row
-            and seen[name].get("message") == message
-        ):
+        comes_again = name is not None and seen.setdefault(name, row) is not row
+        if comes_again and seen[name].get("message") == message:
             context.report.left_out["events that come again"] += 1
             continue
         if kind not in ("user", "assistant") or not isinstance(message, Mapping):

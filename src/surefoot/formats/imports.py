@@ -311,7 +311,6 @@ def with_reasoning_tokens(messages: tuple[Message, ...], tokens: int | None) -> 
 
 def reported_usage(*rows: Mapping[str, Any], calls: int = 0) -> Usage:
     """The sum of the tokens that ``rows`` report, under any of the usual names."""
-
     rows = tuple(filter(None, rows))
 
     def total(*names: str) -> int:

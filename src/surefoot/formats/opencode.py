@@ -94,11 +94,8 @@ def _stored(path: Path) -> Iterator[dict[str, Any]]:
 @reader_of_runs("opencode", _sessions)
 def read_opencode(row: Mapping[str, Any], note: Mapping[str, Any], context: ImportContext) -> ImportedTrace:
     """One trace per session; parts without a part in the conversation, such as snapshots, are counted."""
-    chat, usage, infos = (
-        ChatRows(),
-        list[Mapping[str, Any]](),
-        [message["info"] for message in row["messages"]],
-    )
+    chat, usage = ChatRows(), list[Mapping[str, Any]]()
+    infos = [message["info"] for message in row["messages"]]
     for message in row["messages"]:
         info, parts = message["info"], message["parts"]
         if info.get("role") == "user":

@@ -97,10 +97,11 @@ class _Columns:
             self._filled |= filled
         values = {content: self._value(row, content) for content in self._columns}
         note = row_note("rows", number)
+        ending = values.get("finish_reason")
         fields: dict[str, Any] = {
             "policy": _text(values.get("policy")),
             "outcome": _outcome(values.get("outcome")),
-            "finish_reason": _finish_reason(values.get("finish_reason")),
+            "finish_reason": ending if isinstance(ending, str) else None,
             "meta": {IMPORT_KEY: note},
         }
         steps = values.get("steps")
@@ -147,7 +148,7 @@ class _Columns:
             correct = False if outcome is None and not (text or "").strip() else _outcome(outcome)
             of_sample: dict[str, Any] = {
                 "outcome": correct,
-                "finish_reason": _finish_reason(ending),
+                "finish_reason": ending if isinstance(ending, str) else None,
                 "meta": {IMPORT_KEY: {**note, "sample": sample}},
             }
             # The text of a problem has the user's messages alone.
@@ -383,10 +384,6 @@ def _outcome(value: Any) -> bool | None:
     if isinstance(value, str):
         return _OUTCOMES.get(value.strip().lower())
     return bool(value) if isinstance(value, bool) or value in (0, 1) else None
-
-
-def _finish_reason(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _are_signs(value: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Literal
 
 from surefoot.errors import RecordError
@@ -193,15 +194,11 @@ def _asserts(test: str) -> list[str]:
     if check is None:
         raise RecordError("field 'test': it does not define 'check'")
     body = [node for node in check.body if not isinstance(node, ast.Pass)]
-    body = [
-        node for node in body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-    ]
-    if not all(isinstance(node, ast.Assert) for node in body):
-        return []
-    asserts = [
-        node for node in body if isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant)
-    ]
-    return list(dict.fromkeys(map(ast.unparse, asserts)))
+    docs = [node for node in body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
+    body = [node for node in body if node not in docs]
+    asserts = [node for node in body if isinstance(node, ast.Assert)]
+    stated = (ast.unparse(node) for node in asserts if not isinstance(node.test, ast.Constant))
+    return list(dict.fromkeys(stated)) if len(asserts) == len(body) else []
 
 
 _DOCTEST = re.compile(r"^[ \t]*>>>.*$")
@@ -238,22 +235,13 @@ def _longest(text: str, kind: type[ast.expr] | None) -> str | None:
     for end in range(len(text), 0, -1):
         if text[end - 1].isspace() or text[end - 1] == ",":
             continue
-        try:
+        with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             tree = ast.parse(text[:end], mode="eval").body
-        except (SyntaxError, ValueError, MemoryError, RecursionError):
-            continue
-        values = [tree] if kind is None else getattr(tree, "args", [])
-        if (kind is None or isinstance(tree, kind)) and all(map(_is_plain, values)):
-            return text[:end]
+            for value in [tree] if kind is None else getattr(tree, "args", []):
+                ast.literal_eval(value)  # raises for what is not plain
+            if kind is None or isinstance(tree, kind):
+                return text[:end]
     return None
-
-
-def _is_plain(node: ast.expr) -> bool:
-    try:
-        ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return True
 
 
 def _first_example(prompt: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,17 +20,9 @@ from surefoot.formats.rows import (
     write_rows,
 )
 from surefoot.io.files import ReadReport
-from surefoot.labels import (
-    AFTER_FIRST_ERROR,
-    NO_ERROR,
-    BinaryLabel,
-    LabelRule,
-    Neutral,
-    binary_labels,
-    first_error,
-)
+from surefoot.labels import AFTER_FIRST_ERROR, NO_ERROR, LabelRule, Neutral, binary_labels, first_error
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Problem, StepScores, Trace
+from surefoot.records import Problem, StepScores
 
 _NAME = "processbench"
 _MOST_STEPS: Final = 100_000
@@ -87,8 +79,14 @@ def _rows(items: Iterable[LabelledTrace], rule: LabelRule, report: WriteReport) 
         trace = item.trace
         labels = binary_labels(item.labels, len(trace.steps), rule)
         error = first_error([label.good for label in labels])
-        reason = _not_writable(trace, labels, error)
-        if reason:
+        unsigned = next((label.reason for label in labels if label.good is None), None)
+        obstacles = {
+            "chat trace": trace.text is None,
+            "no steps": not trace.steps,
+            "outcome unknown": trace.outcome is None,
+            f"no sign before the first error ({unsigned})": error is None,
+        }
+        if reason := next((why for why, holds in obstacles.items() if holds), ""):
             report.dropped[f"traces: {reason}"] += 1
             continue
         if error is not None and error != NO_ERROR:
@@ -103,20 +101,6 @@ def _rows(items: Iterable[LabelledTrace], rule: LabelRule, report: WriteReport) 
             "final_answer_correct": trace.outcome,
             "label": error,
         }
-
-
-def _not_writable(trace: Trace, labels: Sequence[BinaryLabel], error: int | None) -> str:
-    """Why the format cannot hold a trace; empty if it can."""
-    if trace.text is None:
-        return "chat trace"
-    if not trace.steps:
-        return "no steps"
-    if trace.outcome is None:
-        return "outcome unknown"
-    if error is None:
-        reason = next(label.reason for label in labels if label.good is None)
-        return f"no sign before the first error ({reason})"
-    return ""
 
 
 class _FoVerRow(FileRow):

@@ -175,6 +175,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
     }
 )
 """All formats; detectors are tried in this order, so the most general one is last."""
+_BY_PATH = {"inspect": is_inspect_archive, "lerobot": is_lerobot, "opencode": is_opencode_database}
 
 
 def detect_format(path: Path | str, settings: ImportSettings | None = None) -> str:
@@ -202,12 +203,9 @@ def _is_run_folder(path: Path | str) -> bool:
 
 
 def _format_of(path: Path | str, settings: ImportSettings) -> str:
-    if is_inspect_archive(Path(path)):
-        return "inspect"
-    if is_lerobot(Path(path)):
-        return "lerobot"
-    if is_opencode_database(Path(path)):
-        return "opencode"
+    for name, is_form in _BY_PATH.items():
+        if is_form(Path(path)):
+            return name
     head = head_row(Path(path))
     name = _format_of_row(head) if isinstance(head, Mapping) else "rows"
     if name == RECORDS or (name != "rows" and FORMATS[name].read_log):  # data sets: by all columns

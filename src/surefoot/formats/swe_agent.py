@@ -22,8 +22,8 @@ from surefoot.records import reported_count
 def is_swe_agent(row: Mapping[str, Any]) -> bool:
     """Whether a row is a ``.traj`` file, or a run with several attempts."""
     row = row["attempts"][0] if row.get("attempts") else row
-    turns, others = row["trajectory"], {"history", "info"} & row.keys()
-    is_run = isinstance(turns, list) and bool(others)
+    turns = row["trajectory"]
+    is_run = isinstance(turns, list) and bool({"history", "info"} & row.keys())
     return is_run and (not turns or {"action", "observation"} <= turns[0].keys())
 
 

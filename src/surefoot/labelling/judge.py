@@ -267,8 +267,8 @@ def _examples() -> tuple[ProblemTrace, ProblemTrace]:
     text = Trace(problem_id=problem.id, text="1 + 1\n= 2.\n", steps=steps)
     messages = (Message(role="user", content="1 + 1?"), Message(role="assistant", content="= 2"))
     tools = (Tool(name="add"),)
-    said = Step(start=0, end=3, message=1)
-    chat = Trace(problem_id=problem.id, messages=messages, tools=tools, steps=(said,))
+    reply_step = Step(start=0, end=3, message=1)
+    chat = Trace(problem_id=problem.id, messages=messages, tools=tools, steps=(reply_step,))
     return ProblemTrace(problem=problem, trace=text), ProblemTrace(problem=problem, trace=chat)
 
 
@@ -376,8 +376,8 @@ class JudgeLabeller:
         if votes:
             if self.prompt.mode == "first-error":
                 return len(votes), _up_to_first_error([vote for (vote,) in votes], steps)
-            decide = partial(_lowest, asked=self.votes) if self.lowest else _step
-            return len(votes), [decide(list(of_step)) for of_step in zip(*votes, strict=True)]
+            outcome_of = partial(_lowest, asked=self.votes) if self.lowest else _step
+            return len(votes), [outcome_of(list(of_step)) for of_step in zip(*votes, strict=True)]
         reasons = ", ".join(f"{count} {reason}" for reason, count in failed.most_common())
         reason = f"no vote: {reasons}" + (f" ({result.error})" if result.error else "")
         return 0, [_Outcome(value=None, votes=0, reason=reason)] * steps
