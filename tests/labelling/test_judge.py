@@ -517,7 +517,7 @@ def test_filtered_and_missing_votes():
     assert labeller.failures == {"refused": 1, "request failed": 2}
     assert values(labels) == [1, 1, -1]
     assert (labels[0].evidence.successes, labels[0].evidence.trials) == (1, 1)
-    assert total([labels]) == Usage(verifier_tokens=17, calls=4)
+    assert total([labels]) == Usage(verifier_tokens=17, verifier_written=10, calls=4)
 
 
 def test_cost_is_the_judge_s_and_sums_up():
@@ -528,8 +528,8 @@ def test_cost_is_the_judge_s_and_sums_up():
     # The last trace is the first one again: judged once, labelled twice.
     assert len(seen) == 3
     words = sum(len(request.prompt[0].content.split()) for request in seen)
-    words += 3 * len(first_error(0).split())
-    assert total(labels) == Usage(verifier_tokens=words, calls=3)
+    written = 3 * len(first_error(0).split())
+    assert total(labels) == Usage(verifier_tokens=words + written, verifier_written=written, calls=3)
     assert total([labels[3]]) == Usage()
     assert values(labels[3]) == values(labels[0])
     assert all(label.evidence.usage == Usage() for row in labels for label in row[1:])

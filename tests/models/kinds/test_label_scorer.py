@@ -72,7 +72,7 @@ def test_unknown_stays_unknown_and_costs_are_counted():
     [record] = LabelScorer(given, name="s", kind="value").score_traces([ITEM])
     assert record.scores == (0.5, None, None)
     assert record.unscored_reason == "no rollout"
-    assert record.usage == Usage(verifier_tokens=14, calls=2)
+    assert record.usage == Usage(verifier_tokens=14, verifier_written=8, calls=2)
     [record] = LabelScorer(Given(), name="s").score_traces([ITEM])
     assert "no label of kind 'correctness'" in (record.unscored_reason or "")
 
