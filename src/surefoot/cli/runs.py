@@ -150,12 +150,11 @@ def note_left_out(*sources: Any) -> None:
     """Show how many lines and labels of the label files among ``sources`` were left out."""
     from surefoot.evaluation.columns import LabelFile
 
-    for source in sources:
-        if isinstance(source, LabelFile) and source.report.bad_count:
+    for source in [source for source in sources if isinstance(source, LabelFile)]:
+        if source.report.bad_count:
             note(source.report.summary())
-        if isinstance(source, LabelFile) and source.repeated:
-            again = counted(source.repeated, "label comes again and is", "labels come again and are")
-            note(f"{source.path}: {again} left out")
+        if source.repeated:
+            note(f"{source.path}: {counted(source.repeated, 'label comes', 'labels come')} again: left out")
 
 
 def _imported(
