@@ -460,8 +460,7 @@ class JudgeScores(Asks):
         prompts = range(questions * len(rubric.criteria))
         most = label.sampled.max_tokens
         usage = predict_usage(prompts, text_of, replies=self.repeats, max_tokens=most)
-        criteria, replies = len(rubric.criteria), counted(self.repeats, "reply")
-        what = f"{counted(questions, 'question')}, criteria: {criteria}, {replies} each"
+        what = f"{counted(questions, 'question')}, criteria: {len(rubric.criteria)}, replies: {self.repeats}"
         say_prediction(what, usage, self.money(usage))
 
     @contextmanager
