@@ -306,7 +306,7 @@ def test_labels_of_states_equal_the_scores_online(files: Path) -> None:
     out, scores = files / "labels.jsonl", files / "scores.jsonl"
     method = "judge-score:rubric=tools,ask=states"
     said = good(*words(files, method), "--base-url=http://localhost:1/v1", "--out", out, "--dry-run").out
-    assert "9 questions, criteria: 3, 1 reply each" in said
+    assert "9 questions, criteria: 3, replies: 1" in said
     with serve(answer) as server:
         server.models = [{"id": "m"}]
         good(*words(files, method), f"--base-url={server.url}", "--out", out)
@@ -348,7 +348,7 @@ def test_a_search_samples_again_below_the_threshold() -> None:
 def test_the_command_holds_a_tournament_per_task(files: Path) -> None:
     out, method = files / "labels.jsonl", "judge-score:ask=tournament,repeats=2"
     said = good(*words(files, method), "--base-url=http://localhost:1/v1", "--out", out, "--dry-run").out
-    assert "3 questions, criteria: 3, 2 replies each" in said
+    assert "3 questions, criteria: 3, replies: 2" in said
     with serve(answer) as server:
         good(*words(files, method), f"--base-url={server.url}", "--out", out)
     labels = list(read_records(out, StepLabel))
