@@ -220,12 +220,12 @@ _put_fields, _put_fields_set, _put_extra, _put_private = (
 
 
 def _made(kind: type[M], fields: dict[str, Any], given: set[str]) -> M:
-    made = object.__new__(kind)
-    _put_fields(made, fields)
-    _put_fields_set(made, given)
-    _put_extra(made, None)
-    _put_private(made, None)
-    return made
+    record = object.__new__(kind)
+    _put_fields(record, fields)
+    _put_fields_set(record, given)
+    _put_extra(record, None)
+    _put_private(record, None)
+    return record
 
 
 MAX_COUNT: Final = 2**40

@@ -450,8 +450,8 @@ class Look(Stays):
     """
 
     def check(self, audit: Audit) -> None:
-        asked = audit.scorers or (audit.policy and audit.policy.base_url)
-        if not (asked and audit.problems and audit.traces):
+        needs_scores = audit.scorers or (audit.policy and audit.policy.base_url)
+        if not (needs_scores and audit.problems and audit.traces):
             raise ValueError("give 'problems', 'traces' and 'scorers', or 'policy' with 'base_url'")
 
     def sections(self, audit: Audit) -> list[Section]:

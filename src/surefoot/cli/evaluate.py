@@ -422,7 +422,9 @@ ByRater = Annotated[bool, Field(description="Treat each rater of a file as a sep
 def read_layout(path: str) -> StepLayout:
     """The traces with steps of a file of records, or else of a table, which says what it leaves out."""
     file, report = trace_file(path), ReadReport()
-    facts = (Facts(one.id, one.problem_id, one.steps) for one in trace_facts(file, report)) if file else ()
+    facts = (
+        (Facts(each.id, each.problem_id, each.steps) for each in trace_facts(file, report)) if file else ()
+    )
     layout = StepLayout(facts, with_steps=True)
     if layout.traces and not report.bad_count and not layout.repeated:
         return layout

@@ -126,9 +126,9 @@ class Import(Command):
         counts.update({name: files.count(name) for name in _RECORDS})
         for text in context.account():
             note(text)
-        also = [counted(counts[f"{one}s"], one) for one in ("label", "score") if counts[f"{one}s"]]
-        added = "".join(f", {one}" for one in also)
-        tasks, runs, steps = (counted(counts[f"{one}s"], one) for one in ("problem", "trace", "step"))
+        also = [counted(counts[f"{noun}s"], noun) for noun in ("label", "score") if counts[f"{noun}s"]]
+        added = "".join(f", {noun}" for noun in also)
+        tasks, runs, steps = (counted(counts[f"{noun}s"], noun) for noun in ("problem", "trace", "step"))
         note(f"{self.out}: {tasks}, {runs} with {steps}, {counts['graded']} of them graded{added}")
         if is_log and counts["problems"] and not counts["traces"]:
             note(

@@ -22,8 +22,8 @@ from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.run_choice import (
     FREE_RULES,
     FreeRule,
+    RuleChances,
     RunTable,
-    Shares,
     TaskRuns,
     choice_verdict,
     compare_choices,
@@ -100,7 +100,7 @@ class Select(Command):
         name = rule if free is not None or scores.source is None else f"{rule} by {scores.source.scorer}"
         name += ", among the best" if among.source else ""
         chosen: list[int] = []
-        tasks, solutions = Shares(), Shares()
+        tasks, solutions = RuleChances(), RuleChances()
         answered = scored = blank = ungraded = 0
         with AnswerChecker(self.equality) as compare:
             for group in groups:
@@ -127,8 +127,8 @@ class Select(Command):
                     costs: dict[str, ArrayLike] = {of: cost[group] for of, cost in runs.free.items()}
                     if name not in FREE_RULES:
                         shares_ties = rule == "best_of_n" and gate is None
-                        own = [np.inf if value is None else -value for value in values]  # unscored last
-                        costs[name] = own if shares_ties else index != at
+                        keys = [np.inf if value is None else -value for value in values]  # unscored last
+                        costs[name] = keys if shares_ties else index != at
                     tasks.add(TaskRuns(costs=costs, correct=correct))
                 else:
                     choices = {name: at, "majority": SELECTORS["majority"].select(pool), "first": 0}

@@ -322,10 +322,10 @@ class Sessions(DatabaseCommand):
 
             def kept(image: Attachment) -> Attachment:
                 try:
-                    found = db.traces.image(None, image.sha256 or "")
+                    stored = db.traces.image(None, image.sha256 or "")
                 except NotFoundError:  # deleted with older requests
                     return image
-                return trusted_copy(image, {"uri": store_attachment(self.out, *found)})
+                return trusted_copy(image, {"uri": store_attachment(self.out, *stored)})
 
             for name, key_id in names:
                 counts["sessions"] += 1

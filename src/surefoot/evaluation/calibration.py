@@ -380,8 +380,8 @@ class _Study:
 
     def _mean(self, values: FloatArray) -> Interval:
         """The mean of values [steps] that are known."""
-        known = ~np.isnan(values)
-        counts = np.stack([np.where(known, values, 0.0), known], axis=1)
+        is_known = ~np.isnan(values)
+        counts = np.stack([np.where(is_known, values, 0.0), is_known], axis=1)
         mean: Interval = _MEAN.row(self.bootstrap, counts, self.problem)["mean"]
         return mean
 

@@ -105,7 +105,7 @@ class LabelColumns:
 
     def are(self, kind: LabelKind) -> NDArray[np.bool_]:
         """Which labels are of this kind."""
-        return np.array([one == kind for one in self.kinds], dtype=bool)
+        return np.array([each == kind for each in self.kinds], dtype=bool)
 
     def where(self, chosen: NDArray[np.bool_]) -> LabelColumns:
         """The chosen labels."""
@@ -185,8 +185,8 @@ class TraceFacts(NamedTuple):
     @classmethod
     def of(cls, trace: Trace) -> TraceFacts:
         """Facts about a record."""
-        known = trace.id, trace.problem_id, len(trace.steps), trace.answer, trace.outcome
-        return cls(*known, len(trace.text or ""), trace)
+        about = trace.id, trace.problem_id, len(trace.steps), trace.answer, trace.outcome
+        return cls(*about, len(trace.text or ""), trace)
 
 
 def trace_file(path: str) -> Path | None:
@@ -261,7 +261,7 @@ def _batches(blocks: Iterable[list[Row]]) -> Iterator[LabelColumns]:
     lists: list[list[Any]] = [[] for _ in fields(LabelColumns)]
     for rows in blocks:
         evidence = [row["evidence"] for row in rows]
-        usage = [one["usage"] for one in evidence]
+        usage = [record["usage"] for record in evidence]
         parts = (
             [row["trace_id"] for row in rows],
             [row["step"] for row in rows],
@@ -269,10 +269,10 @@ def _batches(blocks: Iterable[list[Row]]) -> Iterator[LabelColumns]:
             [row["value"] for row in rows],
             [row["reason"] for row in rows],
             [row["source"] for row in rows],
-            [one["rater"] for one in evidence],
-            [one["prompt_tokens"] + one["completion_tokens"] for one in usage],
-            [one["verifier_tokens"] for one in usage],
-            [one["calls"] for one in usage],
+            [record["rater"] for record in evidence],
+            [record["prompt_tokens"] + record["completion_tokens"] for record in usage],
+            [record["verifier_tokens"] for record in usage],
+            [record["calls"] for record in usage],
             [hash(row["line"]) for row in rows],
         )
         for column, part in zip(lists, parts, strict=True):
@@ -298,8 +298,8 @@ def _first_of(
     """Whether each hash is new, and all hashes; ``earlier`` and the result are sorted, 8 bytes a label."""
     distinct, first = np.unique(hashes, return_index=True)
     if len(earlier):
-        places = np.searchsorted(earlier, distinct).clip(max=len(earlier) - 1)
-        first, distinct = (values[earlier[places] != distinct] for values in (first, distinct))
+        nearest = np.searchsorted(earlier, distinct).clip(max=len(earlier) - 1)
+        first, distinct = (values[earlier[nearest] != distinct] for values in (first, distinct))
     is_new = np.zeros(len(hashes), dtype=bool)
     is_new[first] = True
     # the stable sort merges two sorted runs
@@ -323,8 +323,8 @@ def _decoded(
                 rows = decode(lines)
                 report.good += len(rows)
             except ValueError:
-                places = enumerate(lines, number)
-                rows = [_record(line, record, str(path), at, report) for at, line in places]
+                numbered = enumerate(lines, number)
+                rows = [_record(line, record, str(path), at, report) for at, line in numbered]
             yield number, start, lines, rows
             number, start = number + len(lines), start + sum(map(len, lines))
 

@@ -69,7 +69,7 @@ class TaskRuns:
     """An unknown outcome is ``False``."""
 
 
-class Shares:
+class RuleChances:
     """By rule the chance that the chosen run of a task succeeded, if ties are broken at random."""
 
     def __init__(self, tasks: Iterable[TaskRuns] = ()) -> None:
@@ -143,7 +143,7 @@ def _of_solution(trace: Trace) -> int:
 
 
 def compare_choices(
-    tasks: Iterable[TaskRuns] | Shares,
+    tasks: Iterable[TaskRuns] | RuleChances,
     *,
     free_rules: Sequence[str] = (*FREE_RULES,),
     draws: int = 10_000,
@@ -155,11 +155,11 @@ def compare_choices(
     random run, and for those that read the runs the one from ``best_free``, the best of ``free_rules`` on
     these tasks. Raises ``ValueError`` without tasks.
     """
-    found = tasks if isinstance(tasks, Shares) else Shares(tasks)
-    if not found:
+    chances = tasks if isinstance(tasks, RuleChances) else RuleChances(tasks)
+    if not chances:
         raise ValueError("'tasks' is empty; give the runs of at least one task")
-    named = [name for name in found.of if name not in (*free_rules, RANDOM, ORACLE)]
-    shares = {name: np.frombuffer(found.of[name]) for name in (*named, *free_rules, RANDOM, ORACLE)}
+    named = [name for name in chances.of if name not in (*free_rules, RANDOM, ORACLE)]
+    shares = {name: np.frombuffer(chances.of[name]) for name in (*named, *free_rules, RANDOM, ORACLE)}
     free = max((RANDOM, *free_rules), key=lambda name: shares[name].mean())
 
     free_of = dict.fromkeys(named, free)
@@ -167,15 +167,15 @@ def compare_choices(
     columns = [*shares.values(), *(shares[name] - shares[other] for name, other in pairs)]
     means = bootstrap_totals(
         [np.stack(columns, axis=1)],
-        lambda totals: totals[:, 0] / len(found),
+        lambda totals: totals[:, 0] / len(chances),
         draws=draws,
         rng=np.random.default_rng(seed),
     )
     solved = dict(zip(shares, means, strict=False))
     less = dict(zip(pairs, means[len(shares) :], strict=True))
     return Measured(
-        tasks=len(found),
-        runs=found.runs,
+        tasks=len(chances),
+        runs=chances.runs,
         best_free=free,
         choices=[
             Measured(

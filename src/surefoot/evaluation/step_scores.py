@@ -190,9 +190,9 @@ def trace_scores(records: Iterable[StepScores], layout: StepLayout) -> TraceScor
             refuted[number] = record.refuted()
         keys.append(hash((record.trace_id, record.scorer)))
         scorers[record.scorer] = None
-        if known := [score for score in record.scores if score is not None]:
+        if scored := [score for score in record.scores if score is not None]:
             are_verdicts.add(record.are_verdicts)
-            low, high = min(low, *known), max(high, *known)
+            low, high = min(low, *scored), max(high, *scored)
     arrays.check_steps()
     return TraceScores(
         scorer=_only(scorers),

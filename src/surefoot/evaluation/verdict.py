@@ -476,8 +476,8 @@ def next_step(subject: str, verdict: Conclusion) -> str:
             f"Do not rely on {subject} alone: label more with another source, or train it on better labels."
         )
     missing = verdict.coverage.of - verdict.coverage.checked
-    rest = f", and check the {missing:,} that it leaves open by another source" if missing else ""
-    return f"Use {subject} on data like these{rest}."
+    others_open = f", and check the {missing:,} that it leaves open by another source" if missing else ""
+    return f"Use {subject} on data like these{others_open}."
 
 
 def inspection_sentence(traces: int, named: int, with_findings: int) -> str:

@@ -337,7 +337,7 @@ class JudgeLabeller:
         """
         requests = [self._request(item) if item.trace.steps else None for item in items]
         pairs = zip(requests, items, strict=True)
-        items_by_request = {asked: item for asked, item in pairs if isinstance(asked, SampleRequest)}
+        items_by_request = {request: item for request, item in pairs if isinstance(request, SampleRequest)}
         results = await self.policy.sample(list(items_by_request))
         outcomes, costs = {}, {}
         for (request, item), result in zip(items_by_request.items(), results, strict=True):

@@ -272,17 +272,17 @@ def stop_reason(alarms: Sequence[Alarm], guards: Guards) -> str | None:
 
 
 def _fallen(best: EvaluationRow, row: EvaluationRow) -> str:
-    told = f"Held-out accuracy is {row.accuracy.value:.1%}, {best.accuracy.value:.1%} at update {best.update}"
+    fall = f"Held-out accuracy is {row.accuracy.value:.1%}, {best.accuracy.value:.1%} at update {best.update}"
     back = (
         f"Go back to update {best.update} (folder 'best')" if best.update else "Go back to the first policy"
     )
     fix = "lower the learning rate, or add KL"
     if row.proxy is None or best.proxy is None:
-        return f"{told}. {back}; {fix}; give a scorer to see whether it is being exploited."
-    told += f", and the proxy {row.proxy.value:.3g}, {best.proxy.value:.3g} then"
+        return f"{fall}. {back}; {fix}; give a scorer to see whether it is being exploited."
+    fall += f", and the proxy {row.proxy.value:.3g}, {best.proxy.value:.3g} then"
     if row.proxy.value <= best.proxy.value:
-        return f"{told}: the updates do harm. {back}; {fix}."
+        return f"{fall}: the updates do harm. {back}; {fix}."
     return (
-        f"{told}: the policy exploits the scorer. {back}; use credit min-form, clip or delta, mix the "
+        f"{fall}: the policy exploits the scorer. {back}; use credit min-form, clip or delta, mix the "
         "outcome in, or train the scorer on this policy's traces."
     )

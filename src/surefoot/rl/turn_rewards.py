@@ -123,8 +123,8 @@ def reward_row(trace: Trace, rewards: Sequence[float | None], engine: Engine) ->
     if engine == "jsonl":
         return {**row, "outcome": trace.outcome, "turns": turns, TURN_REWARDS: list(rewards)}
     numbers = [0.0 if reward is None else reward for reward in rewards]
-    known = rewards.count(None) < len(rewards)
-    mean = math.fsum(numbers) / len(numbers) if known else None
+    has_rewards = rewards.count(None) < len(rewards)
+    mean = math.fsum(numbers) / len(numbers) if has_rewards else None
     messages = [openai_message(message) for message in trace.messages]
     if engine == "prime-rl":
         from surefoot.rl.engines.turns import RecordedTurn, verifiers_trace  # slow: it imports torch

@@ -38,8 +38,8 @@ def turn_numbers(mask: Sequence[int], turns: int) -> NDArray[np.int64]:
     """
     written = np.asarray(mask, dtype=bool)
     begins = written & ~np.append(False, written[:-1])
-    if (found := int(begins.sum())) != turns:
-        raise ScoreError(f"{turns} values for the {found} turns of the mask: give one for each")
+    if (runs := int(begins.sum())) != turns:
+        raise ScoreError(f"{turns} values for the {runs} turns of the mask: give one for each")
     return np.where(written, np.cumsum(begins) - 1, -1)
 
 
@@ -217,9 +217,9 @@ def verifiers_trace(
         )
         parent, seen = len(nodes) - 1, [*turn.prompt, turn.completion]
         context = prompt_ids + completion_ids
-    known = [turn.reward for turn in turns if turn.reward is not None]
-    whole = math.fsum(known) / len(turns) if known else None
-    total = whole if outcome is None else float(outcome)
+    rewarded = [turn.reward for turn in turns if turn.reward is not None]
+    mean = math.fsum(rewarded) / len(turns) if rewarded else None
+    total = mean if outcome is None else float(outcome)
     return {
         "id": name,
         "task": {"type": "Task", "data": {"idx": 0, "name": task, "prompt": None}},

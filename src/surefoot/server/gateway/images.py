@@ -60,7 +60,7 @@ def checked_images(rows: Rows, images: Mapping[str, str]) -> dict[str, tuple[str
 
     Raises :class:`ApiError` that names the part, for what is not one bounded still image.
     """
-    found = {}
+    images_by_hash = {}
     for digest, url in images.items():
         content = embedded_bytes(url)
         try:
@@ -72,8 +72,8 @@ def checked_images(rows: Rows, images: Mapping[str, str]) -> dict[str, tuple[str
         _known[digest] = media_type
         while len(_known) > _REMEMBERED:
             _known.popitem(last=False)
-        found[digest] = (media_type, content)
-    return found
+        images_by_hash[digest] = (media_type, content)
+    return images_by_hash
 
 
 def check_trace(trace: Trace) -> None:

@@ -147,9 +147,9 @@ def session_conversations(records: Sequence[GatewayRecord]) -> list[Conversation
     used: set[int] = set()
     conversations = []
     for path in sorted(paths, key=lambda path: (-len(path), path)):
-        own = [turns[number] for number in path if number not in used]
+        new = [turns[number] for number in path if number not in used]
         used.update(path)
-        conversations.append(_conversation(turns[path[0]].record, turns[path[-1]], own))
+        conversations.append(_conversation(turns[path[0]].record, turns[path[-1]], new))
     return conversations
 
 

@@ -96,13 +96,13 @@ _NAMED = re.compile(r"\\(begin|end)\{([a-zA-Z]+\*?)\}")
 
 def mathematics(text: str) -> Markup:
     """``text`` escaped, with its formulas as MathML; their source is the title that a pointer shows."""
-    left = _left.get() or [_WORK]
-    searched = text[: left[0]]
-    left[0] -= len(searched)
+    budget = _left.get() or [_WORK]
+    searched = text[: budget[0]]
+    budget[0] -= len(searched)
     parts: list[Markup] = []
     end = 0
     for start, stop, latex, display in _formulas(searched):
-        rendered = formula(latex, display=display) if _claim(left, len(latex) * _FORMULA) else None
+        rendered = formula(latex, display=display) if _claim(budget, len(latex) * _FORMULA) else None
         parts.append(escape(text[end:start]))
         source = escape(text[start:stop])
         if rendered is None:

@@ -393,10 +393,10 @@ def require_own_form(request: Request) -> None:
     Otherwise another site could use a visitor's session, or sign them in to an attacker's account.
     """
     site, host = request.headers.get("sec-fetch-site"), request.headers.get("host", "").lower()
-    own = site in ("same-origin", "none")
+    is_own = site in ("same-origin", "none")
     if site is None:
-        own = request.headers.get("origin", "").partition("://")[2].lower() == host != ""
-    if not own:
+        is_own = request.headers.get("origin", "").partition("://")[2].lower() == host != ""
+    if not is_own:
         raise HTTPException(403, "the form came from another page, or a proxy does not pass 'Host' on")
 
 

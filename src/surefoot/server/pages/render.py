@@ -111,8 +111,8 @@ def visible(value: object) -> object:
     """Characters that turn the direction of the text after them become visible: they can disguise it."""
     if not isinstance(value, str) or not _TURN.search(value):
         return value
-    shown = _TURN.sub(lambda turn: f"\\u{ord(turn[0]):04x}", value)
-    return Markup(shown) if isinstance(value, Markup) else shown  # noqa: S704 - it was
+    written = _TURN.sub(lambda turn: f"\\u{ord(turn[0]):04x}", value)
+    return Markup(written) if isinstance(value, Markup) else written  # noqa: S704 - it was
 
 
 def figure(value: float | None, digits: int = 2) -> str:

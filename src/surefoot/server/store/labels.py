@@ -220,7 +220,7 @@ class Labels(Repository):
             assignment = assignment_of(connection, item_id, user_id)
             problem = record_in(connection, problems, Problem, project_id, item.problem_id)
             trace = record_in(connection, traces, Trace, project_id, item.trace_id)
-            own = labels_in(connection, project_id, _of_user(item_id, user_id))
+            labels = labels_in(connection, project_id, _of_user(item_id, user_id))
         hidden: dict[str, object] = {"meta": {}, "policy": None, "seed": None, "error": None}
         return AnnotatorItem(
             item_id=item_id,
@@ -230,8 +230,8 @@ class Labels(Repository):
             trace=trace.model_copy(update=hidden if show else {**hidden, "outcome": None}),
             state=assignment.state,
             leased_until=assignment.leased_until,
-            labels=tuple(replace(label, chosen_by=None) for label in own),
-            last=max((label.id for label in own), default=0),
+            labels=tuple(replace(label, chosen_by=None) for label in labels),
+            last=max((label.id for label in labels), default=0),
         )
 
     def import_labels(self, project_id: int, records: Iterable[StepLabel]) -> Added:
@@ -450,8 +450,8 @@ class Reviews(Repository):
         raters = [user_id for user_id in users if user_id in present]
         matrix = np.full((len(raters), len(units)), math.nan)
         for row, user_id in enumerate(raters):
-            own = rows[:, 2] == user_id
-            matrix[row, column[own]] = rows[own, 3]
+            by_user = rows[:, 2] == user_id
+            matrix[row, column[by_user]] = rows[by_user, 3]
         names_of_raters = tuple(users[user_id] for user_id in raters)
         return Ratings(matrix=matrix, raters=names_of_raters, items=(units // steps).astype(np.int64))
 

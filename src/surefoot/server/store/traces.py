@@ -222,17 +222,17 @@ class Traces(Repository):
 
         Raises ``NotFoundError``.
         """
-        kept = image_files if project_id else request_images
-        where = matching(kept, project_id=project_id, sha256=storable_text(digest))
-        for row in self._all(sa.select(kept.c.content, kept.c.media_type).where(*where).limit(1)):
+        table = image_files if project_id else request_images
+        where = matching(table, project_id=project_id, sha256=storable_text(digest))
+        for row in self._all(sa.select(table.c.content, table.c.media_type).where(*where).limit(1)):
             return bytes(row.content), row.media_type
         raise NotFoundError("this image is not kept here")
 
     def images_of(self, project_id: int | None, trace: Trace) -> set[str]:
         """Hashes of the images of a trace that are kept, as for :meth:`image`."""
-        kept = image_files if project_id else request_images
-        where = (*matching(kept, project_id=project_id), kept.c.sha256.in_(image_hashes(trace)))
-        return {row.sha256 for row in self._all(sa.select(kept.c.sha256).where(*where))}
+        table = image_files if project_id else request_images
+        where = (*matching(table, project_id=project_id), table.c.sha256.in_(image_hashes(trace)))
+        return {row.sha256 for row in self._all(sa.select(table.c.sha256).where(*where))}
 
     def take_images(self, project_id: int, traces: Iterable[Trace]) -> None:
         """Keep the images of requests to the gateway that these traces hold."""
