@@ -129,7 +129,7 @@ class TokenIndex(Generic[V]):
         return next(iter(self._values))
 
 
-def shared_length(first: Tokens, second: Tokens) -> int:
+def shared_length(first: Tokens | str, second: Tokens | str) -> int:
     """Length of the common prefix."""
     size = min(len(first), len(second))
     if first[:size] == second[:size]:

@@ -115,7 +115,7 @@ def test_the_type_of_the_weights_can_be_chosen(folder, lab_items, kind):
     whole, half = load_prm(folder / kind), load_prm(folder / kind, loading=Loading(dtype="bfloat16"))
     model = {
         "classifier": lambda: half.model.trunk,
-        "implicit": lambda: half.reference.model,
+        "implicit": lambda: half.reference,
         "generative": lambda: half.policy.model,
     }[kind]()
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}

@@ -58,7 +58,7 @@ def straight(model: OnlinePRM, rollout) -> np.ndarray:
     with torch.no_grad():
         ratios = [
             one(ids).logits.double().log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None])[:, 0]
-            for one in (model.prm.policy, model.prm.reference.model)
+            for one in (model.prm.policy, model.prm.reference)
         ]
     return (ratios[0] - ratios[1])[len(rollout.prompt_ids) - 1 :].numpy()
 
@@ -114,7 +114,7 @@ def test_rewards_of_a_round_are_those_before_its_learning(base, rollouts):
     for outcomes in ([1, 0] * 3, [0, 1] * 3):
         assert model.learn(rollouts, outcomes) == pytest.approx(other.learn(rollouts, outcomes), abs=1e-6)
     with torch.no_grad():
-        for parameter in model.prm.reference.model.parameters():
+        for parameter in model.prm.reference.parameters():
             parameter += 0.1
     np.testing.assert_allclose(model.log_ratios(rollouts)[0], straight(model, rollouts[0]), atol=1e-4)
 
@@ -134,12 +134,12 @@ def test_outcomes_that_can_be_told_apart_are_learned(base):
 def test_the_start_policy_is_left_alone(base, rollouts):
     before = [parameter.detach().clone() for parameter in base[0].parameters()]
     model = start(base, learning_rate=1e-2)
-    frozen = [parameter.detach().clone() for parameter in model.prm.reference.model.parameters()]
+    frozen = [parameter.detach().clone() for parameter in model.prm.reference.parameters()]
     begun = snapshot(model)
     model.learn(rollouts, [1, 0] * 3)
     assert all(map(torch.equal, before, base[0].parameters()))
-    assert all(map(torch.equal, frozen, model.prm.reference.model.parameters()))
-    assert not any(parameter.requires_grad for parameter in model.prm.reference.model.parameters())
+    assert all(map(torch.equal, frozen, model.prm.reference.parameters()))
+    assert not any(parameter.requires_grad for parameter in model.prm.reference.parameters())
     assert not any(map(torch.equal, begun, snapshot(model)))
 
 

@@ -208,7 +208,9 @@ def read_card(directory: Path, *, family: str | None = None) -> CheckpointCard:
     missing = f"{directory} is not a surefoot checkpoint: {CARD} is missing"
     card = read_json(directory / CARD, CheckpointCard, missing)
     if family not in (None, card.family):
-        raise CheckpointError(f"{directory / CARD}: family {card.family!r} is not {family!r}")
+        raise CheckpointError(
+            f"{directory / CARD}: family {card.family!r} is not {family!r}; load_prm without family= opens it"
+        )
     return card
 
 

@@ -12,6 +12,7 @@ from surefoot.policies.control_tokens import ControlTokens
 from surefoot.policies.prompts import chat_support, render_chat, shown_content
 from surefoot.records import Step, Trace
 from surefoot.segment.spans import Span
+from surefoot.tree import shared_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -147,7 +148,7 @@ class _Finder:
         for count in range(len(calls)):
             fewer = self._message.model_copy(update={"tool_calls": calls[:count]})
             shorter = self._render((*earlier, fewer), generation=False)
-            cuts.append(_common(shorter, self._upto))
+            cuts.append(shared_length(shorter, self._upto))
         cuts = [max(cuts[: index + 1]) for index in range(len(cuts))]
         for index, call in enumerate(calls):
             end = cuts[index + 1] if index + 1 < len(cuts) else len(self._upto)
@@ -172,9 +173,3 @@ class _Finder:
             f"trace {self._trace.id}: the chat template does not show {what} of message {self._number}; "
             "use another template, or granularity 'message'"
         )
-
-
-def _common(left: str, right: str) -> int:
-    """Characters that two texts have in common at their beginnings."""
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((at for at, (a, other) in pairs if a != other), min(len(left), len(right)))

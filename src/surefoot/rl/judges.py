@@ -55,7 +55,7 @@ class OnlinePRM(Learner):
         self._actor = Actor(prm.policy, bf16=run.bf16)
         name = "the online implicit reward model"
         super().__init__(prm.policy, config, run, processes, name=name, reader=self._actor.reader)
-        prm.reference.model.to(prm.policy.device)
+        prm.reference.to(prm.policy.device)
         self._reference: dict[_Key, torch.Tensor] = {}
 
     @classmethod
@@ -151,7 +151,7 @@ class OnlinePRM(Learner):
         )
         if missing:
             with self._autocast():
-                computed, _ = self.prm.reference.logprobs(list(zip(*_sequences(missing), strict=True)))
+                computed, _ = read_logprobs(self.prm.reference, *_sequences(missing))
             self._reference |= {
                 _key(item): logprobs for item, logprobs in zip(missing, computed, strict=True)
             }

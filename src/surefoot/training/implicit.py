@@ -14,6 +14,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from surefoot.errors import TrainingError
+from surefoot.models.engine.causal import read_logprobs
 from surefoot.models.kinds.implicit import ImplicitPRM, counted_tokens, response_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.training.batches import TokenReader, lay_out, sharing_rows, with_layout
@@ -72,9 +73,7 @@ class OutcomeLoss(torch.nn.Module):
         self.reader, self._beta, self._layout = TokenReader(model.policy), model.settings.beta, layout
         distinct = list(dict.fromkeys(examples))
         first = [min(example.positions) for example in distinct]
-        logprobs_of, _ = model.reference.logprobs(
-            [(e.ids, start) for e, start in zip(distinct, first, strict=True)]
-        )
+        logprobs_of, _ = read_logprobs(model.reference, [example.ids for example in distinct], first)
         self._reference = {
             example: float(logprobs[torch.tensor(example.positions) - start].double().sum())
             for example, logprobs, start in zip(distinct, logprobs_of, first, strict=True)

@@ -34,7 +34,7 @@ def straight(model: ImplicitPRM, item: ProblemTrace) -> list[float]:
     ids = torch.tensor([trace.ids])
     with torch.no_grad():
         ratio = model.policy(ids).logits.double().log_softmax(-1)
-        ratio = ratio - model.reference.model(ids).logits.double().log_softmax(-1)
+        ratio = ratio - model.reference(ids).logits.double().log_softmax(-1)
     tokens = ratio[0, :-1].gather(1, ids[0, 1:, None])[:, 0]  # of tokens 1, 2, ...
     ends = [position for position in trace.positions if position is not None]
     starts = [trace.starts[0], *(end + 1 for end in ends[:-1])]

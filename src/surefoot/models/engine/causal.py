@@ -17,7 +17,6 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from surefoot.errors import CheckpointError
 from surefoot.models.engine.packing import read_states
-from surefoot.models.engine.tensor_shards import fingerprint
 from surefoot.models.lora import has_adapter, save_adapter
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.pretrained import load_pretrained
@@ -152,18 +151,3 @@ def require_plain_head(policy: PreTrainedModel) -> None:
             f"{type(policy).__name__} changes its logits after the output embedding (a cap or a scale), "
             "which scores from its states do not reckon with; use another architecture"
         )
-
-
-Response = tuple[tuple[int, ...], int]
-"""Token ids of prompt and response, and the index of the response's first token."""
-
-
-class ReferenceModel:
-    """Log π_ref of the tokens of responses, in nats."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.model, self.fingerprint = model, fingerprint(model)
-
-    def logprobs(self, responses: Sequence[Response]) -> tuple[list[torch.Tensor], list[int]]:
-        """One float32 tensor a response, from its first token to its last, and the tokens each cost."""
-        return read_logprobs(self.model, [ids for ids, _ in responses], [first for _, first in responses])

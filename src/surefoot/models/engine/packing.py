@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from surefoot.models.engine.tree_attention import (
@@ -142,12 +143,8 @@ def read_trees(
 
 def pad_batch(sequences: list[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Right-pad token ids to ``[B, T]``; returns ids and mask. Padding is id 0, masked, never read."""
-    width = max(map(len, sequences))
-    ids = torch.zeros((len(sequences), width), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, sequence in enumerate(sequences):
-        ids[row, : len(sequence)] = torch.tensor(sequence)
-        mask[row, : len(sequence)] = 1
+    rows = [torch.tensor(sequence) for sequence in sequences]
+    ids, mask = (pad_sequence(part, batch_first=True) for part in (rows, [*map(torch.ones_like, rows)]))
     return ids, mask
 
 

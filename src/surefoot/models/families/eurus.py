@@ -26,15 +26,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
-from surefoot.models.engine.causal import ReferenceModel, load_causal, require_plain_head
+from surefoot.models.engine.causal import load_causal, require_plain_head
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import encode_texts, step_texts, within_context
+from surefoot.models.families.published import chat_text, encode_texts, plain_ids, step_texts, within_context
 from surefoot.models.kinds.implicit import log_ratios
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.control_tokens import control_tokens
-from surefoot.policies.prompts import render_chat
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Message, StepScores
+from surefoot.records import StepScores
 from surefoot.segment.spans import Span
 
 REFERENCE = "Qwen/Qwen2.5-7B-Instruct"
@@ -64,7 +63,6 @@ class ImplicitModel(CheckpointScorer):
             if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
                 raise CheckpointError(f"{model.name_or_path}: its vocabulary is smaller than the tokenizer's")
         self.policy, self.reference, self.tokenizer = policy, reference, tokenizer
-        self._reference = ReferenceModel(reference)
         self.card = within_context(self.CARD, policy, reference)
         self._reserved = control_tokens(tokenizer)
 
@@ -96,9 +94,8 @@ class ImplicitModel(CheckpointScorer):
         """
         encoded = self.encode(items)
         records = []
-        for item, trace, read in zip(
-            items, encoded, log_ratios(self.policy, self._reference, encoded), strict=True
-        ):
+        ratios = log_ratios(self.policy, self.reference, encoded)
+        for item, trace, read in zip(items, encoded, ratios, strict=True):
             sums = COEFFICIENT * read.ratios.cumsum(0)
             row = [None if at is None else float(sums[at - read.first]) for at in trace.positions]
             records.append(self._record(item.trace, trace, row, read.tokens))
@@ -107,26 +104,19 @@ class ImplicitModel(CheckpointScorer):
     def _write(self, question: str, text: str, spans: Sequence[Span]) -> EncodedTrace:
         """The conversation, with first and last token of each step's share of the sum."""
         numbered = [_numbered(number, step) for number, step in enumerate(step_texts(text, spans), start=1)]
-        ids = self._ids(self._conversation(question, numbered))
+        ids = plain_ids(self.tokenizer, self._conversation(question, numbered))
         ends = []
         for count in range(len(numbered) + 1):
             cut = self._conversation(question, numbered[:count]).strip()
             if 0 < count < len(numbered):
                 cut += "\n\n"
-            ends.append(min(len(self._ids(cut)) - 1, len(ids) - 1))
+            ends.append(min(len(plain_ids(self.tokenizer, cut)) - 1, len(ids) - 1))
         # with no step, all but the end of turn is prompt: the answer's first token is counted first
         starts = (ends[0], *(end + 1 for end in ends[1:-1]))
         return EncodedTrace(ids=tuple(ids), positions=tuple(ends[1:]), starts=starts)
 
     def _conversation(self, question: str, steps: list[str]) -> str:
-        messages = [
-            Message(role="user", content=question),
-            Message(role="assistant", content="\n\n".join(steps)),
-        ]
-        return render_chat(self.tokenizer, messages, generation=False)
-
-    def _ids(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return chat_text(self.tokenizer, ("user", question), ("assistant", "\n\n".join(steps)))
 
 
 def _numbered(number: int, step: str) -> str:

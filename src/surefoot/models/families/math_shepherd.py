@@ -23,7 +23,7 @@ from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import PublishedModel, step_texts
+from surefoot.models.families.published import PublishedModel, plain_ids, step_texts
 from surefoot.segment import token_positions
 from surefoot.segment.spans import Span
 
@@ -46,6 +46,7 @@ class MathShepherd(PublishedModel):
     good = 0
     markers = (TAG,)
     separators = (TAG,)
+    tag = f"▁{TAG}"
 
     def write(self, question: str, text: str, spans: Sequence[Span]) -> EncodedTrace:
         written, tags = question + " ", []
@@ -70,13 +71,9 @@ class MathShepherd(PublishedModel):
 
     @classmethod
     def answer_ids(cls, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
-        signs = tokenizer("+ -", add_special_tokens=False)["input_ids"]
+        signs = plain_ids(tokenizer, "+ -")
         if len(signs) != 2:
             raise CheckpointError(
                 f"{tokenizer.name_or_path}: '+ -' is {len(signs)} tokens here, not a plus and a minus"
             )
-        return int(signs[0]), int(signs[1])
-
-    @classmethod
-    def step_tag_id(cls, tokenizer: PreTrainedTokenizerBase) -> int | None:
-        return tokenizer.get_vocab().get(f"▁{TAG}")
+        return signs[0], signs[1]

@@ -12,7 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self, TypeAlias
 
 import torch
 from torch import nn
@@ -25,9 +25,13 @@ from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.scorer import Scorer
 from surefoot.policies.control_tokens import ControlTokens, control_tokens
 from surefoot.policies.pretrained import context_length
-from surefoot.policies.prompts import unknown_tokens
+from surefoot.policies.prompts import render_chat, unknown_tokens
 from surefoot.protocols import ProblemTrace
+from surefoot.records import Message
 from surefoot.segment.spans import Span, own_lines
+
+Turn: TypeAlias = tuple[Literal["system", "user", "assistant"], str]
+"""Role and text of a message."""
 
 
 class PublishedModel(nn.Module, ABC):
@@ -41,6 +45,8 @@ class PublishedModel(nn.Module, ABC):
     """What the family writes between steps, and a step may not hold."""
     separators: ClassVar[tuple[str, ...]] = ()
     """What ends a step in a solution that is written in the family's own form."""
+    tag: ClassVar[str | None] = None
+    """Entry of the vocabulary at which each step is read, if it is one that appears nowhere else."""
     good: ClassVar[int]
     """The head's class whose probability is the score; unused where a family overrides :meth:`scores`."""
 
@@ -104,9 +110,9 @@ class PublishedModel(nn.Module, ABC):
         return None
 
     @classmethod
-    def step_tag_id(cls, tokenizer: PreTrainedTokenizerBase) -> int | None:  # noqa: ARG003
-        """The token at which each step is read, if it is the same for all steps and appears nowhere else."""
-        return None
+    def step_tag_id(cls, tokenizer: PreTrainedTokenizerBase) -> int | None:
+        """Id of :attr:`tag`."""
+        return None if cls.tag is None else tokenizer.get_vocab().get(cls.tag)
 
     def score_of(self, probabilities: Sequence[float]) -> float:
         """Score of one step from the probabilities of the head's classes, as a server gives them.
@@ -206,12 +212,23 @@ def step_texts(text: str, spans: Sequence[Span]) -> list[str]:
     return [own_lines(text, span) for span in spans]
 
 
-def one_token(checkpoint: Checkpoint, text: str) -> int:
+def chat_text(tokenizer: PreTrainedTokenizerBase, *turns: Turn) -> str:
+    """The tokenizer's chat template on ``turns``, without generation prompt."""
+    messages = [Message(role=role, content=text) for role, text in turns]
+    return render_chat(tokenizer, messages, generation=False)
+
+
+def plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Ids of ``text`` alone: the tokenizer adds no special token."""
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def one_token(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
     """Id of the token that ``text`` is. Raises ``CheckpointError`` if it is not one token."""
-    ids = checkpoint.tokenizer(text, add_special_tokens=False)["input_ids"]
+    ids = plain_ids(tokenizer, text)
     if len(ids) != 1:
-        raise CheckpointError(f"{checkpoint.directory}: {text!r} is {len(ids)} tokens here, not one: {ids}")
-    return int(ids[0])
+        raise CheckpointError(f"{tokenizer.name_or_path}: {text!r} is {len(ids)} tokens here, not one: {ids}")
+    return ids[0]
 
 
 def marked(ids: Sequence[int], marker: int, steps: int) -> list[int]:

@@ -16,14 +16,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import nn
-from transformers import PreTrainedTokenizerBase
 
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import PublishedModel, marked, one_token, step_texts
-from surefoot.policies.prompts import render_chat
-from surefoot.records import Message
+from surefoot.models.families.published import (
+    PublishedModel,
+    chat_text,
+    marked,
+    one_token,
+    plain_ids,
+    step_texts,
+)
 from surefoot.segment.spans import Span
 
 MARKER = "<extra_0>"
@@ -46,27 +50,18 @@ class QwenPRM(PublishedModel):
     good = 1
     markers = (MARKER,)
     separators = (MARKER,)
+    tag = MARKER
 
     def write(self, question: str, text: str, spans: Sequence[Span]) -> EncodedTrace:
-        messages = [
-            Message(role="system", content=SYSTEM),
-            Message(role="user", content=question),
-            Message(role="assistant", content="".join(step + MARKER for step in step_texts(text, spans))),
-        ]
-        rendered = render_chat(self.tokenizer, messages, generation=False)
-        ids = list(self.tokenizer(rendered, add_special_tokens=False)["input_ids"])
-        return EncodedTrace(
-            ids=tuple(ids),
-            positions=tuple(marked(ids, self.tokenizer.convert_tokens_to_ids(MARKER), len(spans))),
-        )
-
-    @classmethod
-    def step_tag_id(cls, tokenizer: PreTrainedTokenizerBase) -> int | None:
-        return tokenizer.get_vocab().get(MARKER)
+        answer = "".join(step + MARKER for step in step_texts(text, spans))
+        turns = chat_text(self.tokenizer, ("system", SYSTEM), ("user", question), ("assistant", answer))
+        ids = plain_ids(self.tokenizer, turns)
+        reads = marked(ids, self.tokenizer.convert_tokens_to_ids(MARKER), len(spans))
+        return EncodedTrace(ids=tuple(ids), positions=tuple(reads))
 
     @classmethod
     def read_head(cls, checkpoint: Checkpoint) -> nn.Module:
-        one_token(checkpoint, MARKER)
+        one_token(checkpoint.tokenizer, MARKER)
         return process_head(checkpoint)
 
 

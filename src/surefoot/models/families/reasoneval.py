@@ -2,8 +2,8 @@
 
 Input: ``PROMPT`` with the question, then the steps, the tokenizer's pad token after the prompt and after each
 step; all tokenised as one text, then the pad tokens are taken out. Score: softmax over three classes
-[negative, neutral, positive]; validity is neutral + positive and is the score; redundancy is neutral
-(:meth:`ReasonEval.redundancy`). The head is ``score_head`` (h → 3).
+[negative, neutral, positive]; validity is neutral + positive and is the score (neutral alone is their
+redundancy). The head is ``score_head`` (h → 3).
 
 Where it is read follows the authors' ``codes/examples.py`` to the letter. For the 34B (Llama) that is each
 step's last token. For the 7B (Mistral) the pad token is also the beginning of text: the script takes it out
@@ -64,10 +64,6 @@ class ReasonEval(PublishedModel):
 
     def scores(self, logits_sc: torch.Tensor) -> torch.Tensor:
         return logits_sc.softmax(dim=-1)[:, 1:].sum(dim=-1)
-
-    def redundancy(self, hidden_sh: torch.Tensor) -> torch.Tensor:
-        """Redundancy ``[S]``, the chance of "neutral", from states ``[S, H]``; the script takes its max."""
-        return self.head(hidden_sh.float()).softmax(dim=-1)[:, 1]
 
     @classmethod
     def read_head(cls, checkpoint: Checkpoint) -> nn.Module:

@@ -21,13 +21,18 @@ from collections.abc import Sequence
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from surefoot.errors import CheckpointError
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import PublishedModel, marked, one_token, step_texts
-from surefoot.policies.prompts import render_chat
-from surefoot.records import Message
+from surefoot.models.families.published import (
+    PublishedModel,
+    Turn,
+    chat_text,
+    marked,
+    one_token,
+    plain_ids,
+    step_texts,
+)
 from surefoot.segment.spans import Span
 
 PLACE = "<|reserved_special_token_0|>"
@@ -52,29 +57,20 @@ class RLHFlow(PublishedModel):
     def write(self, question: str, text: str, spans: Sequence[Span]) -> EncodedTrace:
         texts = [step.strip() for step in step_texts(text, spans)]
         texts[0] = f"{question} {texts[0]}"
-        messages = [
-            message
-            for content in texts
-            for message in (Message(role="user", content=content), Message(role="assistant", content=PLACE))
-        ]
-        rendered = render_chat(self.tokenizer, messages, generation=False)
-        ids = list(self.tokenizer(rendered, add_special_tokens=False)["input_ids"])
+        turns: list[Turn] = []
+        for content in texts:
+            turns += ("user", content), ("assistant", PLACE)
+        ids = plain_ids(self.tokenizer, chat_text(self.tokenizer, *turns))
         positions = marked(ids, self.tokenizer.convert_tokens_to_ids(PLACE), len(spans))
-        [plus] = self.tokenizer("+", add_special_tokens=False)["input_ids"]
         for position in positions:
-            ids[position] = plus
+            ids[position] = one_token(self.tokenizer, "+")
         return EncodedTrace(ids=tuple(ids), positions=tuple(position - 1 for position in positions))
 
     @classmethod
     def read_head(cls, checkpoint: Checkpoint) -> nn.Module:
-        one_token(checkpoint, PLACE)
+        one_token(checkpoint.tokenizer, PLACE)
         return checkpoint.answers(cls.answer_ids(checkpoint.tokenizer))
 
     @classmethod
     def answer_ids(cls, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
-        good, bad = (tokenizer(sign, add_special_tokens=False)["input_ids"] for sign in "+-")
-        if (len(good), len(bad)) != (1, 1):
-            raise CheckpointError(
-                f"{tokenizer.name_or_path}: '+' and '-' are {len(good)} and {len(bad)} tokens here, not one"
-            )
-        return int(good[0]), int(bad[0])
+        return one_token(tokenizer, "+"), one_token(tokenizer, "-")

@@ -21,7 +21,7 @@ from torch import nn
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import PublishedModel, step_texts
+from surefoot.models.families.published import PublishedModel, plain_ids, step_texts
 from surefoot.models.families.qwen_prm import process_head
 from surefoot.segment.spans import Span
 
@@ -46,28 +46,19 @@ class TokenClassifier(PublishedModel):
     """Whether the tokenizer's beginning of text comes first."""
 
     def write(self, question: str, text: str, spans: Sequence[Span]) -> EncodedTrace:
-        separator = self._pieces(SEPARATOR)
+        separator = plain_ids(self.tokenizer, SEPARATOR)
         first = self.tokenizer.bos_token_id if self.begins else None
-        ids = [*(() if first is None else (first,)), *self._pieces(question)]
+        ids = [*(() if first is None else (first,)), *plain_ids(self.tokenizer, question)]
         reads = []
         for step in step_texts(text, spans):
-            ids += [*self._pieces(step), *separator]
+            ids += [*plain_ids(self.tokenizer, step), *separator]
             reads.append(len(ids) - 1)
         return EncodedTrace(ids=tuple(ids), positions=tuple(reads))
 
-    def _pieces(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-
     @classmethod
     def read_head(cls, checkpoint: Checkpoint) -> nn.Module:
-        return classifier_head(checkpoint)
-
-
-def classifier_head(checkpoint: Checkpoint) -> nn.Module:
-    """The linear head with two classes."""
-    return checkpoint.linear(
-        "classifier" if "classifier.weight" in checkpoint.tensors else "score", classes=2
-    )
+        name = "classifier" if "classifier.weight" in checkpoint.tensors else "score"
+        return checkpoint.linear(name, classes=2)
 
 
 class Pure(TokenClassifier):
@@ -105,4 +96,4 @@ class Pure(TokenClassifier):
     @classmethod
     def read_head(cls, checkpoint: Checkpoint) -> nn.Module:
         wide = "score.0.weight" in checkpoint.tensors
-        return process_head(checkpoint) if wide else classifier_head(checkpoint)
+        return process_head(checkpoint) if wide else super().read_head(checkpoint)

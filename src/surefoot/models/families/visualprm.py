@@ -35,7 +35,7 @@ from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, Encoding
 from surefoot.models.engine.packing import TrunkOutput
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.published import PublishedModel, encode_texts, marked, step_texts
+from surefoot.models.families.published import PublishedModel, encode_texts, marked, plain_ids, step_texts
 from surefoot.models.scorer import Scorer
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Attachment
@@ -114,7 +114,7 @@ class VisualPRM(PublishedModel):
         vocabulary, name = tokenizer.get_vocab(), tokenizer.name_or_path
         if missing := [token for token in ("+", "-", *cls.markers) if token not in vocabulary]:
             raise CheckpointError(f"{name}: {missing[0]!r} is no token here; VisualPRM's tokenizer has it")
-        opening, turn = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (OPENING, TURN))
+        opening, turn = (plain_ids(tokenizer, text) for text in (OPENING, TURN))
         if turn[: len(opening) + 1] != [*opening, vocabulary["+"]]:
             raise CheckpointError(f"{name}: '+' is no token of its own after {OPENING!r}")
         return checkpoint.answers((vocabulary["+"], vocabulary["-"]), within="language_model.")
@@ -161,16 +161,16 @@ class VisualPRM(PublishedModel):
         if len(named) != len(images) + 1:
             named = ["", *["\n"] * (len(images) - 1), f"\n{question}"] if images else [question]
         question = named[0]
-        for content, after in zip(images, named[1:], strict=True):
+        for content, next_text in zip(images, named[1:], strict=True):
             tokens = "<IMG_CONTEXT>" * self.tile_tokens * self._tiles(content)
-            question += f"<img>{tokens}</img>{after}"
-        first, *others = step_texts(text, spans)
+            question += f"<img>{tokens}</img>{next_text}"
+        first_step, *later_steps = step_texts(text, spans)
         written = f"<|im_start|>system\n{self.system}<|im_end|>\n"
-        for turn in (f"### Question:\n{question}\n\n### Solution Process:\n{first}", *others):
+        for turn in (f"### Question:\n{question}\n\n### Solution Process:\n{first_step}", *later_steps):
             written += f"<|im_start|>user\n{turn}<|im_end|>\n{TURN}"
         ids = self.tokenizer(written)["input_ids"]
         starts = marked(ids, self.tokenizer.get_vocab()["<|im_start|>"], 1 + 2 * len(spans))
-        opening = len(self.tokenizer(OPENING, add_special_tokens=False)["input_ids"])
+        opening = len(plain_ids(self.tokenizer, OPENING))
         reads = tuple(at + opening - 1 for at in starts[2::2])
         return EncodedTrace(ids=tuple(ids), positions=reads, images=tuple(images))
 
@@ -209,14 +209,14 @@ def as_text(item: ProblemTrace) -> tuple[ProblemTrace, list[Attachment]]:
     trace = item.trace
     if trace.text is not None:
         return item, []
-    *asked, answer = trace.messages
+    *questions, answer = trace.messages
     attached = [each for message in trace.messages for each in message.attachments]
     if other := [each.kind for each in attached if each.kind != "image"]:
         raise RecordError(f"the trace holds a file of kind {other[0]!r}, which the model cannot read")
-    in_answer = all(step.message == len(asked) and step.part == "content" for step in trace.steps)
-    if any(message.role != "user" for message in asked) or answer.role != "assistant" or not in_answer:
+    in_answer = all(step.message == len(questions) and step.part == "content" for step in trace.steps)
+    if any(message.role != "user" for message in questions) or answer.role != "assistant" or not in_answer:
         raise RecordError("the model reads a question and one answer, not an agent's run; use a judge")
-    question = "\n".join(message.content or "" for message in asked)
+    question = "\n".join(message.content or "" for message in questions)
     steps = tuple(step.model_copy(update={"message": None}) for step in trace.steps)
     text = {"messages": (), "text": answer.content or "", "steps": steps}
     problem = item.problem.model_copy(update={"text": question})

@@ -18,7 +18,7 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
 from surefoot.io.hub import checkpoint_directory, is_hub_name, pinned, reading_checkpoint
-from surefoot.models.card import CARD, CLASSIFIER, HEAD, CheckpointCard, read_card, verified_card, write_card
+from surefoot.models.card import CLASSIFIER, HEAD, CheckpointCard, verified_card, write_card
 from surefoot.models.encoding import EncodedTrace, encode_traces
 from surefoot.models.engine.causal import save_causal
 from surefoot.models.lora import add_marker, load_adapted
@@ -68,14 +68,9 @@ class RewardModel(nn.Module):
         when the adapter was trained. Raises ``CheckpointError`` naming the missing or bad file.
         """
         directory = checkpoint_directory(directory) if is_hub_name(directory) else Path(directory)
-        card = read_card(directory)
-        if card.family != cls.family:
-            raise CheckpointError(
-                f"{directory / CARD}: family {card.family!r} is not {cls.family!r}; load_prm opens every kind"
-            )
+        card = verified_card(directory, family=cls.family)
         if not (directory / HEAD).is_file():
             raise CheckpointError(f"{directory} is not a surefoot checkpoint: {HEAD} is missing")
-        card = verified_card(directory, family=cls.family)
         trunk, tokenizer = load_adapted(AutoModel, directory, loading, base=base, marker=card.encoding.marker)
         model = cls(trunk, tokenizer, card)
         with reading_checkpoint(f"{directory / HEAD} is not the head of this model"):

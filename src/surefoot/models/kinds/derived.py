@@ -179,8 +179,8 @@ def _fit_platt(score: FloatArray, fact: FloatArray) -> PlattMap:
     intercept, slope = logistic_regression(_log_odds(score)[:, None], target).tolist()
     if slope <= 0:
         raise ScoreError(
-            f"Platt's slope is {slope:.3g} (AUC {_auc(score, fact)}): calibrated, the steps would change "
-            "their order; check what the scores and labels mean"
+            f"Platt's slope is {slope:.3g} (AUC {roc_auc(score, fact > 0.5):.3f}): calibrated, the steps "
+            "would change their order; check what the scores and labels mean"
         )
     return PlattMap(slope=slope, intercept=intercept)
 
@@ -194,11 +194,6 @@ _FITS: Mapping[MapKind, Callable[[FloatArray, FloatArray], PlattMap | IsotonicMa
     "platt": _fit_platt,
     "isotonic": _fit_isotonic,
 }
-
-
-def _auc(score: FloatArray, fact: FloatArray) -> str:
-    """AUC against whether a step is more likely good than not."""
-    return f"{roc_auc(score, np.where(fact > 0.5, 1, 0)):.3f}"
 
 
 Combine = Literal["mean", "min"]

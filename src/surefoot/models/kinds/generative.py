@@ -50,13 +50,9 @@ class VerifierOutput:
         shares = (sum(first > step for first in firsts) / len(firsts) for step in range(self.steps - 1))
         return (*shares, sum(score for _, score in self.chains) / len(self.chains))
 
-    def spend(self, usage: Usage) -> None:
-        """Add what a call cost."""
-        self.usage += usage.by_verifier
-
     def finished(self, result: SampleResult, requested: int) -> list[str]:
         """Completions that ended; the others are counted."""
-        self.spend(result.usage)
+        self.usage += result.usage.by_verifier
         if missing := requested - len(result.completions):
             self.invalid["request failed" + (f": {result.error}" if result.error else "")] += missing
         texts = [c.text for c in result.completions if not c.cut_off]
@@ -135,18 +131,16 @@ class GenerativeVerifier(CheckpointScorer):
         name: str,
         form: VerifierFormat,
         card: CheckpointCard,
-        batch_size: int = 64,
         batch_tokens: int = 16_384,
         chains: int = 1,
         sampling: Sampling | None = None,
-        seed: int = 0,
     ) -> Self:
         """On a model in this process. Raises ``ScoreError`` if no spelling of yes or no is one token."""
-        policy = TransformersPolicy(model, tokenizer, name=name, batch_size=batch_size)
+        policy = TransformersPolicy(model, tokenizer, name=name, batch_size=64)
         reader = TransformersYesNo(
             model, tokenizer, question=form.closing, yes=form.yes, no=form.no, batch_tokens=batch_tokens
         )
-        return cls(policy, reader, form=form, chains=chains, sampling=sampling, seed=seed, card=card)
+        return cls(policy, reader, form=form, chains=chains, sampling=sampling, card=card)
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Scores in order, one record each; messages have none.
@@ -195,7 +189,7 @@ class GenerativeVerifier(CheckpointScorer):
                 drafts.append((output, critique, question))
         answers = await self.reader.read([question for _, _, question in drafts])
         for (output, critique, _), odds in zip(drafts, answers, strict=True):
-            output.spend(odds.usage)
+            output.usage += odds.usage.by_verifier
             if odds.score is None:
                 output.invalid[f"no odds: {odds.reason}"] += 1
             else:
@@ -223,10 +217,8 @@ def load_verifier(
     *,
     base: str | Path | None = None,
     loading: Loading = LOADING,
-    batch_size: int = 64,
     chains: int = 1,
     sampling: Sampling | None = None,
-    seed: int = 0,
 ) -> GenerativeVerifier:
     """Load what :func:`surefoot.training.sft.train_verifier` wrote, as ``loading`` says.
 
@@ -244,10 +236,8 @@ def load_verifier(
         name=directory.name,
         form=form,
         card=card,
-        batch_size=batch_size,
         chains=chains,
         sampling=sampling,
-        seed=seed,
     )
 
 

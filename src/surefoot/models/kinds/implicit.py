@@ -29,19 +29,13 @@ from surefoot.models.card import (
     write_card,
 )
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
-from surefoot.models.engine.causal import (
-    ReferenceModel,
-    Response,
-    load_causal,
-    read_logprobs,
-    require_plain_head,
-    save_causal,
-)
+from surefoot.models.engine.causal import load_causal, read_logprobs, require_plain_head, save_causal
+from surefoot.models.engine.tensor_shards import fingerprint
 from surefoot.models.scorer import CheckpointScorer
 from surefoot.policies.devices import FLOAT32, LOADING, Loading
 from surefoot.policies.pretrained import context_length
 from surefoot.protocols import ProblemTrace
-from surefoot.records import FrozenModel, StepScores, Usage
+from surefoot.records import FrozenModel, StepScores
 
 _OWN_COPY = "reference"
 
@@ -65,8 +59,6 @@ class ImplicitRewards:
     """Of each step; ``None`` where there is none."""
     tokens: int
     """Tokens read for them, by model and reference."""
-    unscored_reason: str | None = None
-    """Why some are ``None``."""
 
 
 class ImplicitPRM(CheckpointScorer):
@@ -94,8 +86,7 @@ class ImplicitPRM(CheckpointScorer):
         require_plain_head(reference)
         reference.eval().requires_grad_(False)
         self.policy, self.tokenizer, self.card, self.settings = policy, tokenizer, card, settings
-        self.name = name
-        self.reference = ReferenceModel(reference)
+        self.name, self.reference, self._fingerprint = name, reference, fingerprint(reference)
 
     @classmethod
     def initialise(
@@ -170,7 +161,7 @@ class ImplicitPRM(CheckpointScorer):
                 "where it is with reference="
             ) from error
         model = cls(policy.eval(), tokenizer, card, settings, reference=other, name=directory.name)
-        if settings.reference_fingerprint not in (None, model.reference.fingerprint):
+        if settings.reference_fingerprint not in (None, model._fingerprint):
             raise CheckpointError(
                 f"{directory / IMPLICIT_SETTINGS}: the reference {str(reference or reference_path)!r} has "
                 "other weights than the one that was trained against"
@@ -187,9 +178,9 @@ class ImplicitPRM(CheckpointScorer):
         The reference goes into ``reference/``, or with ``with_reference=False`` only its name is noted.
         """
         save_causal(self.policy, self.tokenizer, directory, state=state)
-        changes: dict[str, str | None] = {"reference_fingerprint": self.reference.fingerprint}
+        changes: dict[str, str | None] = {"reference_fingerprint": self._fingerprint}
         if with_reference:
-            save_causal(self.reference.model, self.tokenizer, directory / _OWN_COPY)
+            save_causal(self.reference, self.tokenizer, directory / _OWN_COPY)
             changes["reference"] = _OWN_COPY
         write_json(directory / IMPLICIT_SETTINGS, self.settings.model_copy(update=changes).model_dump())
         write_card(directory, self.card)
@@ -197,7 +188,7 @@ class ImplicitPRM(CheckpointScorer):
     def to(self, device: str | torch.device) -> ImplicitPRM:
         """Move model and reference."""
         self.policy.to(device)
-        self.reference.model.to(device)
+        self.reference.to(device)
         return self
 
     def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]:
@@ -209,15 +200,16 @@ class ImplicitPRM(CheckpointScorer):
 
         Raises ``ScoreError`` for a trace without steps.
         """
+        return self._rewards(self.encode(items))
+
+    def _rewards(self, encoded: Sequence[EncodedTrace]) -> list[ImplicitRewards]:
         self.policy.eval()
-        encoded = self.encode(items)
         rewards = []
         for trace, read in zip(encoded, log_ratios(self.policy, self.reference, encoded), strict=True):
             steps: tuple[float | None, ...] = (None,) * len(trace.positions)
             if read.first:
                 steps = per_step(trace, self.settings.beta * read.ratios, read.first)
-            reason = trace.unscored_reason(self.card.encoding.max_length)
-            rewards.append(ImplicitRewards(steps=steps, tokens=read.tokens, unscored_reason=reason))
+            rewards.append(ImplicitRewards(steps=steps, tokens=read.tokens))
         return rewards
 
     def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
@@ -225,15 +217,10 @@ class ImplicitPRM(CheckpointScorer):
 
         Steps beyond the context get ``None`` and a reason. Raises ``ScoreError`` for a trace without steps.
         """
+        encoded = self.encode(items)
         return [
-            StepScores.of_model(
-                trace_id=item.trace.id,
-                scorer=self.name,
-                scores=implicit_scores(rewards.steps),
-                unscored_reason=rewards.unscored_reason,
-                usage=Usage(verifier_tokens=rewards.tokens, calls=1),
-            )
-            for item, rewards in zip(items, self.rewards(items), strict=True)
+            self._record(item.trace, trace, implicit_scores(rewards.steps), rewards.tokens)
+            for item, trace, rewards in zip(items, encoded, self._rewards(encoded), strict=True)
         ]
 
 
@@ -255,13 +242,14 @@ class LogRatios(NamedTuple):
 
 
 def log_ratios(
-    policy: PreTrainedModel, reference: ReferenceModel, encoded: Sequence[EncodedTrace]
+    policy: PreTrainedModel, reference: PreTrainedModel, encoded: Sequence[EncodedTrace]
 ) -> list[LogRatios]:
     """Of each trace's response; common beginnings are read once."""
     responses = [response_of(trace) for trace in encoded]
     read = [response for response in responses if response is not None]
-    ours, cost = read_logprobs(policy, [ids for ids, _ in read], [first for _, first in read])
-    theirs, more = reference.logprobs(read)
+    sequences, firsts = [ids for ids, _ in read], [first for _, first in read]
+    ours, cost = read_logprobs(policy, sequences, firsts)
+    theirs, more = read_logprobs(reference, sequences, firsts)
     rows = iter(
         LogRatios(policy_row.double() - reference_row.double(), first, tokens + more_tokens)
         for policy_row, reference_row, (_, first), tokens, more_tokens in zip(
@@ -271,7 +259,7 @@ def log_ratios(
     return [LogRatios(torch.zeros(0), 0, 0) if response is None else next(rows) for response in responses]
 
 
-def response_of(trace: EncodedTrace) -> Response | None:
+def response_of(trace: EncodedTrace) -> tuple[tuple[int, ...], int] | None:
     """Tokens up to the last visible token of the last step read, and where the response begins.
 
     ``None`` if no step lies within the context. Raises ``ScoreError`` where the family does not say at which

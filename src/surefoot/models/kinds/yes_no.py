@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -186,7 +187,4 @@ def _single_tokens(
 def _log_sum(values: Iterable[float]) -> float | None:
     """Log of the sum of exponentials of the finite values; ``None`` if there are none."""
     finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        return None
-    most = max(finite)
-    return most + math.log(math.fsum(math.exp(value - most) for value in finite))
+    return float(np.logaddexp.reduce(finite)) if finite else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate, pairwise
 
 from surefoot.errors import ScoreError
 from surefoot.models.card import SERVER, CheckpointCard
@@ -160,9 +161,7 @@ _STEPS = ("7 + 3 = 0\n", "Answer: 0\n", "0 = 0\n")
 def _probe(steps: Sequence[str]) -> ProblemTrace:
     """A solution in the lab's words, which are plain English to any other model."""
     problem = Problem(text="Start with 7. Add 3.", answer="0")
-    spans, at = [], 0
-    for step in steps:
-        spans.append(Step(start=at, end=at + len(step)))
-        at += len(step)
-    trace = Trace(problem_id=problem.id, text="".join(steps), steps=tuple(spans))
+    bounds = pairwise(accumulate(map(len, steps), initial=0))
+    spans = tuple(Step(start=start, end=end) for start, end in bounds)
+    trace = Trace(problem_id=problem.id, text="".join(steps), steps=spans)
     return ProblemTrace(problem=problem, trace=trace)

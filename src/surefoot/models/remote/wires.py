@@ -137,11 +137,12 @@ class VllmPooling:
         """One score for each read-out position, in order. Raises :class:`ShapeError`."""
         parsed = _parse(_PoolingResponse, response)
         rows = iter(_in_order(parsed.data, sum(bool(trace.ids) for trace in request.encoded)))
-        scores = [
-            self._scores(trace, next(rows).data) if trace.ids else trace.positions
-            for trace in request.encoded
-        ]
-        return _item_scores(request, scores, [len(trace.ids) for trace in request.encoded])
+        answers = []
+        for trace in request.encoded:
+            scores = self._scores(trace, next(rows).data) if trace.ids else trace.positions
+            cut_at = len(trace.ids)  # the context, where a step was cut off
+            answers.append(ItemScores(scores, trace.unscored_reason(cut_at), cut_at))
+        return answers
 
     def _scores(self, trace: EncodedTrace, data: list[list[float]]) -> Scores:
         positions = self._row_positions(trace)
@@ -196,11 +197,6 @@ def _probability(row: list[float], rule: Rule) -> float:
         return rule([float(_checked_score(value) or 0.0) for value in row])
     except IndexError as error:
         raise ShapeError(f"a row has {len(row)} classes, fewer than the rule reads") from error
-
-
-def _item_scores(request: WireRequest, scores: list[Scores], tokens: list[int]) -> list[ItemScores]:
-    reasons = [trace.unscored_reason(len(trace.ids)) for trace in request.encoded]  # cut at the context
-    return [ItemScores(*row) for row in zip(scores, reasons, tokens, strict=True)]
 
 
 def _in_order(rows: list[_PoolingRow], count: int) -> list[_PoolingRow]:
