@@ -210,7 +210,7 @@ def test_options_and_tokenizers_of_others_are_refused(checkpoint, tmp_path):
     with pytest.raises(CheckpointError, match="windows=True is for"):
         load_prm(checkpoint[0], windows=True)
     save(tmp_path, tokens=[*TOKENS[:3], "<a>", "<b>", "<c>"])
-    with pytest.raises(CheckpointError, match="'<img>' is no token here"):
+    with pytest.raises(CheckpointError, match="'<img>' is not a token here"):
         load_prm(tmp_path, family="visualprm")
     with pytest.raises(CheckpointError, match="could be 'visualprm'"):
         load_prm(tmp_path)

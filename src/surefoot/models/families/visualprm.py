@@ -9,7 +9,7 @@ each ``num_image_token`` times ``<IMG_CONTEXT>`` between ``<img>`` and ``</img>`
 
 Built from ``InternVLRewardModel`` (``generate_steps_with_soft_score``, and ``_v2``, which reads all steps in
 one pass and is the same) and the model card's ``load_image``. The system message is the configuration's
-``system_message`` if it has one, as there, else that of the authors' training data
+``system_message`` if it has one, as there, else the system message of their training data
 (``visualprm_data_pipeline_postprocess.py``). Weights are read in the layout of transformers
 (``InternVLForConditionalGeneration``), not in the authors', which needs their code. Never run on the real
 weights.
@@ -113,10 +113,10 @@ class VisualPRM(PublishedModel):
         tokenizer = checkpoint.tokenizer
         vocabulary, name = tokenizer.get_vocab(), tokenizer.name_or_path
         if missing := [token for token in ("+", "-", *cls.markers) if token not in vocabulary]:
-            raise CheckpointError(f"{name}: {missing[0]!r} is no token here; VisualPRM's tokenizer has it")
+            raise CheckpointError(f"{name}: {missing[0]!r} is not a token here; VisualPRM's tokenizer has it")
         opening, turn = (plain_ids(tokenizer, text) for text in (OPENING, TURN))
         if turn[: len(opening) + 1] != [*opening, vocabulary["+"]]:
-            raise CheckpointError(f"{name}: '+' is no token of its own after {OPENING!r}")
+            raise CheckpointError(f"{name}: '+' joins another token after {OPENING!r}")
         return checkpoint.answers((vocabulary["+"], vocabulary["-"]), within="language_model.")
 
     def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]:
@@ -190,7 +190,7 @@ class VisualPRM(PublishedModel):
 
 
 class _VisualScorer(Scorer):
-    """Each trace with its images in a pass of its own."""
+    """Each trace with its images in a separate pass."""
 
     model: VisualPRM
 
