@@ -41,7 +41,7 @@ PERMISSIONS: Final[Mapping[Action, frozenset[Role]]] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class Principal:
-    """The author of a request: a signed-in user, or the owner of an API key."""
+    """The author of a request: a signed-in user, or an API key."""
 
     name: str
     role: Role

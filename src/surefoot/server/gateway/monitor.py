@@ -84,7 +84,7 @@ class Metrics:
         self.events = counter("events", events, "of", "happened")
         self.verdicts = counter("verdicts", "Solutions of /v1/score.", "decision")
         self.batches = histogram("policy_batch_samples", "Samples of a call of the policy.", _SAMPLES)
-        refused = "Requests refused because of their key: invalid, or its role, scopes or rate."
+        refused = "Requests refused because of their key: invalid, or its role or rate."
         self.key_refusals = counter("key_refusals", refused, "reason")
         seconds = "Time of all stages for a message with calls, without people's."
         self.guard_seconds = histogram("guard_seconds", seconds, _SECONDS)
