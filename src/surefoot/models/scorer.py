@@ -19,7 +19,7 @@ from surefoot.segment import segment_trace
 
 if TYPE_CHECKING:  # the scores of a server need neither
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
     from surefoot.models.engine.packing import TrunkOutput
 
@@ -36,9 +36,6 @@ class StepModel(Protocol):
     @property
     def trunk(self) -> PreTrainedModel:
         """Gives ``last_hidden_state``; without a language-model head."""
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase: ...
 
     @property
     def card(self) -> CheckpointCard: ...

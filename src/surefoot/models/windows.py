@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from surefoot.models.encoding import EncodedTrace
 from surefoot.protocols import ProblemTrace
@@ -98,9 +98,8 @@ def _from(item: ProblemTrace, start: int, characters: int) -> ProblemTrace:
         moved = [
             step.model_copy(update={"start": step.start - begin, "end": step.end - begin}) for step in visible
         ]
-        return ProblemTrace(
-            problem=item.problem, trace=trace.model_copy(update={"text": text, "steps": tuple(moved)})
-        )
+        update = {"text": text, "steps": tuple(moved)}
+        return replace(item, trace=trace.model_copy(update=update))
     task, first = _task(trace), (steps[0].message or 0) if start else _task(trace)
     last = first
     for number, message in enumerate(trace.messages[first:], first):
@@ -114,6 +113,5 @@ def _from(item: ProblemTrace, start: int, characters: int) -> ProblemTrace:
         if (step.message or 0) <= last
     ]
     messages = trace.messages[:task] + trace.messages[first : last + 1]
-    return ProblemTrace(
-        problem=item.problem, trace=trace.model_copy(update={"messages": messages, "steps": tuple(moved)})
-    )
+    update = {"messages": messages, "steps": tuple(moved)}
+    return replace(item, trace=trace.model_copy(update=update))

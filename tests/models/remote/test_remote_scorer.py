@@ -202,9 +202,9 @@ def test_the_check_compares_with_a_reference(encoder) -> None:
     reference = Scorer(encoder, name="here")  # a zero head: one half everywhere
     wire = VllmPooling(encoder=encoder, model="m")
     with serve(lambda body: pooling(body, lambda ids: [[0.5, 0.5] for _ in ids])) as server:
-        scorer(wire, server.url, reference=reference)
+        scorer(wire, server.url).check(reference)
     with serve(pooling) as server, pytest.raises(ScoreError, match="differ"):
-        scorer(wire, server.url, reference=reference)
+        scorer(wire, server.url).check(reference)
 
 
 def test_a_refused_batch_is_sent_item_by_item(encoder, lab_items) -> None:

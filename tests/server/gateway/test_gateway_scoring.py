@@ -63,7 +63,8 @@ def test_the_packages_own_client_gets_the_scores_of_the_scorer():
     exact = LabelScorer(ExactLabeller(), name="exact")
     items = lab_items()
     with served(NoisySolver(), exact) as found:
-        remote = RemoteScorer(GatewayWire(), base_url=found.url, name="remote", reference=exact)
+        remote = RemoteScorer(GatewayWire(), base_url=found.url, name="remote")
+        remote.check(exact)
         got = remote.score_traces(items)
     expected = LabelScorer(ExactLabeller(), name="exact").score_traces(items)
     assert [record.scores for record in got] == [record.scores for record in expected]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from safetensors import safe_open
 from torch import nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -23,8 +23,6 @@ from surefoot.policies.pretrained import require_finite, require_size
 
 class _Facts(BaseModel):
     """What is read of ``config.json`` here; transformers reads the rest."""
-
-    model_config = ConfigDict(extra="ignore")
 
     architectures: tuple[str, ...] | None = None
     model_type: str | None = None

@@ -189,12 +189,10 @@ def plain_solution(
 
     One of ``separators`` at a step's end is left out with the white space before it: what stands between
     steps is the family's. ``<extra_0>`` inside a step becomes ``< extra_0>``: read as the text it is, not as
-    the end of a step. Raises ``ScoreError`` for a trace without steps or made of messages.
+    the end of a step. Raises ``ScoreError`` for a trace without text or steps.
     """
     trace = item.trace
-    if trace.text is None:
-        raise ScoreError(f"trace {trace.id}: this family reads text, not messages; score its text instead")
-    if not trace.steps:
+    if trace.text is None or not trace.steps:
         raise ScoreError(f"trace {trace.id} lacks steps; segment it first (surefoot.segment.segment_trace)")
     text, spans, reached = "", [], 0
     for step in trace.steps:

@@ -133,7 +133,7 @@ def find_family(checkpoint: Checkpoint, *, name: str) -> str:
     """
     fitting = [family for family, row in FAMILIES.items() if row.matches(checkpoint)]
     by_files = [family for family in fitting if FAMILIES[family].certain]
-    named = _by_name(checkpoint.directory, name)
+    named = family_named(name, checkpoint.directory)
     if named and (named in by_files or not by_files):
         return named
     if len(by_files) == 1 and not named:
@@ -152,21 +152,16 @@ def find_family(checkpoint: Checkpoint, *, name: str) -> str:
     )
 
 
-def family_named(name: str) -> str | None:
-    """The family of a published repository's name, ``owner/name`` or its last part."""
-    return _by_name(Path(name), name)
-
-
 def quoted(names: Iterable[str]) -> str:
     """A list of families, for an error."""
     return ", ".join(map(repr, names))
 
 
-def _by_name(directory: Path, name: str) -> str | None:
-    """By ``owner/name`` (asked for, or of the hub's cache), else by a directory's name if it is unique."""
-    cached = [
-        part.split("--", 1)[1].replace("--", "/") for part in directory.parts if part.startswith("models--")
-    ]
+def family_named(name: str, directory: Path = Path()) -> str | None:
+    """The family by ``owner/name`` (asked for, or of the hub's cache that either lies in), else by the last
+    part of the name or the directory's name if it is unique."""
+    parts = (*Path(name).parts, *directory.parts)
+    cached = [part.split("--", 1)[1].replace("--", "/") for part in parts if part.startswith("models--")]
     full = {"/".join(Path(name).parts[-2:]).lower(), *(repository.lower() for repository in cached)}
     last = {Path(name).name.lower(), directory.name.lower()}
     repositories = [(at.lower(), family) for family, row in FAMILIES.items() for at in row.repositories]

@@ -162,11 +162,12 @@ class GenerativeVerifier(CheckpointScorer):
         ]
 
     def _scores(self, trace: Trace, output: VerifierOutput) -> StepScores:
+        invalid = ", ".join(f"{count} {reason}" for reason, count in output.invalid.most_common())
         return StepScores.of_model(
             trace_id=trace.id,
             scorer=self.name,
             scores=output.scores,
-            unscored_reason=None if output.chains else _reason(output.invalid),
+            unscored_reason=None if output.chains else f"no valid critique: {invalid}",
             usage=output.usage,
         )
 
@@ -239,7 +240,3 @@ def load_verifier(
         chains=chains,
         sampling=sampling,
     )
-
-
-def _reason(invalid: Counter[str]) -> str:
-    return "no valid critique: " + ", ".join(f"{count} {reason}" for reason, count in invalid.most_common())

@@ -206,9 +206,11 @@ class ImplicitPRM(CheckpointScorer):
         self.policy.eval()
         rewards = []
         for trace, read in zip(encoded, log_ratios(self.policy, self.reference, encoded), strict=True):
-            steps: tuple[float | None, ...] = (None,) * len(trace.positions)
-            if read.first:
-                steps = per_step(trace, self.settings.beta * read.ratios, read.first)
+            of_tokens = self.settings.beta * read.ratios
+            steps = tuple(
+                None if at is None else float(of_tokens[tokens.start - read.first :][: len(tokens)].sum())
+                for tokens, at in zip(counted_tokens(trace), trace.positions, strict=True)
+            )
             rewards.append(ImplicitRewards(steps=steps, tokens=read.tokens))
         return rewards
 
@@ -279,11 +281,3 @@ def counted_tokens(trace: EncodedTrace) -> list[range]:
         range(0) if at is None else range(max(1, start), at + 1)
         for start, at in zip(trace.starts, trace.positions, strict=True)
     ]
-
-
-def per_step(trace: EncodedTrace, ratio: torch.Tensor, first: int) -> tuple[float | None, ...]:
-    """Rewards of the steps from the rewards of the response's tokens, which begin at token ``first``."""
-    return tuple(
-        None if at is None else float(ratio[tokens.start - first : tokens.stop - first].sum())
-        for tokens, at in zip(counted_tokens(trace), trace.positions, strict=True)
-    )

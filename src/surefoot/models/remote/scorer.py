@@ -24,10 +24,8 @@ class RemoteScorer(CheckpointScorer):
 
     **Check.** The constructor scores two small traces with a common prefix and checks the response: one
     result per item, one score per step, in [0, 1]. Unless the server is a gateway, which may serve any
-    scorer, their common steps must have equal scores, because a causal model does not see later steps. With
-    ``reference``, a scorer of the same weights in this process, the scores must equal its scores within
-    ``tolerance``. A server with any other response (another pooling type, raw logits, an older version) is
-    refused.
+    scorer, their common steps must have equal scores, because a causal model does not see later steps. A
+    server with any other response (another pooling type, raw logits, an older version) is refused.
 
     **Failures.** Connection errors, timeouts and the statuses 408, 409, 429 and 5xx are retried
     ``max_retries`` times with exponential backoff, or after ``Retry-After``. If the server refuses a batch,
@@ -51,8 +49,6 @@ class RemoteScorer(CheckpointScorer):
         concurrency: int = 4,
         max_retries: int = 4,
         timeout_s: float = 120.0,
-        reference: StepScorer | None = None,
-        tolerance: float = 0.01,
         card: CheckpointCard | None = None,
     ) -> None:
         """``base_url`` with or without ``/v1``; ``api_key`` defaults to ``OPENAI_API_KEY``.
@@ -74,10 +70,14 @@ class RemoteScorer(CheckpointScorer):
         self._server = RemoteServer(
             base_url=root, api_key=api_key, timeout_s=timeout_s, max_retries=max_retries
         )
-        self.check(reference, tolerance)
+        self.check()
 
     def check(self, reference: StepScorer | None = None, tolerance: float = 0.01) -> None:
-        """Score two small traces with a common prefix and check the response. Raises ``ScoreError``."""
+        """Score two small traces with a common prefix and check the response.
+
+        With ``reference``, a scorer of the same weights in this process, the scores must equal its scores
+        within ``tolerance``. Raises ``ScoreError``.
+        """
         items = [_probe(_STEPS), _probe(_STEPS[:2])]
         try:
             answers = self._request(items)
