@@ -44,7 +44,7 @@ _MODEL = "--policy stub --base-url SERVER"
 COMMANDS = (
     "--help",
     "import rows.jsonl --out imported",
-    "inspect data/problems.jsonl data/traces.jsonl data/labels.jsonl --out inspection.html",
+    "inspect data/problems.jsonl data/traces.jsonl data/labels.jsonl --out inspection.json",
     "segment data/traces.jsonl --segment sentence --out cut.jsonl",
     f"sample data/problems.jsonl --n 2 {_MODEL} --out sampled.jsonl",
     "label data/traces.jsonl verify:rules=equations --problems data/problems.jsonl --out rules.jsonl",

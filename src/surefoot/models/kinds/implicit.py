@@ -185,12 +185,6 @@ class ImplicitPRM(CheckpointScorer):
         write_json(directory / IMPLICIT_SETTINGS, self.settings.model_copy(update=changes).model_dump())
         write_card(directory, self.card)
 
-    def to(self, device: str | torch.device) -> ImplicitPRM:
-        """Move model and reference."""
-        self.policy.to(device)
-        self.reference.to(device)
-        return self
-
     def encode(self, items: Sequence[ProblemTrace]) -> list[EncodedTrace]:
         """Tokens as the checkpoint's card describes them. Raises ``ScoreError``."""
         return encode_traces(self.tokenizer, self.card.encoding, items)
