@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Final
 
 from surefoot.answers.extraction import extract_answer
-from surefoot.errors import RecordError
-from surefoot.images import embedded, is_kept
+from surefoot.errors import MissingExtraError, RecordError
+from surefoot.images import embedded, is_inline, is_kept
 from surefoot.printable import printable
 from surefoot.records import StepScores, Trace
 from surefoot.scores import require_fit
@@ -18,6 +18,10 @@ from surefoot.segment import segment_trace, trace_blocks
 
 _MOST_SHOWN: Final = 20 * 2**20
 """Characters of data URLs in one view."""
+_MOST_READ: Final = 100
+"""Images that one view reads."""
+_TEXT: Final = 300
+"""Characters of what is said of an image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +32,10 @@ class ShownImage:
     """The step that follows it; the number of steps after the last one."""
     text: str
     """Its name, or why it is not shown."""
-    url: str | None = None
-    """Its bytes as a data URL."""
+    sha256: str | None = None
+    """Hash of its bytes, as recorded."""
+    url: str = field(default="", repr=False)
+    """Its bytes as a data URL; empty for an image that is named alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +93,7 @@ def show(
     A text is cut into steps as in ``prm.score``. Scores learned from Monte Carlo labels predict the chance of
     success, so a correct early step of a hard problem may score below ½: choose the threshold on problems
     with known errors. ``images`` is the folder of the records' file: the images that the trace keeps there
-    stand before the step that follows them, in a notebook at most 20 MB of them.
+    stand before the step that follows them, in a notebook the first 100 and at most 20 MB of them.
 
     Raises ``ScoreError`` if the scores belong to another trace or are not one per step.
     """
@@ -106,27 +112,35 @@ def show(
         steps=tuple(trace.step_text(step).strip("\n") for step in range(len(trace.steps))),
         scores=values,
         threshold=threshold,
-        images=() if images is None else tuple(_images(trace, Path(images))),
+        images=() if images is None else tuple(shown_images(trace, Path(images), most=_MOST_SHOWN)),
         first_below=next(
             (step for step, value in enumerate(values) if value is not None and value < threshold), None
         ),
     )
 
 
-def _images(trace: Trace, folder: Path) -> Iterator[ShownImage]:
-    steps, characters_left = 0, _MOST_SHOWN
+def shown_images(trace: Trace, folder: Path, *, most: int, each: int = _MOST_SHOWN) -> Iterator[ShownImage]:
+    """The images of a trace in reading order, with their bytes where ``folder`` keeps them within bounds.
+
+    A data URL has at most ``each`` characters, and all together ``most``; at most 100 images are read. The
+    others are named, with the reason.
+    """
+    steps, read, left = 0, 0, most
     for block in trace_blocks(trace):
         steps = steps if block.step is None else block.step + 1
         held = block.attachment
         if held is None or held.kind != "image":
             continue
-        text, url = f"image: {held.name or held.media_type or str(held.uri)[:200]}", None
+        name = held.name or held.media_type or ("" if is_inline(held) else held.uri) or "no name"
+        text, url = f"image: {name[:200]}", ""
         if is_kept(held):
+            read += 1
             try:
-                url = embedded(held, folder).uri or ""
-            except RecordError as error:
+                url = embedded(held, folder).uri or "" if read <= _MOST_READ else ""
+            except (RecordError, MissingExtraError) as error:
                 text = str(error)
-        if url is not None and len(url) > characters_left:
-            text, url = f"{text}: too large to be shown here", None
-        characters_left -= len(url or "")
-        yield ShownImage(next_step=steps, text=text, url=url)
+            else:
+                if not 0 < len(url) <= min(each, left):
+                    text, url = f"{text}: too {'large' if url else 'many'} to be shown here", ""
+        left -= len(url)
+        yield ShownImage(next_step=steps, text=text[:_TEXT], sha256=held.sha256, url=url)

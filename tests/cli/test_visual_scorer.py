@@ -88,6 +88,10 @@ def test_the_benchmark_is_evaluated_with_its_own_macro_f1(site, tmp_path):
     [row] = report["first_screen"]["verdicts"]
     assert row["coverage"] == {"checked": ROWS - 1, "of": ROWS}
     assert "macro_f1" in json.dumps(report)
+    assert "base64" not in json.dumps(report)
+    shown = [image["text"] for example in report["examples"] for image in example["images"]]
+    page = (out / "runs.html").read_text()
+    assert page.count('<img src="data:image/png;base64,') == 2 * len(shown) > 0
 
 
 def test_the_audit_asks_whether_it_looks(site, tmp_path):

@@ -3,7 +3,8 @@ import pytest
 from surefoot.evaluation.frame import FirstScreen, JudgedTrace, Origin, Rival, worked_examples
 from surefoot.evaluation.report import Report, Section, first_screen_of
 from surefoot.evaluation.verdict import Counts, chosen, detected, headline, measured
-from surefoot.records import Trace
+from surefoot.protocols import ProblemTrace
+from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
 from surefoot.stats import Interval
 
@@ -14,7 +15,8 @@ def interval(low, high):
 
 def judged(text, error, predicted, scores=()):
     trace = segment_trace(Trace(id=text[:3], problem_id="p", text=text), Line())
-    return JudgedTrace(trace=trace, problem="Add.", error=error, predicted=predicted, scores=scores)
+    item = ProblemTrace(problem=Problem(id="p", text="Add."), trace=trace)
+    return JudgedTrace(item=item, error=error, predicted=predicted, scores=scores)
 
 
 CONTENT = measured("hidden error", interval(0.9, 0.96), "of lines; chance is 0.1.", 200, null=0.1)

@@ -69,7 +69,7 @@ class ReportCommand(Command):
     def write(self, *sections: Section, judged: Iterable[JudgedTrace] = (), **also: Any) -> None:
         """Write the results as a JSON file, with the settings and ``also``, and as a page.
 
-        The first screen is printed; sections without examples get some of ``judged``.
+        The first screen is printed; sections without examples get some of ``judged``, with their images.
         """
         self.folder()
         for_json, for_html = self.outputs()[:2]
@@ -78,13 +78,13 @@ class ReportCommand(Command):
             sections = (replace(sections[0], limits=[*self._limits, *sections[0].limits]), *sections[1:])
         examples = [example for section in sections for example in section.examples]
         right: dict[str, bool] = {}
-        chosen = worked_examples(_noted(judged, right))
+        traces = inputs.get("traces")
+        chosen = worked_examples(_noted(judged, right), Path(traces).parent if traces else None)
         first = first_screen_of(sections, origin_of(self, for_json.name), examples or chosen)
         tested = dict.fromkeys(section.tested for section in sections if section.tested)
         screen = {name: getattr(first, name) for name in _IN_JSON}
         data = {"inputs": inputs, "first_screen": to_json(screen), **also}
-        data |= {"tested": list(tested), "right_by_example": right}
-        data["examples"] = to_json(first.examples)
+        data |= {"tested": list(tested), "right_by_example": right, "examples": to_json(first.examples)}
         titles = dict.fromkeys(section.title for section in sections)
         report = Report(f"{for_json.stem}: {', '.join(titles)}", first)
         for section in sections:
@@ -100,7 +100,7 @@ def _noted(judged: Iterable[JudgedTrace], right: dict[str, bool]) -> Iterator[Ju
     """The traces as they are; ``right`` gets whether the first error of each was found."""
     for item in judged:
         if item.predicted is not None and item.error >= 0:
-            right[item.trace.id] = item.predicted == item.error
+            right[item.item.trace.id] = item.predicted == item.error
         yield item
 
 

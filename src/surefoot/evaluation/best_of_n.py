@@ -23,7 +23,6 @@ from surefoot.errors import ScoreError, counted
 from surefoot.evaluation.frame import Rival
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Plot, Section
-from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import StoredScores
 from surefoot.evaluation.verdict import Conclusion, chosen
 from surefoot.io.tables import RecordTable, Seen
@@ -31,7 +30,7 @@ from surefoot.records import StepScores, Trace
 from surefoot.scores import AGGREGATORS, Aggregator, complete_scores, require_scores, trace_score
 from surefoot.search.estimators import Method, Pool, RandomOrders, pool_curve, selection_curve
 from surefoot.search.selection import COMMON_RULES, ScoreRule
-from surefoot.stats.bootstrap import bootstrap_mean
+from surefoot.stats.bootstrap import FloatArray, bootstrap_mean
 from surefoot.stats.intervals import Interval
 
 Progress = Callable[[int], None]

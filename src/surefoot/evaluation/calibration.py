@@ -23,7 +23,7 @@ from surefoot.evaluation.labels import PARTS, Labels, LabelSet, label_sets, tabl
 from surefoot.evaluation.measures import Measured, Ratios
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
-from surefoot.evaluation.step_layout import BAD, BoolArray, FloatArray, StepLayout, as_numbers
+from surefoot.evaluation.step_layout import BAD, BoolArray, StepLayout, as_numbers
 from surefoot.evaluation.step_scores import System
 from surefoot.evaluation.verdict import Conclusion, Counts, detected, measured
 from surefoot.extras import installed
@@ -31,7 +31,7 @@ from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
 from surefoot.models.kinds.derived import fit_calibration
 from surefoot.records import Trace
-from surefoot.stats.bootstrap import Bootstrap, group_numbers
+from surefoot.stats.bootstrap import Bootstrap, FloatArray, group_numbers
 from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind, Reliability, reliability
 from surefoot.stats.intervals import UNKNOWN, Interval
 from surefoot.stats.prediction_powered import prediction_powered_mean

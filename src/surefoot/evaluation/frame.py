@@ -9,10 +9,12 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Final, Literal
 
+from surefoot.display import ShownImage, shown_images
 from surefoot.evaluation.verdict import WORDS, Conclusion
-from surefoot.records import Trace
+from surefoot.protocols import ProblemTrace
 from surefoot.stats.intervals import Interval
 
 Tested = Literal[
@@ -81,6 +83,7 @@ class WorkedExample:
     steps: Sequence[ExampleStep]
     note: str
     """What happened, in one sentence."""
+    images: Sequence[ShownImage] = ()
 
     @property
     def near(self) -> list[ExampleStep]:
@@ -91,14 +94,17 @@ class WorkedExample:
 
 
 _NEAR = 2
+_IMAGE: Final = 2 * 2**20
+"""Characters of the data URL of one image; a page has each at most twice."""
+_IMAGES: Final = 2 * _IMAGE
+"""Characters of the data URLs of one example."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedTrace:
     """A trace with its labelled first error and a scorer's prediction, from which examples are chosen."""
 
-    trace: Trace
-    problem: str
+    item: ProblemTrace
     error: int
     """0-based index of the first error by the labels; -1 for none."""
     predicted: int | None
@@ -108,16 +114,17 @@ class JudgedTrace:
     threshold: float | None = None
 
 
-def worked_examples(traces: Iterable[JudgedTrace]) -> list[WorkedExample]:
+def worked_examples(traces: Iterable[JudgedTrace], images: Path | None = None) -> list[WorkedExample]:
     """A trace whose first error was found, one whose first error was not, and a right one with a rejected
-    step: the shortest of each.
+    step: the shortest of each, with the images that it keeps in the folder ``images`` of the records' file.
 
     Traces of one step or with an empty step are passed over if there are others.
     """
 
     def order(judged: JudgedTrace) -> tuple[bool, int, str]:
-        texts = [judged.trace.step_text(step).strip() for step in range(len(judged.trace.steps))]
-        return len(texts) < 2 or not all(texts), sum(map(len, texts)), judged.trace.id
+        trace = judged.item.trace
+        texts = [trace.step_text(step).strip() for step in range(len(trace.steps))]
+        return len(texts) < 2 or not all(texts), sum(map(len, texts)), trace.id
 
     shortest: dict[str, JudgedTrace] = {}
     for judged in traces:
@@ -127,15 +134,15 @@ def worked_examples(traces: Iterable[JudgedTrace]) -> list[WorkedExample]:
         title = _FALSE_ALARM if judged.error == _NO_STEP else title
         if title not in shortest or order(judged) < order(shortest[title]):
             shortest[title] = judged
-    return [_example(shortest[title], title) for title in _KINDS if title in shortest]
+    return [_example(shortest[title], title, images) for title in _KINDS if title in shortest]
 
 
 _NO_STEP = -1
 _KINDS = _CAUGHT, _MISSED, _FALSE_ALARM = "It caught this", "It missed this", "A false alarm"
 
 
-def _example(judged: JudgedTrace, title: str) -> WorkedExample:
-    trace, predicted, scores = judged.trace, judged.predicted, judged.scores
+def _example(judged: JudgedTrace, title: str, images: Path | None) -> WorkedExample:
+    trace, predicted, scores = judged.item.trace, judged.predicted, judged.scores
     cut = judged.threshold
     rejected = "first called wrong" if cut is None else f"first score below {cut:.2g}"
     if title == _FALSE_ALARM:
@@ -150,7 +157,7 @@ def _example(judged: JudgedTrace, title: str) -> WorkedExample:
         title=title,
         caught=title == _CAUGHT,
         trace_id=trace.id,
-        problem=judged.problem,
+        problem=judged.item.problem.text,
         steps=[
             ExampleStep(
                 number=step + 1,
@@ -162,6 +169,7 @@ def _example(judged: JudgedTrace, title: str) -> WorkedExample:
             for step in range(len(trace.steps))
         ],
         note=note,
+        images=() if images is None else [*shown_images(trace, images, each=_IMAGE, most=_IMAGES)],
     )
 
 

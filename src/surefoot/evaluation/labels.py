@@ -27,7 +27,6 @@ from surefoot.evaluation.step_layout import (
     UNREAD,
     BoolArray,
     CodeArray,
-    FloatArray,
     StepLayout,
     StepRows,
     as_numbers,
@@ -36,7 +35,7 @@ from surefoot.evaluation.verdict import Conclusion, Counts, detected
 from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
 from surefoot.records import StepLabel, Trace
-from surefoot.stats.bootstrap import Bootstrap, group_numbers, group_sums
+from surefoot.stats.bootstrap import Bootstrap, FloatArray, group_numbers, group_sums
 from surefoot.stats.calibration import Binning, reliability
 from surefoot.stats.intervals import UNKNOWN, Interval
 from surefoot.stats.rater_agreement import agreement, alpha_of, cohens_kappa

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surefoot.stats.bootstrap import Bootstrap, group_sums
-
-FloatArray = NDArray[np.float64]
+from surefoot.stats.bootstrap import Bootstrap, FloatArray, group_sums
 
 
 class Measured(dict[str, Any]):

@@ -22,7 +22,6 @@ from surefoot.errors import LabelError, counted
 from surefoot.evaluation.audits.interventions import FaithfulnessRow
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Section
-from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.verdict import Conclusion, measured
 from surefoot.extras import need
 from surefoot.protocols import (
@@ -36,7 +35,7 @@ from surefoot.protocols import (
 )
 from surefoot.records import Message, Problem, Trace
 from surefoot.segment import Line, cut_trace, segment_trace
-from surefoot.stats.bootstrap import Bootstrap, Resample, group_folds
+from surefoot.stats.bootstrap import Bootstrap, FloatArray, Resample, group_folds
 from surefoot.stats.intervals import UNKNOWN
 from surefoot.stats.monitorability import measure_monitorability
 

@@ -348,9 +348,12 @@ class Report:
 
 
 def to_json(value: Any) -> Any:
-    """``value`` as JSON data, through data classes, records, mappings and lists; NaN becomes ``None``."""
+    """``value`` as JSON data, through data classes, records, mappings and lists; NaN becomes ``None``.
+
+    A field that a ``repr`` leaves out, such as the bytes of an image, is left out.
+    """
     if is_dataclass(value):
-        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: to_json(getattr(value, field.name)) for field in fields(value) if field.repr}
     if isinstance(value, BaseModel):
         return to_json(value.model_dump())
     if isinstance(value, Mapping):

@@ -151,8 +151,7 @@ def judged(
         wrong = [score is not None and score < (cut or 0) for score in scores]
         wrong = wrong or [good is False for good in system.good[number]]
         yield JudgedTrace(
-            trace=item.trace,
-            problem=item.problem.text,
+            item=item,
             error=error,
             predicted=(wrong.index(True) if True in wrong else -1) if system.recorded[number] else None,
             scores=scores,

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from surefoot.io.tables import Facts, facts_in
 from surefoot.records import Trace
+from surefoot.stats.bootstrap import FloatArray
 
 T = TypeVar("T")
 
 BoolArray = NDArray[np.bool_]
 CodeArray = NDArray[np.int8]
-FloatArray = NDArray[np.float64]
 
 GOOD, BAD, UNREAD, UNLABELLED = 1, 0, -1, -2
 """Codes of a step: good or bad by the label that counts; only labels that say neither; no label."""

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from surefoot.errors import LabelError, ScoreError
-
-FloatArray = NDArray[np.float64]
+from surefoot.stats.bootstrap import FloatArray
 
 Binning = Literal["equal-mass", "equal-width"]
 

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from surefoot.errors import LabelError
-
-FloatArray = NDArray[np.float64]
+from surefoot.stats.bootstrap import FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)

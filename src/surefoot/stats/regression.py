@@ -6,9 +6,9 @@ They do without scikit-learn, which takes a second to import and 270 MB with sci
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-FloatArray = NDArray[np.float64]
+from surefoot.stats.bootstrap import FloatArray
 
 _STEPS = 100
 _ROUNDING = 1e-15

@@ -15,12 +15,12 @@ import numpy as np
 from surefoot.errors import ScoreError
 from surefoot.evaluation.frame import JudgedTrace
 from surefoot.evaluation.labels import label_set
-from surefoot.evaluation.step_layout import FloatArray
 from surefoot.lab.world import SolutionState, check_steps, parse_problem
 from surefoot.labels import NO_ERROR, all_good, first_error
 from surefoot.protocols import ProblemTrace, StepScorer, TraceChannel
 from surefoot.records import Problem, StepLabel, StepScores, Trace, Usage
 from surefoot.scores import Aggregator, channels_read, checked_scores, trace_score
+from surefoot.stats.bootstrap import FloatArray
 
 _LINE = re.compile(r"(?<!\w)(?:(?:[^\n]*, no, )?\d [-+*] \d = \d|Now \d|Answer: \d)(?!\w)", re.ASCII)
 """A line of the world inside other text; for a corrected slip, the corrected line."""
@@ -59,10 +59,7 @@ class AuditedScorer:
     def score(self, items: Sequence[ProblemTrace]) -> AuditScores:
         """Score traces, in order. Raises ``ScoreError`` if the scores do not fit the traces."""
         records = checked_scores(self.scorer, items)
-        rows = [
-            np.array([math.nan if score is None else score for score in record.scores], dtype=float)
-            for record in records
-        ]
+        rows = [np.array(record.scores, dtype=float) for record in records]
         usage = sum((record.usage for record in records), Usage())
         return AuditScores(steps=rows, traces=np.array([self._one(row) for row in rows]), usage=usage)
 
@@ -149,8 +146,7 @@ def judged_cases(
     for case, row in zip(erring, audited.score([case.item for case in erring]).steps, strict=True):
         below = [step for step, score in enumerate(row) if score < threshold]
         yield JudgedTrace(
-            trace=case.item.trace,
-            problem=case.item.problem.text,
+            item=case.item,
             error=case.first_error or 0,
             predicted=None if np.isnan(row).all() else below[0] if below else -1,
             threshold=threshold,

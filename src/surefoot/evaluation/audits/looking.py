@@ -18,12 +18,11 @@ from surefoot.evaluation.audits.cases import AuditedScorer, Case
 from surefoot.evaluation.audits.perturbations import edit_stream
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Section
-from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.verdict import Conclusion, measured
 from surefoot.images import blank, is_kept
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Attachment
-from surefoot.stats.bootstrap import Bootstrap
+from surefoot.stats.bootstrap import Bootstrap, FloatArray
 
 ImageChange = Literal["asked again", "swapped", "blank", "removed"]
 CHANGES: Final[tuple[ImageChange, ...]] = get_args(ImageChange)

@@ -18,12 +18,11 @@ from surefoot.evaluation.frame import Rival
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
-from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.verdict import SMALLEST_GAIN, Conclusion, chosen, measured
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace
 from surefoot.search.estimators import Method, Pool, RandomOrders, best_of_n, pass_at_k, pool_curve
-from surefoot.stats.bootstrap import bootstrap_mean
+from surefoot.stats.bootstrap import FloatArray, bootstrap_mean
 from surefoot.stats.intervals import Interval
 
 _ONE, _MAJORITY = "one sample", "majority voting"

@@ -28,11 +28,10 @@ from surefoot.evaluation.audits.cases import AuditedScorer, AuditScores, CachedS
 from surefoot.evaluation.frame import Tested
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Section
-from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.verdict import Conclusion, measured
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Step, Trace, content_id
-from surefoot.stats.bootstrap import Bootstrap
+from surefoot.stats.bootstrap import Bootstrap, FloatArray
 from surefoot.stats.intervals import Interval
 
 Kind = Literal["breaks", "style"]

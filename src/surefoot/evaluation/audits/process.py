@@ -39,11 +39,10 @@ from surefoot.evaluation.audits.cases import AuditedScorer, Case
 from surefoot.evaluation.audits.perturbations import Piece, cores, edit_stream, pieces, rebuilt
 from surefoot.evaluation.measures import Measured, means
 from surefoot.evaluation.report import Plot, Section
-from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.verdict import Conclusion, measured
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Step, Trace, Usage, content_id
-from surefoot.stats.bootstrap import Bootstrap
+from surefoot.stats.bootstrap import Bootstrap, FloatArray
 from surefoot.stats.intervals import FEWEST_UNITS, Interval
 
 OFFSETS = range(-2, 3)
@@ -366,8 +365,7 @@ def _merged(case: Case, size: int) -> tuple[ProblemTrace, np.ndarray]:
     trace = case.item.trace
     count = len(trace.steps)
     if size == 1 or not count:
-        labels = [math.nan if good is None else float(good) for good in case.good]
-        return case.item, np.array(labels)
+        return case.item, np.array(case.good, dtype=float)
     size = size or count
     starts = list(range(0, max(1, count - count % size), size))
     groups = [range(a, b) for a, b in zip(starts, [*starts[1:], count], strict=True)]

@@ -37,13 +37,13 @@ from surefoot.evaluation.frame import Tested
 from surefoot.evaluation.measures import Measured, Ratios
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.splits import AS_LABELLED, CHOSEN_HERE, HALVES, SPLIT, half_of, ranked
-from surefoot.evaluation.step_layout import BAD, GOOD, UNREAD, BoolArray, FloatArray, StepLayout
+from surefoot.evaluation.step_layout import BAD, GOOD, UNREAD, BoolArray, StepLayout
 from surefoot.evaluation.step_scores import System
 from surefoot.evaluation.verdict import Conclusion, Counts, detected, measured
 from surefoot.formats.agent_processbench import JudgedRun
 from surefoot.io.tables import Facts
 from surefoot.protocols import LabelledTrace
-from surefoot.stats.bootstrap import Bootstrap
+from surefoot.stats.bootstrap import Bootstrap, FloatArray
 
 SignArray = NDArray[np.int8]
 

@@ -33,12 +33,11 @@ from surefoot.evaluation.benchmarks.processbench import Missing
 from surefoot.evaluation.measures import Measured, Ratios
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.splits import SPLIT, ranked, readings, threshold_above
-from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import System, recorded_by_all
 from surefoot.evaluation.verdict import Conclusion, Counts, detected, measured
 from surefoot.labels import LabelRule, binary_labels
 from surefoot.protocols import LabelledTrace
-from surefoot.stats.bootstrap import Bootstrap
+from surefoot.stats.bootstrap import Bootstrap, FloatArray
 
 TP, FP, FN, TN = range(4)
 """Columns of the counts."""

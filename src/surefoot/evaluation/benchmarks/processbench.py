@@ -26,13 +26,12 @@ from surefoot.errors import LabelError, counted
 from surefoot.evaluation.measures import Measured, Ratios, members_by
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.splits import CHOSEN_HERE, SPLIT, ranked, readings, threshold_above
-from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import System, recorded_by_all
 from surefoot.evaluation.verdict import Conclusion, Counts, detected, measured
 from surefoot.labels import LabelRule, binary_labels, first_error
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Trace
-from surefoot.stats.bootstrap import Bootstrap
+from surefoot.stats.bootstrap import Bootstrap, FloatArray
 
 Missing = Literal["leave-out", "wrong"]
 

@@ -24,12 +24,11 @@ from surefoot.evaluation.frame import JudgedTrace
 from surefoot.evaluation.measures import Measured, Ratios, members_by
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.splits import HALVES, half_of
-from surefoot.evaluation.step_layout import FloatArray
 from surefoot.evaluation.step_scores import System
 from surefoot.evaluation.verdict import Conclusion, Counts, detected
 from surefoot.formats.who_and_when import agent_name
 from surefoot.protocols import LabelledTrace
-from surefoot.stats.bootstrap import Bootstrap
+from surefoot.stats.bootstrap import Bootstrap, FloatArray
 
 TOLERANCES = (0, 1, 2, 3, 4, 5)
 """Maximum distances between predicted and true step."""
@@ -201,13 +200,9 @@ def judged_blames(
     """The runs with the step that the first system blames, for worked examples."""
     for number, (run, item) in enumerate(zip(runs, items, strict=True)):
         for system in systems[:1]:
-            yield JudgedTrace(
-                trace=item.trace,
-                problem=item.problem.text,
-                error=run.step,
-                predicted=_blamed_step(system, number, run),
-                scores=system.scores[number] if system.kind == "scores" else (),
-            )
+            blamed = _blamed_step(system, number, run)
+            scores = system.scores[number] if system.kind == "scores" else ()
+            yield JudgedTrace(item=item, error=run.step, predicted=blamed, scores=scores)
 
 
 def _verdict(score: Measured, result: Measured) -> Conclusion:

@@ -25,11 +25,10 @@ from surefoot.server.pages.run import timeline
 from surefoot.server.store.accounts import Protocol
 from surefoot.server.store.labels import AnnotatorItem, LabelInput, Ratings
 from surefoot.server.store.traces import title_of
-from surefoot.stats.bootstrap import Resample, bootstrap_statistic
+from surefoot.stats.bootstrap import FloatArray, Resample, bootstrap_statistic
 from surefoot.stats.intervals import Interval, wilson_interval
 from surefoot.stats.rater_agreement import Agreement, agreement, cohens_kappa, contingency
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _VALUES = (-1.0, 0.0, 1.0)
