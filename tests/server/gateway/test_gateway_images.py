@@ -20,8 +20,8 @@ from PIL import Image
 from surefoot import images
 from surefoot.io import read_records
 from surefoot.policies.scripted import ScriptedPolicy
-from surefoot.records import StepScores, Trace
-from surefoot.server import Database, GatewaySettings, ToolGuard, open_database
+from surefoot.records import Problem, StepScores, Trace
+from surefoot.server import Database, GatewaySettings, ToolGuard, open_database, session_conversations
 
 SEEN = chat(["It is teal."])
 
@@ -323,6 +323,54 @@ def test_the_traces_of_sessions_come_with_their_images(db: Database, tmp_path: P
     [held] = trace.messages[0].attachments
     assert (tmp_path / "out" / str(held.uri)).read_bytes() == content
     assert images.embedded(held, tmp_path / "out").uri == url(content)
+
+
+def test_answers_that_read_alike_about_other_images_are_other_traces(db: Database) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    other = {**call, "function": {"name": "look", "arguments": '{"again": 1}'}}
+    calling = [chat([None], finish="tool_calls", tool_calls=[each]) for each in (call, other)]
+    red, blue = picture(color="red"), picture(color="blue")
+    with dialects(*calling, SEEN, db=db) as (_, one, _other, _upstream):
+        ids = [
+            one.chat.completions.create(**asked("chat", *shown), seed=1, **more).id
+            for shown, more in [
+                ((), {"tools": [tool]}),
+                ((), {"tools": [tool]}),
+                ((red,), {}),
+                ((blue,), {}),
+                ((blue, red), {}),
+            ]
+        ]
+    records = [db.gateway.get(name) for name in ids]
+    traces = [record.candidates[0].trace for record in records]
+    problems = [record.problem for record in records if record.problem]
+    assert len({trace.id for trace in traces}) == len(traces)
+    assert len({problem.id for problem in problems}) == 4, "those without an image ask the same"
+    assert problems[0] == Problem(text="Which colour?")
+    project = db.projects.create("lab").id
+    assert db.traces.add_problems(project, problems).refused == 0
+    assert db.traces.add_traces(project, traces).new == len(traces)
+
+
+def test_questions_about_other_images_are_branches_of_a_session(db: Database) -> None:
+    """A client that shows another image asks something else, however alike the texts."""
+    red, blue = picture(color="red"), picture(color="blue")
+    with dialects(SEEN, db=db) as (_, one, _other, _upstream):
+        for shown in (red, blue):
+            asking = asked("chat", shown)
+            one.chat.completions.create(**asking, extra_headers={"X-Session-Id": "s"})
+            more = [
+                *asking["messages"],
+                {"role": "assistant", "content": "It is teal."},
+                {"role": "user", "content": "Are you sure?"},
+            ]
+            one.chat.completions.create(model="tiny", messages=more, extra_headers={"X-Session-Id": "s"})
+    lines = session_conversations(db.gateway.session("s", key_id=None))
+    assert [len(line.turns) for line in lines] == [2, 2]
+    assert [
+        {held.sha256 for message in line.trace.messages for held in message.attachments} for line in lines
+    ] == [{hashlib.sha256(shown).hexdigest()} for shown in (red, blue)]
 
 
 def test_a_question_that_is_an_image_alone_is_answered(db: Database) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from surefoot.answers import AnswerChecker, Grader, Solution, group_equal
 from surefoot.protocols import Candidate, Completion, SampleRequest, SampleResult
-from surefoot.records import Message, Reasoning, Usage, trusted_copy
+from surefoot.records import Message, Reasoning, Trace, Usage, trusted_copy
 from surefoot.search.method import SearchCounts
 from surefoot.search.selection import FIRST, SELECTORS
 from surefoot.segment import segment_trace
@@ -88,7 +88,8 @@ def _plain_choice(
     if calls or plan.images:  # which the messages before hold
         reply = Message(role="assistant", content=text or None, tool_calls=calls, reasoning=reasoning)
         messages = (*(plan.messages if plan.images else ()), reply)
-        trace = trusted_copy(candidate.trace, {"text": None, "reasoning": None, "messages": messages})
+        fields = {"id": "", "text": None, "reasoning": None, "messages": messages}  # which the id is of
+        trace = Trace(**{**vars(candidate.trace), **fields})
         changes["trace"] = segment_trace(trace) if plan.images else trace
     if plan.session is not None:
         changes["tokens"] = SampledTokens.of(completion, result)

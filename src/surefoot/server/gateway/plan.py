@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from surefoot.errors import RunError, unknown
 from surefoot.messages import tool_fields
 from surefoot.protocols import Sampling
-from surefoot.records import Message, Problem, Tool, Usage
+from surefoot.records import Message, Problem, Tool, Usage, content_id
 from surefoot.scores import TraceRule
 from surefoot.search.best_of_n_search import WholeSolutions
 from surefoot.search.method import SearchMethod
@@ -154,9 +154,10 @@ class Planner:
         if images and not writes_whole(strategy):
             message = f"images: {self._whole_messages(strategy, 'without images')}"
             raise ApiError(400, message, param=request.rows[0], code="unsupported")
-        extra = self._tools(request, strategy)
+        extra, task = self._tools(request, strategy), options.problem or question
+        name = content_id("problem", task, *images) if images else ""  # one text may ask about any image
         return Plan(
-            problem=Problem(text=options.problem or question),
+            problem=Problem(id=name, text=task),
             strategy=strategy,
             prompt=self._prompt(messages, question),
             sampling=Sampling(

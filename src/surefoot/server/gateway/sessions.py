@@ -131,7 +131,7 @@ class Conversation:
 def session_conversations(records: Sequence[GatewayRecord]) -> list[Conversation]:
     """The branches of one session, the longest first.
 
-    A request continues the last answer that its messages repeat, with equal roles, contents and calls;
+    A request continues the last answer that its messages repeat, with equal roles, texts, images and calls;
     reasoning and call ids may differ. If two requests continue the same answer, or a client changes earlier
     messages, there are several branches. Requests without an answer are left out.
     """
@@ -182,7 +182,8 @@ def _turns(record: GatewayRecord) -> Iterator[ConversationTurn]:
 
 def _key(before: str, message: Message) -> str:
     calls = [(call.name, call.arguments) for call in message.tool_calls]
-    return content_id("turn", before, message.role, message.content or "", as_json(calls))
+    images = [held.sha256 for held in message.attachments]
+    return content_id("turn", before, message.role, message.content or "", as_json(calls), *images)
 
 
 def _guard_score(decisions: Sequence[GuardDecision]) -> tuple[float | None, str | None]:
