@@ -402,7 +402,7 @@ def test_a_trace_that_comes_twice_counts_once(files):
     words = ("select", "-", "--scores", scores, "--equality=exact")
     once, twice = good(*words, stdin=text), good(*words, stdin=text + first * 3)
     assert twice.out == once.out
-    assert "3 traces come again and are left out" in twice.err
+    assert "3 traces come again: left out" in twice.err
     other = json.loads(first) | {"policy": "another", "id": Trace.model_validate_json(first).id}
     assert "two different traces have the id" in refused(*words, stdin=text + json.dumps(other) + "\n")
 
@@ -419,11 +419,11 @@ def test_labels_and_scores_that_come_twice_count_once(files, tmp_path):
     once = good(*words, f"one={files / 'l.jsonl'}")
     twice = good(*words, f"one={more}", "--force")
     assert twice.out == once.out
-    assert f"{more}: 3 labels come again and are left out" in twice.err
+    assert f"{more}: 3 labels come again: left out" in twice.err
     words = ("select", files / "t.jsonl", "--equality=exact", "--scores", "-")
     once, twice = good(*words, stdin=scores), good(*words, stdin=scores + scores)
     assert twice.out == once.out
-    assert f"{len(lines(scores))} scores come again and are left out" in twice.err
+    assert f"{len(lines(scores))} scores come again: left out" in twice.err
 
 
 def test_different_scores_of_one_trace_are_refused(files):

@@ -183,7 +183,7 @@ def test_a_problem_given_twice_is_searched_once(search, files, tmp_path):
     write_records(tmp_path / "p.jsonl", [*problems[:2], problems[0]])
     words = search("majority:n=1", "--out", tmp_path / "r.jsonl")
     words[words.index(files / "p.jsonl")] = tmp_path / "p.jsonl"
-    assert "1 problems come again and are left out" in good(*words).err
+    assert "1 problem comes again: left out" in good(*words).err
     assert [r.problem_id for r in results(tmp_path / "r.jsonl")] == [p.id for p in problems[:2]]
 
 

@@ -242,7 +242,7 @@ def run(tmp_path):
 def test_the_command_labels_files_and_says_what_it_left_out(run):
     labels, err = run("expert:match=numbers,disagreement=wrong")
     assert said(labels) == ["the step has no number to compare", 1, -1]
-    assert "1 expert traces left out: wrong outcome" in err
+    assert "1 expert trace left out: wrong outcome" in err
     assert "3 labels written, 1 of them without a value" in err
     assert said(run()[0]) == [DEPARTED, LEFT, LEFT]
 

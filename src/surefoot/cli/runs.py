@@ -112,10 +112,10 @@ def read_table(path: str, record: type[R], *, change: Callable[[R], R] | None = 
         note(report.summary())
     if table.repeated and record is Trace:
         fix = "samples of equal text need a 'sample' number each"
-        note(f"{path}: {counted(table.repeated, 'trace comes', 'traces come')} again and are left out; {fix}")
+        note(f"{path}: {counted(table.repeated, 'trace comes', 'traces come')} again: left out; {fix}")
     elif table.repeated:
-        what = {Problem: "problems", StepLabel: "labels"}.get(record, "scores")
-        note(f"{path}: {table.repeated} {what} come again and are left out")
+        what = {Problem: "problem", StepLabel: "label"}.get(record, "score")
+        note(f"{path}: {counted(table.repeated, f'{what} comes', f'{what}s come')} again: left out")
     return table
 
 

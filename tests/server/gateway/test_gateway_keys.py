@@ -263,6 +263,6 @@ def test_old_answers_are_deleted_from_the_command_line(tmp_path):
     with open_database(path) as db, served(db=db) as found:
         ask(f"{found.url}/chat/completions", json.dumps({"model": "scripted", "messages": MESSAGES}).encode())
     assert "0 requests" in good("serve", "prune", "--older-than", 1, "--database", path).err
-    assert "1 requests" in good("serve", "prune", "--older-than", 0, "--database", path).err
+    assert "1 request " in good("serve", "prune", "--older-than", 0, "--database", path).err
     with open_database(path) as db:
         assert db.gateway.find() == []
