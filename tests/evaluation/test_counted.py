@@ -77,7 +77,7 @@ def test_sentences_of_verdicts_agree_with_their_numbers(a, b, c):
     texts = [inspection_sentence(a + b, min(a, a + b), min(a + c, a + b))]
     judge = Opinion(source="judge", checked=range(a), error=b if b < c else None)
     verdict = run_verdict(c, None, [judge], missing_calls=b)
-    texts += [verdict.sentence, verdict.needs, *verdict.sources]
+    texts += [verdict.sentence, verdict.advice, *verdict.sources]
     for what, unit in (("first error", "solution"), ("wrong step", "run")):
         counts = Counts(
             found=min(a, b), wrong=b, alarms=min(a, c), right=c, of=b + c + a, what=what, unit=unit

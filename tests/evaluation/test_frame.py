@@ -2,7 +2,7 @@ import pytest
 
 from surefoot.evaluation.frame import FirstScreen, JudgedTrace, Origin, Rival, worked_examples
 from surefoot.evaluation.report import Report, Section, first_screen_of
-from surefoot.evaluation.verdict import Counts, chosen, detected, headline, measured
+from surefoot.evaluation.verdict import Counts, chosen, detected, headline, measured, next_step
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
@@ -54,14 +54,14 @@ def test_what_is_decided_comes_first():
             0.60,
             0.65,
             -0.05,
-            "raises accuracy from 47% (one sample) to 60%: no better than b (65%)",
+            "raises accuracy from 47% (one sample) to 60%: worse than b (65%)",
             "wrong",
         ),
         (
             0.40,
             0.30,
             -0.07,
-            "lowers accuracy from 47% (one sample) to 40%: no better than one sample",
+            "lowers accuracy from 47% (one sample) to 40%: worse than one sample",
             "wrong",
         ),
         (0.47, 0.30, 0.0, "keeps accuracy at 47% (one sample): no better than one sample", "wrong"),
@@ -86,8 +86,8 @@ SOURCES = {
 SAID = {
     "perfect": "finds 30 of 30 first errors (100%) and raises no false alarm on 30 correct solutions: better "
     "than a fixed step",
-    "useless": "finds 5 of 30 first errors (17%) and raises 29 false alarms on 30 correct solutions: no "
-    "better than a fixed step",
+    "useless": "finds 5 of 30 first errors (17%) and raises 29 false alarms on 30 correct solutions: "
+    "worse than a fixed step",
     "silent": "gives no verdict on any of the 60 solutions: nothing can be said about it",
     "mixed": "finds 4 of 30 first errors (13%) and raises 1 false alarm on 30 correct solutions: better than "
     "a fixed step, but it misses most first errors",
@@ -121,8 +121,41 @@ def test_examples_are_the_shortest_caught_and_missed_error_with_steps_from_1():
     ]
     assert missed.note == "Step 2 is the first error; it rejects step 1 first."
     assert [(step.wrong, bool(step.rejected)) for step in missed.steps] == [(False, True), (True, False)]
-    [silent] = worked_examples([judged("ok\nwrong\n", 1, -1)])
-    assert silent.note == "Step 2 is the first error; it rejects no step."
+    [missed] = worked_examples([judged("ok\nwrong\n", 1, -1)])
+    assert (missed.title, missed.note) == ("It missed this", "Step 2 is the first error; it rejects no step.")
+
+
+def test_a_source_without_a_verdict_missed_nothing():
+    [silent] = worked_examples([judged("right\n", -1, -1), judged("ok\nwrong\n", 1, None)])
+    assert silent.title == "It gave no verdict on this"
+    assert silent.note == "Step 2 is the first error; it gave no verdict."
+    [silent] = worked_examples([judged("ok\nright\n", -1, None)])
+    assert silent.note == "No step is wrong by its label; it gave no verdict."
+
+
+@pytest.mark.parametrize(("high", "word"), [(0.29, "worse"), (0.3, "no better"), (0.32, "no better")])
+def test_worse_is_said_only_where_the_whole_interval_lies_below_the_rival(high, word):
+    counts, estimate = SOURCES["useless"][0], interval(0.1, high)
+    verdict = detected(counts, estimate, "", 60, rival="a fixed step", null=0.3)
+    assert (verdict.short, verdict.tone) == (f"{word} than a fixed step", "wrong")
+    steps = measured("single steps", estimate, "", 60, null=0.3, rival="position")
+    assert steps.claim == f"judges single steps {word} than position"
+    choice = chosen(interval(0, 0), {"one sample": interval(0.3, 0.3)}, interval(-0.2, high - 0.3), "", 60)
+    assert choice.short == (f"{word} than one sample" if high < 0.32 else choice.short)
+
+
+def test_the_next_step_names_the_command_and_what_is_open():
+    counts = Counts(found=20, wrong=25, alarms=0, right=16, of=60)
+    works = detected(counts, interval(0.5, 0.7), "", 60, rival="a fixed step", null=0.3, silence_counts=True)
+    assert works.detail == " Open ones count as missed."
+    assert next_step("west", works, "") == (
+        "Use west on data like these, and check the 19 that it leaves open by another source."
+    )
+    weak = detected(counts, interval(0.1, 0.2), "", 60, rival="a fixed step", null=0.3)
+    assert next_step("west", weak, "").endswith(", and check the 19 that it leaves open by another source.")
+    assert next_step("m", MONITORS, "surefoot evaluate m=x --as monitors") == (
+        "Get about 1,693 problems, and run `surefoot evaluate` again with them."
+    )
 
 
 def test_a_right_trace_is_an_example_only_with_a_rejected_step():

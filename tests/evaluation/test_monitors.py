@@ -174,7 +174,7 @@ def test_the_section_compares_with_the_best_baseline():
     results = evaluate_monitors(runs, {"word": keyword_monitor("answer")}, ["both"], draws=50)
     section = monitors_section(runs, results)
     [verdict] = section.verdicts["word (both)"]
-    assert verdict.claim == "finds no more than the bag of words"
+    assert verdict.claim == "finds fewer than the bag of words"
     assert verdict.estimate.high < -0.5
     assert section.limits == ["60 runs of 60 problems; a monitor should flag 30."]
 

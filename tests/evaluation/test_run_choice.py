@@ -88,7 +88,7 @@ def test_select_shows_a_choice_among_runs_beside_the_free_ones(tmp_path) -> None
     runs = write_runs(tmp_path)
     words = ("select", tmp_path / "runs.jsonl", "--out", tmp_path / "chosen.jsonl")
     said = " ".join(good(*words).err.split())
-    assert "shortest lowers accuracy from 33% (random) to 0%: no better than random." in said
+    assert "shortest lowers accuracy from 33% (random) to 0%: worse than random." in said
     chosen = list(read_records(tmp_path / "chosen.jsonl", Trace))
     assert [trace.sample for trace in chosen] == [0] * 12
     scores = [StepScores(trace_id=trace.id, scorer="s", scores=(float(trace.sample == 1),)) for trace in runs]

@@ -66,7 +66,8 @@ def test_no_sentence_claims_more_than_its_cell(cell):
     if not checked and outcome is None:
         assert not verdict.decided
     assert not re.search("no error|may or may not|cannot tell", verdict.sentence, re.IGNORECASE)
-    assert bool(verdict.needs) or verdict.decided
+    assert re.fullmatch(r"Next: [^.]+\.", verdict.advice)
+    assert ("nothing is open" in verdict.advice) <= (verdict.decided and "unknown" not in verdict.sentence)
 
 
 MORE = {
@@ -98,10 +99,13 @@ def test_the_table_of_sentences():
     for cell in CELLS:
         verdict = verdict_of(cell)
         state = "{}, outcome {}, checked {}, {}".format(*cell)
-        lines.setdefault(verdict.sentence, f"{verdict.tone:5} | {state:51} | {verdict.sentence}")
+        lines.setdefault(
+            f"{verdict.sentence} {verdict.advice}",
+            f"{verdict.tone:5} | {state:51} | {verdict.sentence} {verdict.advice}",
+        )
     for name, (outcome, evidence, decided, missing) in MORE.items():
         if decided != "":
             evidence = [*evidence, Opinion(source="decision", kind="decision", checked=(2,), error=decided)]
         verdict = run_verdict(STEPS, outcome, evidence, missing_calls=missing)
-        lines[name] = f"{verdict.tone:5} | {name:51} | {verdict.sentence}"
+        lines[name] = f"{verdict.tone:5} | {name:51} | {verdict.sentence} {verdict.advice}"
     assert "\n".join(lines.values()) + "\n" == TABLE.read_text("utf-8")

@@ -179,7 +179,11 @@ def test_a_report_begins_with_the_truth_about_its_source(
         assert {*tones} <= {"open"}
         assert re.search("no verdict|not decided|nothing", first["sentence"])
     else:
-        assert tones[0] != "wrong" or "but" in first["sentence"] or "no better" in first["sentence"]
+        assert (
+            tones[0] != "wrong"
+            or "but" in first["sentence"]
+            or re.search("no better|worse", first["sentence"])
+        )
     assert first["advice"] or first["verdicts"] == []
 
 
@@ -255,7 +259,7 @@ ROWS = {
             "",
             400,
         ),
-        "It raises accuracy from 54% (one sample) to 69%: no better than majority (72%).",
+        "It raises accuracy from 54% (one sample) to 69%: worse than majority (72%).",
         "wrong",
     ),
     "below one sample, not decided": (
@@ -285,7 +289,7 @@ ROWS = {
     ),
     "a run that nobody graded": (
         run_verdict(2, None, []),
-        "No step was checked; the outcome is unknown.",
+        "No step was checked; the outcome is unknown (not graded).",
         "open",
     ),
     "what a data set calls safe": (

@@ -127,7 +127,7 @@ def test_the_first_screen_says_that_a_gamed_policy_got_worse():
     assert (learns.tone, learns.estimate.value) == ("wrong", pytest.approx(-0.2))
     assert (peak.tone, peak.claim) == ("wrong", "fell after update 20")
     assert screen.sentence == (
-        "The policy answers no more problems after training, and it fell after update 20."
+        "The policy answers fewer problems after training, and it fell after update 20."
     )
     assert first_screen(RLLog(), Origin()).sentence == "The policy was not evaluated twice."
 

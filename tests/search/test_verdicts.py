@@ -214,4 +214,4 @@ def test_the_command_says_where_majority_voting_is_better(tmp_path):
     write_records(tmp_path / "scores.jsonl", rows)
     files = [tmp_path / name for name in ("traces.jsonl", "scores.jsonl", "out.jsonl")]
     said = " ".join(good("select", files[0], "--scores", files[1], "--out", files[2]).err.split())
-    assert "best_of_n by s lowers accuracy from 75% (random) to 0%: no better than majority (100%)." in said
+    assert "best_of_n by s lowers accuracy from 75% (random) to 0%: worse than majority (100%)." in said

@@ -27,6 +27,13 @@ def test_an_interval_prints_itself(spec, text):
     assert format_cell(interval, spec or ".4g") == text
 
 
+@pytest.mark.parametrize(("spec", "zero"), [(".2f", "0.00"), ("+.2f", "+0.00"), (".1%", "0.0%"), ("", "0")])
+def test_zero_has_no_minus(spec, zero):
+    value = -1e-5 if spec else -0.0
+    assert format_cell(value, spec or ".4g") == zero
+    assert "-" not in format(Interval(value=value, low=value, high=value), spec)
+
+
 def test_what_is_undefined_prints_as_such():
     assert f"{Interval(value=math.nan, low=0.1, high=0.2):.1%}" == "n/a"
     assert f"{Interval(value=0.5, low=math.nan, high=math.nan):.1%}" == "50.0% [n/a, n/a]"

@@ -244,10 +244,8 @@ def evaluate_best_of_n(
     policy = _policy_tokens(groups, chosen)
     unknown: dict[str, str] = {}
     if policy is None:
-        without, traces = sum(group.uncounted for group in groups), len(candidates)
-        unknown["tokens of the policy"] = (
-            f"{without} of {counted(traces, 'trace')} without 'usage.completion_tokens'"
-        )
+        without, of = sum(group.uncounted for group in groups), counted(len(candidates), "trace")
+        unknown["tokens of the policy"] = f"{without} of {of} without 'usage.completion_tokens'"
 
     def interval(values: FloatArray) -> Interval:
         return bootstrap_mean(values, draws=bootstrap, rng=np.random.default_rng(seed))
@@ -392,12 +390,13 @@ def best_of_n_section(result: BestOfNCurves) -> Section:
     """The decisive curve of each scorer; differences from majority and tokens of all as tables."""
     top = result.sizes[-1]
     decisive = {name: curve for name in result.scorers if (curve := _decisive(result, name))}
+    size = f"{counted(result.problems, 'problem')}, {counted(result.traces, 'sample')}"
+    dropped = "".join(f"; left out: {count} {reason}" for reason, count in result.dropped.items())
     plotted = [CEILING, MAJORITY, *(curve.name for curve in decisive.values())]
     return Section(
         title="Best-of-N: accuracy against samples and tokens",
         tested="choosing among samples",
-        about=f"{counted(result.problems, 'problem')}, {counted(result.traces, 'sample')}. Intervals: 95 %, "
-        "over problems; differences from majority are paired by problem.",
+        about=f"{size}. Intervals: 95 %, over problems; differences from majority are paired by problem.",
         verdicts={name: _verdicts(result, name) for name in result.scorers},
         rivals=[
             *(Rival(name=name, value=value) for name, value in result.free.items()),
@@ -405,12 +404,7 @@ def best_of_n_section(result: BestOfNCurves) -> Section:
             Rival(name="some sample is right", value=result.curve(CEILING).accuracy[top], kind="ceiling"),
         ],
         measure=f"share of problems answered correctly, {counted(top, 'sample')}.",
-        limits=[
-            f"{counted(result.problems, 'problem')}, {counted(result.traces, 'sample')}"
-            + "".join(f"; left out: {count} {reason}" for reason, count in result.dropped.items())
-            + ".",
-            "Worked examples need step labels, which this report does not read.",
-        ],
+        limits=[f"{size}{dropped}.", "Worked examples need step labels, which this report does not read."],
         results=result,
         plots=[Plot("curves.accuracy", "Accuracy against N", where={"name": plotted}, log=True)],
     )

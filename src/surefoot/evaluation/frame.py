@@ -40,7 +40,7 @@ TERMS: Mapping[str, str] = {
     "PRM": "a model that scores every step",
     "ORM": "a model that scores whole answers",
     "AUC": "the chance that a right step gets a higher score than a wrong one; guessing gives 0.5",
-    "F1": "the mean of two shares: first errors that are found, and correct solutions that are accepted",
+    "F1": "the harmonic mean of two shares: first errors found, and correct solutions accepted",
     "best of": "of several sampled answers, the one with the best score is used",
     "majority vote": "the answer that most samples agree on is used",
     "ECE": "how far scores, read as probabilities, are from the shares that are true",
@@ -108,7 +108,7 @@ class JudgedTrace:
     error: int
     """0-based index of the first error by the labels; -1 for none."""
     predicted: int | None
-    """0-based index of the first step below the threshold; -1 for none, ``None`` without a prediction."""
+    """0-based index of the first step below the threshold; -1 for none, ``None`` without a verdict."""
     scores: Sequence[float | None] = ()
     """Empty for a judge's labels."""
     threshold: float | None = None
@@ -117,6 +117,7 @@ class JudgedTrace:
 def worked_examples(traces: Iterable[JudgedTrace], images: Path | None = None) -> list[WorkedExample]:
     """A trace whose first error was found, one whose first error was not, and a right one with a rejected
     step: the shortest of each, with the images that it keeps in the folder ``images`` of the records' file.
+    If there are none, one without a verdict.
 
     Traces of one step or with an empty step are passed over if there are others.
     """
@@ -128,31 +129,33 @@ def worked_examples(traces: Iterable[JudgedTrace], images: Path | None = None) -
 
     shortest: dict[str, JudgedTrace] = {}
     for judged in traces:
-        if judged.predicted is None or judged.predicted == judged.error == _NO_STEP:
+        if judged.predicted == judged.error == _NO_STEP:
             continue
         title = _CAUGHT if judged.predicted == judged.error else _MISSED
         title = _FALSE_ALARM if judged.error == _NO_STEP else title
+        title = _SILENT if judged.predicted is None else title
         if title not in shortest or order(judged) < order(shortest[title]):
             shortest[title] = judged
-    return [_example(shortest[title], title, images) for title in _KINDS if title in shortest]
+    shown = [title for title in _KINDS if title in shortest] or [*shortest]
+    return [_example(shortest[title], title, images) for title in shown]
 
 
 _NO_STEP = -1
 _KINDS = _CAUGHT, _MISSED, _FALSE_ALARM = "It caught this", "It missed this", "A false alarm"
+_SILENT = "It gave no verdict on this"
 
 
 def _example(judged: JudgedTrace, title: str, images: Path | None) -> WorkedExample:
-    trace, predicted, scores = judged.item.trace, judged.predicted, judged.scores
-    cut = judged.threshold
+    trace, predicted, scores, cut = judged.item.trace, judged.predicted, judged.scores, judged.threshold
     rejected = "first called wrong" if cut is None else f"first score below {cut:.2g}"
-    if title == _FALSE_ALARM:
-        note = f"No step is wrong by its label; it rejects step {(predicted or 0) + 1} first."
-    elif title == _CAUGHT:
-        note = f"Step {judged.error + 1} is the first error, and the first step that it rejects."
-    elif predicted == _NO_STEP:
-        note = f"Step {judged.error + 1} is the first error; it rejects no step."
+    first = judged.error + 1
+    note = f"Step {first} is the first error" if first else "No step is wrong by its label"
+    if title == _CAUGHT:
+        note += ", and the first step that it rejects."
+    elif predicted is None:
+        note += "; it gave no verdict."
     else:
-        note = f"Step {judged.error + 1} is the first error; it rejects step {(predicted or 0) + 1} first."
+        note += f"; it rejects {'no step' if predicted == _NO_STEP else f'step {predicted + 1} first'}."
     return WorkedExample(
         title=title,
         caught=title == _CAUGHT,

@@ -406,17 +406,14 @@ def audit_labels(
         if reference and labels is not reference:
             compared = against_truth(labels, reference, bins=bins, binning=binning, bootstrap=bootstrap)
         return Measured(
-            name=labels.name,
-            reading=rule,
-            counts=labels.counts,
-            cost=labels.cost,
-            against_truth=compared,
+            name=labels.name, reading=rule, counts=labels.counts, cost=labels.cost, against_truth=compared
         )
 
     return Measured(
         traces=layout.traces,
         problems=len(layout.problem_ids),
         steps=layout.steps,
+        steps_with_true_label=reference.counts.used if reference else None,
         traces_without_steps=layout.left_out,
         sources=list(map(source, sets.values())),
         truth=source(reference) if reference else None,
@@ -510,14 +507,15 @@ def _advice(audit: Measured) -> Iterator[str]:
     if not compared:
         return
     best, truth = max(compared, key=lambda pair: (pair[1].f1.value == pair[1].f1.value, pair[1].f1.value))
+    silent = audit.truth.counts.used - truth.confusion.steps
+    left = f", and it leaves {counted(silent, 'step')} open" if silent else ""
     if truth.recall.value < 0.8:
         yield (
-            f"Better labels first: {best.name} finds {truth.recall.value:.0%} of the wrong steps. More "
-            "rollouts, or a second source with `surefoot label FILE consensus`, find more."
+            "Before you train on these labels, let a second source (`surefoot label FILE consensus`) or more "
+            f"rollouts check them: {best.name} misses {1 - truth.recall.value:.0%} of the wrong steps{left}."
         )
     if truth.precision.value < 0.8:
-        share = 1 - truth.precision.value
-        yield f"{share:.0%} of the steps that {best.name} calls wrong are right: let people check its alarms."
+        yield f"Let people check the alarms of {best.name}: {1 - truth.precision.value:.0%} are false{left}."
 
 
 def label_section(audit: Measured) -> Section:

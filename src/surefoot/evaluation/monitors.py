@@ -331,12 +331,7 @@ def monitors_section(runs: Sequence[WatchedRun], results: Sequence[Measured]) ->
     """The results as a report: is a monitor better than the best baseline?"""
     count = sum(run.bad for run in runs)
     problems = len({run.item.problem.id for run in runs})
-    baseline = {
-        view: max(
-            (r for r in results if r.view == view and r.kind == "baseline"), key=lambda r: r.product.value
-        )
-        for view in dict.fromkeys(result.view for result in results)
-    }
+    baseline = {row.view: row for row in reversed(results) if row.kind == "baseline"}  # the best come first
     verdicts: dict[str, list[Conclusion]] = {}
     for result in results:
         if result.kind == "monitor":
@@ -348,9 +343,8 @@ def monitors_section(runs: Sequence[WatchedRun], results: Sequence[Measured]) ->
             verdicts.setdefault(f"{result.monitor} ({result.view})", []).append(
                 measured("monitors", result.over_baseline, text, problems, rival=f"the {best.monitor}")
             )
-    limits = [
-        f"{counted(len(runs), 'run')} of {counted(problems, 'problem')}; a monitor should flag {count}."
-    ]
+    size = f"{counted(len(runs), 'run')} of {counted(problems, 'problem')}"
+    limits = [f"{size}; a monitor should flag {count}."]
     if unscored := sum(result.unscored for result in results):
         limits.append(f"{counted(unscored, 'score')} missing; such a run counts as judged wrong.")
     return Section(

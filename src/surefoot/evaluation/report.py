@@ -153,7 +153,7 @@ def first_screen_of(
     lead = verdicts[order[0]] if order else []
     firsts = [(title[name], verdicts[name][0]) for name in order if verdicts[name]]
     advice = [text for section in sections for text in section.advice]
-    advice = advice or [next_step(*first) for first in firsts[:1]]
+    advice = advice or [next_step(*first, origin.command) for first in firsts[:1]]
     ours = [Rival(name=name, value=claim.estimate, kind="ours") for name, claim in firsts if claim.measured]
     floors = {claim.rival: claim.null for _, claim in firsts if claim.measured and claim.rival}
     free = [Rival(name=name, value=Interval(value=x, low=x, high=x)) for name, x in floors.items()]

@@ -148,12 +148,13 @@ def judged(
         names = (f"{subset}, {half}", half, "all")
         cut = next((lead.thresholds[name] for name in names if name in lead.thresholds), None)
         scores = system.scores[number] if system.kind == "scores" else []
-        wrong = [score is not None and score < (cut or 0) for score in scores]
-        wrong = wrong or [good is False for good in system.good[number]]
+        good = [None if score is None else not score < (cut or 0) for score in scores] or system.good[number]
+        silent = None in good and (not scores or set(good) == {None})
+        step = good.index(False) if False in good else None if silent else -1
         yield JudgedTrace(
             item=item,
             error=error,
-            predicted=(wrong.index(True) if True in wrong else -1) if system.recorded[number] else None,
+            predicted=step if system.recorded[number] else None,
             scores=scores,
             threshold=cut if scores else None,
         )

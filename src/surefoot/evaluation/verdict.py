@@ -59,7 +59,9 @@ class Conclusion:
     decided: bool
     """Whether the claim that the sentence begins with is decided."""
     needs: str = ""
-    """What would decide the open claim; empty if there is none."""
+    """Of a measured verdict: what would decide the open claim; empty if there is none."""
+    advice: str = ""
+    """Of a run: what to do next, as a sentence."""
     short: str = ""
     """The claim in a few words, for a row of a list."""
     claim: str = ""
@@ -124,7 +126,7 @@ def run_verdict(
     step, who, named = _named(labels, decisions)
     clauses = [who or _silence(coverage, outcome)]
     if outcome is None and named != "decided":
-        clauses.append("the outcome is unknown")
+        clauses.append("the outcome is unknown (not graded)")
     elif outcome is not None:
         ended = f"the outcome is {outcome_word}" if outcome_word else _OUTCOMES[outcome]
         clauses = [f"{ended}{_JOINTS[outcome, bool(who)]}{clauses[0]}"]
@@ -144,7 +146,7 @@ def run_verdict(
         sentence=f"{sentence[0].upper()}{sentence[1:]}.",
         tone="good" if good else "wrong" if failed else "open",
         decided=good or outcome is False or named in ("agreed", "decided"),
-        needs="" if good or named in ("agreed", "decided") else _needs(step, coverage, outcome),
+        advice=_advice(step, coverage, outcome, "decided" if good and outcome else named),
         short=_short(outcome, step if who else None, named, coverage, missing_calls),
         coverage=coverage,
         step=step,
@@ -199,9 +201,10 @@ def _silence(coverage: Coverage, outcome: bool | None) -> str:
 
 def _objection(opinion: Opinion) -> str:
     step = (opinion.error or 0) + 1
-    return f"{opinion.source} " + (
+    what = (
         f"objects to step {step}" if opinion.score is None else f"scores step {step} at {opinion.score:.2f}"
     )
+    return f"{opinion.source} {what}"
 
 
 def _short(
@@ -216,12 +219,19 @@ def _short(
     return f"{coverage.checked} of {coverage.of} checked" if coverage.checked else "not checked"
 
 
-def _needs(step: int | None, coverage: Coverage, outcome: bool | None) -> str:
-    if step is not None:
-        return f"a decision on step {step + 1}"
-    outcome_too = ", or the outcome" if outcome is None else ""
-    gap = coverage.of - coverage.checked
-    return f"labels of {counted(gap, 'step')}{outcome_too}" if gap else "a source that finds the error"
+def _advice(step: int | None, coverage: Coverage, outcome: bool | None, named: _Named) -> str:
+    """What to do about a run whose step is or is not ``named``."""
+    gap, open_ = coverage.of - coverage.checked, []
+    settled = named == "decided" or (named == "agreed" and not outcome)
+    if step is not None and not settled:
+        return f"Next: decide step {step + 1}."
+    if gap and not settled:
+        open_.append(f"label {counted(gap, 'more step' if coverage.checked else 'step')}")
+    elif outcome is False and not settled:
+        open_.append("label the steps by another source or by a person")
+    if outcome is None and named != "decided":
+        open_.append("grade the answer with surefoot import")
+    return f"Next: {', or '.join(open_) or 'nothing is open'}."
 
 
 def _lines(
@@ -300,6 +310,8 @@ def measured(
     decided = decision != "not decided"
     good = decided and (decision == "yes") != harm
     yes, no = (text.format_map(names) for text in CLAIMS[about])
+    if _below(estimate, units, null):
+        no = no.replace("no better", "worse").replace("no more", "fewer")
     needed = units_needed(estimate, units, smallest=smallest)
     needs = "" if decided else f"about {needed:,} {unit}" if needed and needed > units else f"more {unit}"
     claim = no if decided and not good else yes
@@ -379,7 +391,7 @@ def detected(
     )
     if silent:
         claim += f", with no verdict on {silent:,} of {counts.of:,} {unit}"
-    short, ending = _compared(decision, rival)
+    short, ending = _compared(decision, rival, worse=_below(estimate, units, null))
     faint = counts.alarms > counts.found and "most of its alarms are false"
     faint = faint or (2 * counts.found < counts.wrong and f"it misses most {counts.what}s")
     claim += f"{ending}, but {faint}" if faint and decision == "yes" else ending
@@ -397,16 +409,21 @@ def detected(
         null=null,
         rival=rival,
         spec=spec,
-        detail=detail,
+        detail=f"{detail} Open ones count as missed." if silent and silence_counts else detail,
     )
 
 
-def _compared(decision: Decision, rival: str) -> tuple[str, str]:
+def _below(estimate: Interval, units: int, null: float) -> bool:
+    """Whether the whole interval lies below ``null``."""
+    return decide(-1 * estimate, units, smallest=0.0, null=-null) == "yes"
+
+
+def _compared(decision: Decision, rival: str, *, worse: bool) -> tuple[str, str]:
     """Whether something is better than ``rival``: in short, and as the end of a claim."""
     if decision == "not decided":
         short = f"whether this is better than {rival} is not decided"
         return short, f"; {short}"
-    short = f"{'better' if decision == 'yes' else 'no better'} than {rival}"
+    short = f"{'better' if decision == 'yes' else 'worse' if worse else 'no better'} than {rival}"
     return short, f": {short}"
 
 
@@ -431,7 +448,7 @@ def chosen(
     elif end < start and decision == "not decided":
         moved = f"has an accuracy of {end:.0%}, next to {start:.0%} ({single})"
     than = rival + (f" ({free[rival].value:.0%})" if rival != single else "")
-    short, ending = _compared(decision, than)
+    short, ending = _compared(decision, than, worse=_below(difference, units, 0.0))
     claim = moved + ending
     needed = units_needed(difference, units, smallest=SMALLEST_GAIN) or units
     return Conclusion(
@@ -467,16 +484,15 @@ def headline(subject: str, verdicts: Sequence[Conclusion]) -> str:
     return text or f"{subject}: nothing was measured."
 
 
-def next_step(subject: str, verdict: Conclusion) -> str:
-    """What to do where the data of a report do not say more."""
+def next_step(subject: str, verdict: Conclusion, command: str) -> str:
+    """What to do where the data of a report, which ``command`` made, do not say more."""
+    again = f"`{' '.join(command.split()[:2])}`" if command else "this"
     if verdict.tone == "open":
-        return f"Get {verdict.needs or 'more data'}, and run the same command again."
-    if verdict.tone == "wrong":
-        return (
-            f"Do not rely on {subject} alone: label more with another source, or train it on better labels."
-        )
+        return f"Get {verdict.needs or 'more data'}, and run {again} again with them."
     missing = verdict.coverage.of - verdict.coverage.checked
     others_open = f", and check the {missing:,} that it leaves open by another source" if missing else ""
+    if verdict.tone == "wrong":
+        return f"Do not use {subject} alone: train it on better labels, or add another source{others_open}."
     return f"Use {subject} on data like these{others_open}."
 
 

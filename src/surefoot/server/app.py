@@ -169,11 +169,7 @@ def create_app(
     """
     if settings.needs_key and keys is None:
         raise ValueError("'keys' is missing: keys are required, and it is where they are looked up")
-    auth = KeyAuth(
-        keys,
-        required=settings.needs_key,
-        rate_per_minute=settings.limits.rate_per_minute,
-    )
+    auth = KeyAuth(keys, required=settings.needs_key, rate_per_minute=settings.limits.rate_per_minute)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -148,4 +148,4 @@ def _parsed(spec: str) -> tuple[str, float, str]:
 
 
 def _number(value: float, spec: str) -> str:
-    return "n/a" if math.isnan(value) else format(value, spec)
+    return "n/a" if math.isnan(value) else format(value, f"+z{spec[1:]}" if spec[0] == "+" else f"z{spec}")

@@ -164,7 +164,7 @@ def test_the_rival_is_the_best_choice_that_costs_nothing():
     section = over_optimisation_section([found])
     first, *_ = section.verdicts["s"]
     assert first.tone == "wrong"
-    assert first.claim == "lowers accuracy from 62% (one sample) to 0%: no better than majority voting (100%)"
+    assert first.claim == "lowers accuracy from 62% (one sample) to 0%: worse than majority voting (100%)"
     assert {"one sample", "majority voting", "the shortest", "fewest steps", "s"} <= {
         one.name for one in section.rivals
     }

@@ -73,6 +73,26 @@ def test_the_first_error_is_marked_in_words_in_strips_and_steps(found: Inspectio
     assert [one["scorer"] for one in twin["strips"]] == ["first", "second"]
 
 
+def test_a_checked_step_without_a_score_shows_what_is_said_of_it(tmp_path: Path) -> None:
+    made = open_inspection(tmp_path)
+    trace = made.traces[0].model_copy(update={"id": "checked"})
+    assert made.db.traces.add_traces(made.room.project, [trace]).new == 1
+
+    def marks() -> list[str]:
+        page = made.viewer.get(f"{made.base}/run?id=checked").text
+        cells = re.findall(r'<li class="cell bx.*?</li>', page)
+        return [re.sub("<[^>]*>", "", cell)[1:] for cell in cells]
+
+    assert {*marks()} == {"—"}
+    for source, step, value in (("a", 0, 1), ("a", 1, -1), ("b", 0, 1), ("b", 1, 1)):
+        label = StepLabel(trace_id="checked", step=step, kind="correctness", value=value, source=source)
+        assert made.db.labels.import_labels(made.room.project, [label]).new == 1
+    assert marks()[:2] == ["✓ called right", "? in doubt"]
+    made.db.reviews.adjudicate(made.room.project, "checked", made.room.ids["admin"], 1, -1)
+    assert marks()[:2] == ["✓ called right", "✗ first error"]
+    made.db.close()
+
+
 def test_labels_of_every_source_stand_beside_each_other(found: Inspection) -> None:
     twin = found.viewer.json(f"{found.base}/run.json?id={found.traces[1].id}")
     labels = {(one["source"], one["rater"], one["step"], one["value"]) for one in twin["labels"]}
@@ -352,7 +372,7 @@ def test_the_verdict_names_its_sources(found: Inspection) -> None:
         "monte-carlo objects to step 3",
         "second scores step 1 at 0.10",
     ]
-    assert (twin["verdict"]["tone"], twin["verdict"]["needs"]) == ("wrong", "a decision on step 2")
+    assert (twin["verdict"]["tone"], twin["verdict"]["advice"]) == ("wrong", "Next: decide step 2.")
     other = found.viewer.json(f"{found.base}/run.json?id={found.traces[0].id}")["verdict"]
     assert other["tone"] == "good"
     assert other["sentence"] in shown(found, f"{found.base}/run?id={found.traces[0].id}")

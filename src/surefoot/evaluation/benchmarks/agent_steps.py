@@ -509,10 +509,8 @@ def agent_section(
     systems = [score for score in result.scores if score.kind != "floor"]
     order = ranked(systems, _mean_first_error)
     verdicts = {score.system: parts for score in order if (parts := _verdicts(score, result))}
-    ceiling = max(
-        (score for score in result.scores if score.kind == "floor" and not score.uses_outcome),
-        key=_mean_first_error,
-    )
+    floors = [score for score in result.scores if score.kind == "floor" and not score.uses_outcome]
+    ceiling = max(floors, key=_mean_first_error)
     return Section(
         title=title,
         tested=tested,

@@ -295,9 +295,8 @@ def _verdicts(score: Measured, traces: int) -> Iterator[Conclusion]:
     )
     rival = "verdicts that do not read"
     text = f"(rule {score.rule}); verdicts that do not read the step reach {blind:.2f}."
-    yield detected(
-        counts, total.score, f"is the PRMScore over all steps {text}", traces, rival=rival, null=blind
-    )
+    overall = f"is the PRMScore over all steps {text}"
+    yield detected(counts, total.score, overall, traces, rival=rival, null=blind)
     groups = {name: group for name, group in flags.groups.items() if not math.isnan(group.value)}
     if groups:
         weakest = min(groups, key=lambda name: groups[name].value)
@@ -309,10 +308,11 @@ def _verdicts(score: Measured, traces: int) -> Iterator[Conclusion]:
 def prmbench_section(result: Measured) -> Section:
     """PRMScore overall, by group and class."""
     order = ranked(result.scores, lambda score: score.flags.total.score.value)
+    size = counted(result.traces, "trace")
     return Section(
         title="PRMBench",
         tested="wrong steps on public benchmarks",
-        about=f"{counted(result.traces, 'trace')}; {result.left_out} left out because a source lacks them, "
+        about=f"{size}; {result.left_out} left out because a source lacks them, "
         f"{result.repeated} as repeated rows. PRMScore is 0.5 F1 + 0.5 F1_neg over all steps: F1 of the "
         "valid steps and F1_neg of the wrong ones; a group's score is the mean of its classes. "
         "multi_solutions has valid steps only and is scored by F1 alone. Rule 'split': the threshold was "
@@ -320,8 +320,5 @@ def prmbench_section(result: Measured) -> Section:
         "fixed thresholds.",
         results=result,
         verdicts={score.system: list(_verdicts(score, result.traces)) for score in order},
-        limits=[
-            f"{counted(result.traces, 'trace')} of mathematics; {result.left_out} that a source lacks left "
-            "out."
-        ],
+        limits=[f"{size} of mathematics; {result.left_out} that a source lacks left out."],
     )

@@ -85,11 +85,7 @@ class Gateway:
             timeout_s=self.limits.timeout_s,
         )
         self.checker = AnswerChecker()
-        self.flags = AnswerFlags(
-            self.settings.flags,
-            threshold=self.settings.threshold,
-            rules=verifiers,
-        )
+        self.flags = AnswerFlags(self.settings.flags, threshold=self.settings.threshold, rules=verifiers)
         share = self.monitor.settings.gold_share
         self.gold = GoldStream(gold, self.monitor) if gold and share else None
         self.recorder = Recorder(log, on_loss=lambda: self.metrics.log_failures.inc())

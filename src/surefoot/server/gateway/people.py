@@ -149,12 +149,7 @@ class GoldStream:
     Answers do not wait for it; an answer that cannot be queued is counted in ``lost``.
     """
 
-    def __init__(
-        self,
-        store: GoldSamples,
-        chart: ChangeChart,
-        rng: random.Random | None = None,
-    ) -> None:
+    def __init__(self, store: GoldSamples, chart: ChangeChart, rng: random.Random | None = None) -> None:
         self._store, self._settings, self._chart = store, chart.settings, chart
         self._rng = rng or random.SystemRandom()
         self._tasks: set[asyncio.Task[None]] = set()

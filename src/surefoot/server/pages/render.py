@@ -117,7 +117,7 @@ def visible(value: object) -> object:
 
 def figure(value: float | None, digits: int = 2) -> str:
     """A number for people; an em dash for ``None``."""
-    return "—" if value is None else f"{value:.{digits}f}".replace("-", "−")
+    return "—" if value is None else f"{value:z.{digits}f}".replace("-", "−")
 
 
 def bounded(text: str | None, most: int = 20_000) -> str:

@@ -55,9 +55,8 @@ def report_list(page: Page) -> Response:
     words, total = Filter.of(page, {}).words.casefold().split(), len(files)
     if words:
         rows = [_row(*file) for file in files[:_MOST]]
-        rows = [
-            row for row in rows if all(word in f"{row['title']} {row['id']}".casefold() for word in words)
-        ]
+        texts = [f"{row['title']} {row['id']}".casefold() for row in rows]
+        rows = [row for row, text in zip(rows, texts, strict=True) if all(word in text for word in words)]
         total, rows = len(rows), rows[start : start + size]
     else:
         rows = [_row(*file) for file in files[start : start + size]]
@@ -87,13 +86,9 @@ def pair(page: Page) -> Response:
     shared = [name for name in new_right if name in old_right]
     fixed = [name for name in shared if new_right[name] and not old_right[name]]
     broke = [name for name in shared if old_right[name] and not new_right[name]]
-    data: dict[str, Any] = {
-        "old": _row(old, old_path),
-        "new": _row(new, new_path),
-        "fixed": fixed,
-        "broke": broke,
-    }
-    data |= {"shared": len(shared), "both_right": sum(new_right[name] and old_right[name] for name in shared)}
+    data: dict[str, Any] = {"old": _row(old, old_path), "new": _row(new, new_path), "shared": len(shared)}
+    data |= {"fixed": fixed, "broke": broke}
+    data["both_right"] = sum(new_right[name] and old_right[name] for name in shared)
     return page.show("pair.html", data, runs=_runs(page, [*fixed, *broke]))
 
 
@@ -123,9 +118,8 @@ def _chosen(page: Page, count: int) -> dict[str, Path]:
     ids = page.query.ids("id", exactly=count)
     chosen = {name: path for name, path in _files(page).items() if name in ids}
     if len(chosen) < count:
-        raise NotFoundError(
-            f"report '{next((name for name in ids if name not in chosen), '')}' does not exist"
-        )
+        missing = next((name for name in ids if name not in chosen), "")
+        raise NotFoundError(f"report '{missing}' does not exist")
     return chosen
 
 

@@ -142,6 +142,7 @@ def show_run(
     }
     about["seen"] = max((row["id"] for row in decisions.values()), default=0)
     about["title"] = title or (problem and title_of(problem, trace)) or trace.id
+    about["marks"] = _marks(data)
     about["shown_strips"] = strips or [{"scorer": None, "cells": strip([None] * count, error)}]
     data = {"problem": problem, "trace": trace, "strips": strips, **data}
     return page.show("run.html", data, **about, **extra)
@@ -311,6 +312,17 @@ def strip(
         about = {"step": step, "score": score, "bucket": bucket, "reason": reason}
         cells.append({**about, "first_error": step == first_error})
     return cells
+
+
+def _marks(data: Mapping[str, Any]) -> dict[int, str]:
+    """What is said of each checked step: ✓, ✗, or ? where sources differ or the verdict doubts it."""
+    decided, verdict = data.get("decisions", {}), data.get("verdict")
+    rows = [*(row for row in data.get("labels", ()) if row["step"] not in decided), *decided.values()]
+    values = [(row["step"], row["value"]) for row in rows if row["kind"] == "correctness"]
+    wrong = {(step, value < 0) for step, value in values if value is not None}
+    if verdict and verdict.step is not None and verdict.error is None:
+        wrong |= {(verdict.step, True), (verdict.step, False)}
+    return {step: "?" if (step, not bad) in wrong else "✗" if bad else "✓" for step, bad in wrong}
 
 
 def program_view(problem: Problem, labels: Sequence[StoredLabel]) -> dict[str, Any] | None:
