@@ -234,9 +234,13 @@ def main() -> None:
         order = (verdicts.get(trace.id), votes.get(trace.id), gives_up(trace))
         return next((step for step in order if step is not None), None)
 
+    def without_verdicts(trace: Trace) -> int | None:
+        return votes[trace.id] if trace.id in votes else gives_up(trace)
+
     ways |= {
         "outvoted by the task's other runs": lambda trace: votes.get(trace.id),
         "answer that gives up": gives_up,
+        "outvoted, else gives up": without_verdicts,
         "verdicts, else outvoted, else gives up": combined,
     }
     labels: list[Sequence[StepLabel]] = [item.labels for item in items]
@@ -246,7 +250,7 @@ def main() -> None:
             for of, trace in zip(labels, runs, strict=True)
         ]
         order = {task: number for number, task in enumerate(dict.fromkeys(tasks))}
-        parts = {"all tasks": (0, 1), "even tasks: chosen on": (0,), "odd tasks: confirmed on": (1,)}
+        parts = {"all tasks": (0, 1), "even tasks: chosen on": (0,), "odd tasks: tested on": (1,)}
         for part, halves in parts.items():
             at = [n for n, task in enumerate(tasks) if order[task] % 2 in halves]
             wrong = sum((truth[n] or 0) >= 0 and truth[n] is not None for n in at)
