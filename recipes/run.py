@@ -5,7 +5,8 @@
     python recipes/run.py NAME --out DIR --tiny        # real code on tiny random weights, in seconds
 
 ``recipes/NAME/recipe.toml`` has the commands and the values that stand in them as ``$name``. A command whose
-result is there is not run again, and surefoot's own commands go on where they were stopped.
+last file is there is not run again, and surefoot's own commands go on where they were stopped; those with
+``--force`` write several files, and replace what a killed one left.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Command:
     run: str
     """``surefoot …``, ``python …`` or ``accelerate launch …``."""
     makes: str
-    """The file that is there when it is done."""
+    """The file that it writes at its end; a folder is there from its beginning."""
     dry: str = ""
     """Options with which it foretells its cost, such as ``--dry-run``; empty if it cannot."""
     times: str = "1"
@@ -98,7 +99,11 @@ def main(words: list[str] | None = None) -> None:
     given = dict(item.split("=", 1) for item in options.given)
     if unknown := sorted(given.keys() - recipe.values.keys() - recipe.needs.keys()):
         parser.error(f"{recipe.name} has no value {unknown[0]!r}; it has {', '.join(sorted(recipe.values))}")
-    values = {**recipe.values, **(recipe.tiny if options.tiny else {}), **given}
+    try:
+        typed = {name: of_type(recipe.values.get(name, ""), name, text) for name, text in given.items()}
+    except ValueError as error:
+        parser.error(str(error))
+    values = {**recipe.values, **(recipe.tiny if options.tiny else {}), **typed}
     values |= {"out": out, "recipe": RECIPES / recipe.name}
     if options.dry_run:
         foretell(recipe, {**dict.fromkeys(recipe.needs, "FILE"), **values}, out)
@@ -111,8 +116,24 @@ def main(words: list[str] | None = None) -> None:
     values = {name: stand_in(value, out / "stand-ins") for name, value in values.items()}
     for command in recipe.commands:
         for words, makes in command.written(values):
-            if not makes.exists():
+            if not makes.is_file():
                 run(words, here=options.tiny)
+
+
+def of_type(default: Any, name: str, text: str) -> Any:
+    """A value that the user gave, of the type of the recipe's own; commas separate the items of a list.
+
+    Raises ``ValueError`` for a number that cannot be read, and for an empty item.
+    """
+    if isinstance(default, list):
+        items = [item.strip() for item in text.split(",")]
+        if not all(items):
+            raise ValueError(f"{name}={text}: give values separated by commas, such as {','.join(default)}")
+        return items
+    try:
+        return type(default)(text)
+    except ValueError:
+        raise ValueError(f"{name}={text}: give a number such as {default}") from None
 
 
 def foretell(recipe: Recipe, values: Mapping[str, Any], out: Path) -> None:
