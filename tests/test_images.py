@@ -7,6 +7,9 @@ import hashlib
 import io
 import json
 import re
+import struct
+import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +187,49 @@ def test_size_in_bytes_and_in_pixels_is_bounded_before_decoding(tmp_path, monkey
     monkeypatch.setattr(images, "MAX_BYTES", 100)
     with pytest.raises(RecordError, match="larger than"):
         images.embedded(attachment, tmp_path)
+
+
+def test_threads_that_overlap_leave_the_filters_of_warnings_as_they_were(monkeypatch):
+    """The first enters before the second and leaves before it, so that a filter set here would stay."""
+    opened, inside, left = Image.open, threading.Event(), threading.Event()
+
+    def first_then_second(*args: Any, **options: Any) -> Any:
+        if threading.current_thread().name == "first":
+            assert inside.wait(30)
+        else:
+            inside.set()
+            assert left.wait(30)
+        return opened(*args, **options)
+
+    monkeypatch.setattr(Image, "open", first_then_second)
+    before, types = list(warnings.filters), []
+    threads = [
+        threading.Thread(target=lambda: types.append(images.checked(png(), "x")), name=name)
+        for name in ("first", "second")
+    ]
+    for thread in threads:
+        thread.start()
+    threads[0].join(30)
+    left.set()
+    threads[1].join(30)
+    assert types == ["image/png"] * 2
+    assert warnings.filters == before
+
+
+def test_a_photograph_with_bad_metadata_warns_of_nothing():
+    """Pillow would warn of each tag in another text, and Python remembers every text."""
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 6), "red").save(stream, "JPEG")
+    tags = b"".join(struct.pack("<HHLL", 0x9000 + tag, 2, 100_000 + tag, 60_000) for tag in range(99))
+    ifd = b"II*\0\x08\0\0\0" + struct.pack("<H", 99) + tags + bytes(4)
+    for marker, name in ((b"\xff\xe1", b"Exif\0\0"), (b"\xff\xe2", b"MPF\0")):
+        size = struct.pack(">H", len(name + ifd) + 2)
+        content = b"\xff\xd8" + marker + size + name + ifd + stream.getvalue()[2:]
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            Image.open(io.BytesIO(content)).getexif()
+        assert len(found) >= 99
+        assert images.checked(content, "x") == "image/jpeg"
 
 
 @pytest.mark.parametrize("uri", ["a\0.png", "loop.png"])

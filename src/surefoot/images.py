@@ -6,19 +6,25 @@ import hashlib
 import io
 import mimetypes
 import re
-import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from surefoot import extras
 from surefoot.errors import RecordError
 from surefoot.messages.reading import StoreAttachment, data_url, embedded_bytes
 from surefoot.records import Attachment
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 MAX_BYTES: Final = 20 * 2**20
 """Largest image file that is sent, in bytes."""
 MAX_PIXELS: Final = 50_000_000
 """Largest image that is decoded, in pixels."""
+_TAGS: Final = (b"Exif\0\0", b"MPF\0")
+"""Begins of metadata in a JPEG, which are not read."""
 _SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 FORMATS: Final = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
 """Formats that servers read, with their media types. SVG, which may hold scripts, is none of them."""
@@ -106,24 +112,36 @@ def checked(content: bytes, name: str) -> str:
             ``FORMATS``; ``name`` says in the message which image it is.
         MissingExtraError: without Pillow.
     """
+    with still(content, name) as image:
+        image.load()
+        return FORMATS[str(image.format)]
+
+
+@contextmanager
+def still(content: bytes, name: str) -> Iterator[Image.Image]:
+    """One still image in bounds, of which only the header was read. Raises as :func:`checked`, also for what
+    decoding it raises in the block.
+
+    It sets no filters of warnings, which belong to the process: images are read in threads.
+    """
     if len(content) > MAX_BYTES:
         raise RecordError(f"image {name}: larger than {MAX_BYTES // 2**20} MB")
     extras.need("PIL", "reading images")
     from PIL import Image, UnidentifiedImageError
 
+    if content.startswith(b"\xff\xd8"):  # of a JPEG's bad tags each is a warning, which Python keeps for ever
+        for tags in _TAGS:
+            content = content.replace(tags, bytes(len(tags)))
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            image = Image.open(io.BytesIO(content), formats=tuple(FORMATS))
-            if image.width * image.height > MAX_PIXELS:
-                raise RecordError(f"image {name}: {image.width} × {image.height} pixels are too many")
-            if getattr(image, "n_frames", 1) > 1:
-                raise RecordError(f"image {name}: it is animated; keep one frame")
-            image.load()
+        image = Image.open(io.BytesIO(content), formats=tuple(FORMATS))
+        if image.width * image.height > MAX_PIXELS:
+            raise RecordError(f"image {name}: {image.width} × {image.height} pixels are too many")
+        if getattr(image, "n_frames", 1) > 1:
+            raise RecordError(f"image {name}: it is animated; keep one frame")
+        yield image
     except RecordError:
         raise
     except Exception as error:  # whatever a decoder raises on damaged bytes
         is_other = isinstance(error, UnidentifiedImageError)
         what = f"not a {', '.join(FORMATS)} file" if is_other else f"damaged ({error})"
         raise RecordError(f"image {name}: {what}") from error
-    return FORMATS[str(image.format)]

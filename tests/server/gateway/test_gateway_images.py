@@ -6,7 +6,9 @@ import base64
 import hashlib
 import io
 import json
-from collections.abc import Iterator
+import struct
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from openai_server import chat
 from PIL import Image
 
 from surefoot import images
+from surefoot.concurrency import FairQueue
 from surefoot.io import read_records
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import Problem, StepScores, Trace
@@ -241,6 +244,74 @@ def test_the_number_of_images_is_bounded_and_the_same_image_counts_once(monkeypa
         assert (status, answer["error"]["message"]) == (400, "messages: 3 images; the limit is 2")
 
 
+def declared(number: int, width: int = 16_383, height: int = 3_050) -> bytes:
+    """A WebP of a few bytes, different by number, whose header declares very many pixels."""
+    stream = io.BytesIO()
+    Image.new("RGB", (9, 9), (number, 0, 0)).save(stream, "WEBP", lossless=True)
+    content = stream.getvalue()
+    at = content.index(b"VP8L") + 9
+    return content[:at] + struct.pack("<I", width - 1 | height - 1 << 14) + content[at + 4 :]
+
+
+@pytest.mark.parametrize("dialect", [*DIALECTS, "score", "items"])
+def test_pixels_of_a_request_are_bounded_before_any_is_decoded(dialect: str, monkeypatch: Any) -> None:
+    decoded: list[bytes] = []
+    monkeypatch.setattr(
+        "surefoot.server.gateway.images.checked", lambda content, _: decoded.append(content) or "image/webp"
+    )
+    monkeypatch.setattr("surefoot.server.gateway.images._known", OrderedDict())
+    contents = [declared(number) for number in range(3)]
+    assert sum(map(len, contents)) < 200
+    field, path = PLACE.get(dialect, "trace").partition(".")[0], PATHS.get(dialect, "/score")
+    with dialects(SEEN, scorer=Looker()) as (gateway, _one, _other, upstream):
+        for sent, status in ((contents, 400), (contents[:2], 200), (contents, 200)):
+            body = asked(dialect, *sent) if dialect in DIALECTS else scored(sent, apart=dialect == "items")
+            found, answer = ask(gateway.url + path, json.dumps(body))
+            assert found == status, answer
+            if status == 400:
+                said = f"{field}: 149,904,450 pixels in new images; the limit is 100,000,000"
+                assert answer["error"]["message"].startswith(said)
+                assert (decoded, upstream.bodies) == ([], [])
+    # those that were decoded before do not count again
+    assert sorted(decoded) == sorted(contents)
+
+
+def test_images_of_few_bytes_take_no_turn_of_quick_work(monkeypatch: Any) -> None:
+    turns: list[bool] = []
+    run = FairQueue.run
+
+    async def noted(self: FairQueue, threads: Any, work: Any, key: Any = None, *, quick: bool = True) -> Any:
+        turns.append(quick)
+        return await run(self, threads, work, key, quick=quick)
+
+    monkeypatch.setattr(FairQueue, "run", noted)
+    with dialects(SEEN, scorer=Looker()) as (gateway, one, _other, _upstream):
+        one.chat.completions.create(**asked("chat", picture()))
+        assert False in turns
+        turns.clear()
+        status, answer = ask(f"{gateway.url}/score", json.dumps(scored([picture()])))
+        assert (status, turns[0]) == (200, False), answer
+
+
+def scored(contents: Sequence[bytes], *, apart: bool = False) -> dict[str, Any]:
+    """A body of ``/v1/score`` with these images, in one trace or apart in several."""
+    items = []
+    for held in [[content] for content in contents] if apart else [contents]:
+        asking = {"role": "user", "content": [part("chat", content) for content in held]}
+        trace = {"problem_id": "p", "messages": [asking, {"role": "assistant", "content": "It is teal."}]}
+        items.append({"problem": "Which colour?", "trace": trace})
+    return {"items": items}
+
+
+def test_the_number_of_images_of_scored_traces_is_bounded(monkeypatch: Any) -> None:
+    monkeypatch.setattr("surefoot.server.gateway.images.MOST_IMAGES", 2)
+    colors = [picture(color=color) for color in ("red", "blue", "green")]
+    with dialects(SEEN, scorer=Looker()) as (gateway, _one, _other, _upstream):
+        for apart in (False, True):
+            status, answer = ask(f"{gateway.url}/score", json.dumps(scored(colors, apart=apart)))
+            assert (status, answer["error"]["message"]) == (400, "trace: 3 images; the limit is 2")
+
+
 def test_an_image_is_decoded_once_for_all_turns_and_outside_of_the_event_loop(monkeypatch: Any) -> None:
     import threading
 
@@ -252,7 +323,7 @@ def test_an_image_is_decoded_once_for_all_turns_and_outside_of_the_event_loop(mo
         return checked(content, name)
 
     monkeypatch.setattr("surefoot.server.gateway.images.checked", counted)
-    monkeypatch.setattr("surefoot.server.gateway.images._known", type(images.FORMATS)())
+    monkeypatch.setattr("surefoot.server.gateway.images._known", OrderedDict())
     content = picture(color="#123456")
     with dialects(SEEN) as (_, one, _other, upstream):
         for _turn in range(3):
@@ -407,15 +478,10 @@ def test_a_model_in_this_process_that_reads_text_alone_refuses_by_name(gpt2_base
 
 
 def test_images_of_scored_traces_are_checked() -> None:
-    message = {"role": "user", "content": [part("chat", BAD["animated"][0])]}
-    trace = {"problem_id": "p", "messages": [message, {"role": "assistant", "content": "It is teal."}]}
-    body = {"items": [{"problem": "Which colour?", "trace": trace}]}
-    looker = Looker()
-    with dialects(SEEN, scorer=looker) as (gateway, _one, _other, _upstream):
-        status, answer = ask(f"{gateway.url}/score", json.dumps(body))
+    with dialects(SEEN, scorer=Looker()) as (gateway, _one, _other, _upstream):
+        status, answer = ask(f"{gateway.url}/score", json.dumps(scored([BAD["animated"][0]])))
         assert (status, "animated" in answer["error"]["message"]) == (400, True), answer
-        message["content"] = [part("chat", picture())]
-        status, answer = ask(f"{gateway.url}/score", json.dumps(body))
+        status, answer = ask(f"{gateway.url}/score", json.dumps(scored([picture()])))
     assert (status, answer["results"][0]["scores"]) == (200, [0.9]), answer
 
 

@@ -125,9 +125,9 @@ class Gateway:
             message = "abstain_below: the plain strategy computes no scores; choose another as the default"
             raise ApiError(400, message, param="abstain_below", code="unsupported")
 
-    async def compute(self, size: int, work: Callable[[], T]) -> T:
-        """Run ``work`` on a body of ``size`` bytes in a thread."""
-        return await self._texts.run(self._threads, work, quick=size <= SMALL_BYTES)
+    async def compute(self, size: int, work: Callable[[], T], *, images: bool = False) -> T:
+        """Run ``work`` on a body of ``size`` bytes in a thread. Work on ``images`` may take long for few."""
+        return await self._texts.run(self._threads, work, quick=size <= SMALL_BYTES and not images)
 
     async def admit_images(self, rows: Rows, plan: Plan, record: GatewayRecord | None = None) -> None:
         """Check a request's images, store them for ``record``, and let policy and reward model see them.
@@ -136,8 +136,7 @@ class Gateway:
         """
         if not plan.images:
             return
-        size = sum(map(len, plan.images.values()))
-        images = await self.compute(size, lambda: checked_images(rows, plan.images))
+        images = await self.compute(0, lambda: checked_images(rows, plan.images), images=True)
         if record is not None:
             await self._stored(self.recorder.keep(record.project_id, images))
         show(images)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, Final
 
 from surefoot.errors import MissingExtraError, RecordError
-from surefoot.images import checked, is_inline
+from surefoot.images import checked, is_inline, still
 from surefoot.messages.dialects import CONTENTS, OUTPUTS, PART_KINDS
 from surefoot.messages.reading import data_url, embedded_bytes, embedded_hash
 from surefoot.records import Attachment, Message, Trace, trusted_copy
@@ -23,6 +23,9 @@ from surefoot.server.gateway.errors import ApiError
 
 MOST_IMAGES: Final = 100
 """Different images of one request."""
+MOST_PIXELS: Final = 100_000_000
+"""Pixels of one request's images that were not decoded before: a few bytes may hold very many."""
+_NAME: Final = "in the request"
 _REMEMBERED: Final = 10_000
 IMAGES: ContextVar[Mapping[str, str]] = ContextVar("images", default=MappingProxyType({}))
 """Checked images of the current request, as data URLs by hash."""
@@ -49,26 +52,33 @@ def detached(rows: Rows, messages: Iterable[Message]) -> tuple[tuple[Message, ..
         images[held.sha256] = str(held.uri)
         return trusted_copy(held, {"uri": None})
 
-    freed = tuple(message.with_attachments(without) for message in messages)
-    if len(images) > MOST_IMAGES:
-        raise ApiError(400, f"{rows[0]}: {len(images)} images; the limit is {MOST_IMAGES}", param=rows[0])
-    return freed, images
+    return tuple(message.with_attachments(without) for message in messages), images
 
 
 def checked_images(rows: Rows, images: Mapping[str, str]) -> dict[str, tuple[str, bytes]]:
     """Media type, as the bytes say, and bytes of each image. It decodes them, so call it in a thread.
 
-    Raises :class:`ApiError` that names the part, for what is not one bounded still image.
+    Raises :class:`ApiError` that names the part, for what is not one bounded still image, and before anything
+    is decoded for more than ``MOST_IMAGES`` or ``MOST_PIXELS``.
     """
-    images_by_hash = {}
-    for digest, url in images.items():
-        content = embedded_bytes(url)
-        try:
+    if len(images) > MOST_IMAGES:
+        raise ApiError(400, f"{rows[0]}: {len(images)} images; the limit is {MOST_IMAGES}", param=rows[0])
+    contents = {digest: embedded_bytes(url) for digest, url in images.items()}
+    new = 0
+    for digest, content in contents.items():
+        with _named(rows, digest):
             if hashlib.sha256(content).hexdigest() != digest:
                 raise RecordError("the hash is of another image")
-            media_type = _known.get(digest) or checked(content, "in the request")
-        except (RecordError, MissingExtraError) as error:
-            raise _refused(rows, Attachment(kind="image", sha256=digest), str(error)) from error
+            if digest not in _known:
+                with still(content, _NAME) as image:
+                    new += image.width * image.height
+    if new > MOST_PIXELS:
+        message = f"{rows[0]}: {new:,} pixels in new images; the limit is {MOST_PIXELS:,}: send smaller ones"
+        raise ApiError(400, message, param=rows[0])
+    images_by_hash = {}
+    for digest, content in contents.items():
+        with _named(rows, digest):
+            media_type = _known.get(digest) or checked(content, _NAME)
         _known[digest] = media_type
         while len(_known) > _REMEMBERED:
             _known.popitem(last=False)
@@ -76,10 +86,11 @@ def checked_images(rows: Rows, images: Mapping[str, str]) -> dict[str, tuple[str
     return images_by_hash
 
 
-def check_trace(trace: Trace) -> None:
-    """Raise :class:`ApiError` for an image of a trace that is not one bounded still image."""
-    held = (str(each.uri) for message in trace.messages for each in message.attachments if is_inline(each))
-    checked_images(("trace", ()), {embedded_hash(url): url for url in held})
+def check_traces(traces: Iterable[Trace]) -> None:
+    """Raise :class:`ApiError` for images of a request's traces as :func:`checked_images` does."""
+    attachments = (each for trace in traces for message in trace.messages for each in message.attachments)
+    urls = (str(each.uri) for each in attachments if is_inline(each))
+    checked_images(("trace", ()), {embedded_hash(url): url for url in urls})
 
 
 def show(images: Mapping[str, tuple[str, bytes]]) -> None:
@@ -95,6 +106,15 @@ def shown(messages: Sequence[Message]) -> tuple[Message, ...]:
         return trusted_copy(held, {"uri": urls.get(held.sha256 or "", held.uri)})
 
     return tuple(message.with_attachments(with_image) for message in messages) if urls else tuple(messages)
+
+
+@contextmanager
+def _named(rows: Rows, digest: str) -> Iterator[None]:
+    """Refuse the image with this hash by its place."""
+    try:
+        yield
+    except (RecordError, MissingExtraError) as error:
+        raise _refused(rows, Attachment(kind="image", sha256=digest), str(error)) from error
 
 
 def _refused(rows: Rows, held: Attachment, reason: str) -> ApiError:

@@ -16,7 +16,7 @@ from surefoot.scores import TraceRule, aggregate, complete_scores
 from surefoot.segment import segment_trace
 from surefoot.server.gateway.errors import ApiError, answered
 from surefoot.server.gateway.gateway import Gateway
-from surefoot.server.gateway.images import check_trace
+from surefoot.server.gateway.images import check_traces
 from surefoot.server.gateway.schemas import RequestModel
 
 MAX_STEPS = 2000
@@ -60,7 +60,6 @@ class SolutionInput(_Exact):
             return ProblemTrace(problem=problem, trace=trace)
         field = "solution" if self.trace is None else "trace"
         trace = self.trace or Trace(problem_id=problem.id, text=self.solution or "")
-        check_trace(trace)
         trace = trace if trace.steps else segment_trace(trace)
         if not 0 < len(trace.steps) <= MAX_STEPS:
             message = f"{field}: has {len(trace.steps)} steps, from 1 to {MAX_STEPS} here; cut it less finely"
@@ -88,6 +87,12 @@ async def score(gateway: Gateway, request: Request, body: ScoreRequest) -> Respo
     size, how = len(request.state.body), body.aggregation or gateway.aggregation
     threshold = gateway.settings.threshold if body.threshold is None else body.threshold
 
+    traces = [item.trace for item in body.items if item.trace is not None]
+
+    def read() -> list[ProblemTrace]:
+        check_traces(traces)
+        return [item.item() for item in body.items]
+
     def answer_of(items: Sequence[ProblemTrace], records: Sequence[StepScores]) -> dict[str, Any]:
         usage = sum((record.usage for record in records), Usage())
         return {
@@ -99,7 +104,8 @@ async def score(gateway: Gateway, request: Request, body: ScoreRequest) -> Respo
         }
 
     async with gateway.admission.reserve(receive=request.receive):
-        items = await gateway.compute(size, lambda: [item.item() for item in body.items])
+        images = any(message.attachments for trace in traces for message in trace.messages)
+        items = await gateway.compute(size, read, images=images)
         records = await gateway.score(items)
         answer = await gateway.compute(size, lambda: answer_of(items, records))
     for result in answer["results"]:
