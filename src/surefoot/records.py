@@ -585,6 +585,11 @@ class Trace(Record, Ended):
             object.__setattr__(self, "id", content_id("trace", *parts, plain=True))
         return self
 
+    def with_attachments(self, change: Callable[[Attachment], Attachment]) -> Trace:
+        """The trace with what ``change``, which is trusted, makes of its messages' attachments."""
+        messages = tuple(message.with_attachments(change) for message in self.messages)
+        return trusted_copy(self, {"messages": messages})
+
     def _cuts_text(self) -> bool:
         """Whether the steps are consecutive spans of ``text``: a quick check for the usual case."""
         end = 0

@@ -160,8 +160,7 @@ class Import(Command):
                 left_out[str(error)] += 1
                 return attachment
 
-        messages = tuple(message.with_attachments(kept) for message in trace.messages)
-        return trusted_copy(trace, {"messages": messages})
+        return trace.with_attachments(kept)
 
 
 def graded(trace: Trace, problem: Problem | None, grader: Grader) -> Trace:

@@ -17,7 +17,7 @@ from surefoot.cli import options as o
 from surefoot.cli.guard import open_rules
 from surefoot.cli.runs import RecordFiles, store_attachment
 from surefoot.cli.settings import Command, Flag, OptionGroup
-from surefoot.cli.terminal import echo, note
+from surefoot.cli.terminal import echo, note, note_count
 from surefoot.errors import NotFoundError, RecordError, RunError, counted
 from surefoot.io import atomic_file
 from surefoot.io.tables import Seen
@@ -295,7 +295,7 @@ class Sessions(DatabaseCommand):
     turns are put together again: a trace for the conversation, one more for each place where it was continued
     twice. `episodes.jsonl` has one line a trace. Its turns have the fields of
     `surefoot.rl.engines.RecordedTurn`, with the score as reward or null, and `guard` says whether the guard
-    released each first message.
+    released each first message. Images are files in `attachments`.
 
     Example: `surefoot serve sessions --database surefoot.db --out sessions`
     """
@@ -307,7 +307,7 @@ class Sessions(DatabaseCommand):
         file = Path(self.database.removeprefix("sqlite:///"))
         if "://" not in str(file) and not file.exists():
             raise RecordError(f"{file}: database not found; give the server's database")
-        counts = dict.fromkeys(("sessions", "traces", "turns", "scored"), 0)
+        counts = dict.fromkeys(("sessions", "traces", "turns", "scored", "lost"), 0)
         with self.open() as db, ExitStack() as files:
             names = [pair for pair in db.gateway.sessions() if not self.session or pair[0] in self.session]
             if not names:
@@ -324,6 +324,7 @@ class Sessions(DatabaseCommand):
                 try:
                     stored = db.traces.image(None, image.sha256 or "")
                 except NotFoundError:  # deleted with older requests
+                    counts["lost"] += 1
                     return image
                 return trusted_copy(image, {"uri": store_attachment(self.out, *stored)})
 
@@ -331,13 +332,13 @@ class Sessions(DatabaseCommand):
                 counts["sessions"] += 1
                 for line in s.session_conversations(db.gateway.session(name, key_id=key_id)):
                     new = [] if seen.times(line.problem.id) else [line.problem]
-                    messages = tuple(message.with_attachments(kept) for message in line.trace.messages)
-                    trace = trusted_copy(line.trace, {"messages": messages})
-                    records.write(problems=new, traces=[trace], scores=line.scores())
+                    line = line.with_attachments(kept)
+                    records.write(problems=new, traces=[line.trace], scores=line.scores())
                     episodes.write((json.dumps(line.episode()) + "\n").encode())
                     counts["traces"] += 1
                     counts["turns"] += len(line.turns)
                     counts["scored"] += sum(turn.score is not None for turn in line.turns)
+            note_count(counts["lost"], "image", "named, not shown: deleted with older requests")
             if not counts["traces"]:
                 raise RecordError(f"the database has {len(names)} sessions, and none has an answer")
         note(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal
 
 from surefoot.images import is_inline
 from surefoot.policies.openai_responses import Mode
 from surefoot.protocols import SampleRequest
-from surefoot.records import Message
+from surefoot.records import Attachment, Message
 
 Dialect = Literal["openai", "vllm"]
 PATHS: Final[dict[Mode, str]] = {"chat": "/chat/completions", "completions": "/completions"}
@@ -60,11 +60,11 @@ def prompt_fields(prompt: str | Sequence[Message], prefix: str = "") -> dict[str
     return {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
 
 
-def openai_message(message: Message) -> dict[str, Any]:
-    """A message in OpenAI's format."""
+def openai_message(message: Message, shows: Callable[[Attachment], bool] = is_inline) -> dict[str, Any]:
+    """A message in OpenAI's format, with those of its attachments as images that ``shows`` names."""
     sent: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.attachments:
-        sent["content"] = _content_parts(message)
+        sent["content"] = _content_parts(message, shows)
     if message.readable_reasoning:
         # Reasoning models' chat templates read this field; other servers ignore it.
         sent["reasoning_content"] = message.readable_reasoning
@@ -97,7 +97,7 @@ def _with_result_images(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*sent, {"role": "user", "content": behind}] if behind else sent
 
 
-def _content_parts(message: Message) -> list[dict[str, Any]]:
+def _content_parts(message: Message, shows: Callable[[Attachment], bool]) -> list[dict[str, Any]]:
     content, done = message.content or "", 0
     parts: list[dict[str, Any]] = []
     for attachment in message.attachments:
@@ -105,7 +105,7 @@ def _content_parts(message: Message) -> list[dict[str, Any]]:
             parts.append({"type": "text", "text": content[done : attachment.at]})
             done = attachment.at
         # An address would be opened by the server: a path or host inside its network, or the user's disk.
-        if is_inline(attachment):
+        if shows(attachment):
             detail = {"detail": attachment.detail} if attachment.detail else {}
             parts.append({"type": "image_url", "image_url": {"url": attachment.uri, **detail}})
         else:

@@ -9,6 +9,7 @@ import json
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from PIL import Image
 
 from surefoot import images
 from surefoot.concurrency import FairQueue
+from surefoot.errors import ScoreError
 from surefoot.io import read_records
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import Problem, StepScores, Trace
+from surefoot.rl.engines import RecordedTurn, verl_rows
 from surefoot.server import Database, GatewaySettings, ToolGuard, open_database, session_conversations
 
 SEEN = chat(["It is teal."])
@@ -384,16 +387,41 @@ def test_images_are_counted_by_the_policys_server() -> None:
     assert len(sent_images(upstream.bodies[0])) == 1
 
 
-def test_the_traces_of_sessions_come_with_their_images(db: Database, tmp_path: Path) -> None:
-    content = picture()
+def test_the_traces_and_episodes_of_sessions_come_with_their_images(db: Database, tmp_path: Path) -> None:
+    content, later = picture(), picture(color="red")
     with dialects(SEEN, db=db) as (_, one, _other, _upstream):
         asking = asked("chat", content)
         one.chat.completions.create(**asking, extra_headers={"X-Session-Id": "s"})
-    good("serve", "sessions", "--database", tmp_path / "g.db", "--out", tmp_path / "out")
+        asking["messages"] += [{"role": "assistant", "content": "It is teal."}]
+        asking["messages"] += asked("chat", later)["messages"]
+        one.chat.completions.create(**asking, extra_headers={"X-Session-Id": "s"})
+    written = good("serve", "sessions", "--database", tmp_path / "g.db", "--out", tmp_path / "out")
+    assert "not shown" not in written.err
     [trace] = read_records(tmp_path / "out/traces.jsonl", Trace)
     [held] = trace.messages[0].attachments
     assert (tmp_path / "out" / str(held.uri)).read_bytes() == content
     assert images.embedded(held, tmp_path / "out").uri == url(content)
+    turns = json.loads((tmp_path / "out/episodes.jsonl").read_text())["turns"]
+    shown = [
+        [
+            (tmp_path / "out" / one["image_url"]["url"]).read_bytes()
+            for message in turn["prompt"]
+            for one in (message["content"] if isinstance(message["content"], list) else ())
+            if one["type"] == "image_url"
+        ]
+        for turn in turns
+    ]
+    assert shown == [[content], [content, later]]
+    assert turns[1]["completion"] == {"role": "assistant", "content": "It is teal."}
+    with pytest.raises(ScoreError, match="shows an image"):  # its tokens stand for pixels that are not there
+        verl_rows([RecordedTurn(**{**turns[0], "prompt_ids": [1], "completion_ids": [2], "reward": 1.0})])
+
+    records = db.gateway.session("s", key_id=None)
+    while db.gateway.prune(datetime.now(UTC)):
+        pass
+    db.gateway.write_all(records)
+    written = good("serve", "sessions", "--database", tmp_path / "g.db", "--out", tmp_path / "none")
+    assert "2 images named, not shown: deleted with older requests" in written.err
 
 
 def test_answers_that_read_alike_about_other_images_are_other_traces(db: Database) -> None:

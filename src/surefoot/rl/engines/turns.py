@@ -125,6 +125,8 @@ def _rows(turns: Sequence[RecordedTurn]) -> list[_Row]:
     rows: list[_Row] = []
     for turn in turns:
         turn.require_tokens()
+        if any(map(_shows_image, turn.prompt)):
+            raise ScoreError("a turn's prompt shows an image, which a sample of tokens lacks: leave it out")
         prompt, completion = list(turn.prompt_ids), list(turn.completion_ids)
         context = rows[-1].prompt_ids + rows[-1].ids if rows else []
         if not rows or len(prompt) <= len(context) or prompt[: len(context)] != context:
@@ -140,13 +142,18 @@ def _rows(turns: Sequence[RecordedTurn]) -> list[_Row]:
     return rows
 
 
+def _shows_image(message: Mapping[str, Any]) -> bool:
+    parts = message.get("content")
+    return isinstance(parts, list) and any(part.get("type") == "image_url" for part in parts)
+
+
 def verl_rows(turns: Sequence[RecordedTurn]) -> list[dict[str, Any]]:
     """An episode in few samples, as fields of verl's ``AgentLoopOutput``: a turn extends the last one if its
     prompt starts with all tokens so far, whose mask is 0 between messages.
 
     It does not if a template drops earlier reasoning or the client edited the history; a new
     sample begins there, so that no turn is lost and none is counted twice. Raises ``ScoreError`` for turns
-    without token ids or reward, and where no token stands between two messages.
+    without token ids or reward, or with an image, and where no token stands between two messages.
     """
     return [
         {

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
 from surefoot.guard import GuardDecision
+from surefoot.images import is_kept
 from surefoot.policies.openai_requests import openai_message
-from surefoot.records import Message, Problem, Reasoning, StepScores, Tool, Trace, as_json, content_id
+from surefoot.records import (
+    Attachment,
+    Message,
+    Problem,
+    Reasoning,
+    StepScores,
+    Tool,
+    Trace,
+    as_json,
+    content_id,
+)
 from surefoot.segment import channels_of, cut_trace, visible_part
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.records import GatewayCandidate, GatewayRecord, SampledTokens, SessionTurn
@@ -67,8 +79,8 @@ class ConversationTurn:
         score; ``None`` if there is none, or if the reward model read hidden reasoning for it."""
         trace, tokens = self.candidate.trace, self.candidate.tokens or SampledTokens()
         return {
-            "prompt": [openai_message(message) for message in self.context],
-            "completion": openai_message(self.reply),
+            "prompt": [openai_message(message, is_kept) for message in self.context],
+            "completion": openai_message(self.reply, is_kept),
             "reward": self.score if visible_part(trace).trace is trace else None,
             "truncated": trace.cut_off,
             "prompt_ids": tokens.prompt_ids,
@@ -98,6 +110,15 @@ class Conversation:
             "guard": [turn.guard for turn in self.turns],
             "turns": [turn.row() for turn in self.turns],
         }
+
+    def with_attachments(self, change: Callable[[Attachment], Attachment]) -> Conversation:
+        """The conversation with what ``change``, called once for each, makes of its messages' attachments."""
+        change = cache(change)  # a turn's context repeats those of the turns before it
+        turns = []
+        for turn in self.turns:
+            context = tuple(message.with_attachments(change) for message in turn.context)
+            turns.append(replace(turn, context=context, reply=turn.reply.with_attachments(change)))
+        return replace(self, trace=self.trace.with_attachments(change), turns=tuple(turns))
 
     def scores(self) -> list[StepScores]:
         """Step scores of its turns, one record per scorer; other steps stay unscored.

@@ -233,8 +233,7 @@ def _detached(trace: Trace, keep: StoreAttachment) -> Trace:
         uri = keep(content, held.media_type or "")
         return trusted_copy(held, {"uri": uri, "sha256": hashlib.sha256(content).hexdigest()})
 
-    messages = tuple(message.with_attachments(without) for message in trace.messages)
-    return trusted_copy(trace, {"messages": messages}) if messages else trace
+    return trace.with_attachments(without)
 
 
 def _cut(trace: Trace) -> Trace:
