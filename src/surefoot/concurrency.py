@@ -1,9 +1,10 @@
-"""Coroutines from synchronous code, and fair turns at what several clients share."""
+"""Coroutines from synchronous code, fair turns at what several clients share, and a device per process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
 import time
 from collections import Counter
@@ -35,6 +36,22 @@ def run_sync(coroutine: Coroutine[Any, Any, R]) -> R:
         return asyncio.run(coroutine)
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(contextvars.copy_context().run, asyncio.run, coroutine).result()
+
+
+def launched() -> int:
+    """Processes that ``torchrun`` or ``accelerate launch`` started together, on all machines."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def own_device(name: str) -> str:
+    """``name``; in one of several processes that were launched, with its local rank if it has no number."""
+    if launched() == 1 or ":" in name or name in ("cpu", "mps"):
+        return name
+    import torch
+
+    # as accelerate chooses: a launcher may show each process only its own device
+    count = max(1, torch.get_device_module(name).device_count())
+    return f"{name}:{int(os.environ.get('LOCAL_RANK', '0')) % count}"
 
 
 class Shares:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -186,6 +187,13 @@ BAD = {
     "no image": ([frames(0, 2, held={CAMERAS[0]: None})], {}, "an image is an object"),
     "no path": ([named(None)], {}, "neither bytes nor a path"),
     "fewer frames": ([frames(0, 2)], {0: 3}, "episode 0 has 2 frames, and its metadata say 3"),
+    "no length": ([frames(0, 2)], {0: None}, "episode 0 has 2 frames, and its metadata say no length"),
+    "NaN action": ([[*frames(0, 1), {**frames(0, 2)[1], "action": [math.nan, 0.5]}]], {},
+                   "episode 0: frame 1: 'action' contains NaN or an infinity"),
+    "infinite state": ([frames(0, 2, held={"observation.state": [0.5, -math.inf]})], {},
+                       "episode 0: frame 0: 'observation.state' contains NaN or an infinity"),
+    "NaN reward": ([frames(0, 2, held={"next.reward": math.nan})], {},
+                   "episode 0: frame 0: 'next.reward' contains NaN or an infinity"),
     "a gap": ([frames(0, 3)[::2]], {}, "frame 1 is missing"),
 }  # fmt: skip
 
@@ -197,6 +205,20 @@ def test_a_bad_episode_is_rejected_with_its_reason_and_the_others_are_read(tmp_p
     traces, _, report = read(write_data(tmp_path / "arm", [*episodes, good_one], lengths=lengths))
     assert [trace.id for trace in traces] == ["arm-1"]
     assert why in report.bad[0][1]
+
+
+@pytest.mark.parametrize("length", [1, 2, None])
+def test_an_episode_in_two_places_is_never_read_as_whole_twice(tmp_path, length):
+    folder = write_data(
+        tmp_path / "arm", [[frames(0, 1)[0], frames(1, 1)[0], frames(0, 2)[1]]], version="v3.0"
+    )
+    facts = [{"episode_index": 0, "length": length}, {"episode_index": 1, "length": 1}]
+    pq.write_table(pa.Table.from_pylist(facts), folder / "meta/episodes/chunk-000/file-000.parquet")
+    traces, _, report = read(folder)
+    assert [trace.id for trace in traces] == (["arm-0", "arm-1"] if length == 1 else ["arm-1"])
+    assert "episode 0 begins a second time" in report.bad[-1][1]
+    if length != 1:
+        assert "episode 0 has 1 frames, and its metadata say" in report.bad[0][1]
 
 
 @pytest.mark.parametrize(

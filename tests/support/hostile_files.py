@@ -78,6 +78,8 @@ def robot_folder(file: Path, folder: Path) -> Path:
     info = {"features": {name: {"dtype": dtype} for name, dtype in features.items()}}
     (folder / "meta/info.json").write_text(json.dumps(info))
     (folder / "meta/tasks.jsonl").write_text('{"task_index": 0, "task": "Lift it."}\n')
+    facts = ({"episode_index": number, "length": 2} for number in range(2))
+    (folder / "meta/episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in facts))
     (data / file.name).write_bytes(file.read_bytes())
     return folder
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from surefoot.cli.runs import input_files, labelled, pair, read_table
 from surefoot.cli.settings import OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.cli.train import DETAILS
+from surefoot.concurrency import launched
 from surefoot.errors import RunError, counted
 from surefoot.io import Run
 from surefoot.labelling.expert import expert_traces
@@ -93,7 +93,7 @@ class Imitate(TaskCommand):
         return self
 
     def run(self) -> None:
-        if (count := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        if (count := launched()) > 1:
             raise RunError(
                 f"{self.path()} works in one process, and {count} were started: run it without torchrun or "
                 "accelerate launch"

@@ -232,7 +232,7 @@ def build(
     for path, value in flags.items():
         _insert(settings, path, value, where=path[-1])
     try:
-        return command.model_validate(_with_defaults(command, None, settings))
+        return command.model_validate(_with_defaults(command, None, settings), context=settings)
     except ValidationError as error:
         raise explained(error, command) from error
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from surefoot.errors import RecordError
 from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, require_object, row_note, run_of
-from surefoot.formats.rows import raw_rows
+from surefoot.formats.rows import finite, raw_rows
 from surefoot.images import stored
 from surefoot.records import Attachment, as_json
 
@@ -30,7 +30,7 @@ def is_lerobot(path: Path) -> bool:
 
 
 def read_lerobot(path: Path | str, context: ImportContext) -> Iterator[ImportedTrace]:
-    """One trace per episode; one with another number of frames than its metadata say is rejected.
+    """One trace per episode; one whose frames are not those that its metadata state is rejected.
 
     Raises ``RecordError`` for cameras in video files, which are not decoded here.
     """
@@ -43,18 +43,27 @@ def read_lerobot(path: Path | str, context: ImportContext) -> Iterator[ImportedT
             f"{folder}: {', '.join(videos)} are video files, which are not decoded here; extract their "
             "frames into a data set whose features have the dtype 'image'"
         )
-    tasks = {str(row.get("task_index")): _text_in(row) for row in _metadata(folder, "tasks")}
+    tasks = {  # version 3 has their texts in the index of a table
+        str(row.get("task_index")): next((text for text in row.values() if isinstance(text, str)), "")
+        for row in _metadata(folder, "tasks")
+    }
     lengths = {str(row.get("episode_index")): row.get("length") for row in _metadata(folder, "episodes")}
     frames = (row for file in sorted(folder.glob("data/**/*.parquet")) for _, row in raw_rows(file))
     action = "action" if "action" in kinds else "actions"
     cameras = [name for name, kind in kinds.items() if kind == "image"]
+    begun: set[str] = set()
     numbers = [name for name in kinds if name not in _COUNTS and name not in (action, *cameras)]
 
     def build(_: int, episode: tuple[int, Iterable[Mapping[str, Any]]]) -> Iterator[ImportedTrace]:
         number, rows = episode
-        chat, count, outcome, task = ChatRows(), 0, None, ""
+        chat, count, task = ChatRows(), 0, ""
         rewards: dict[str, Any] = {}
+        if str(number) in begun:
+            raise RecordError(f"episode {number} begins a second time: keep the frames of each in one place")
+        begun.add(str(number))
         for count, frame in enumerate(rows, start=1):
+            for name in (action, *numbers):
+                finite(frame[name], of=f"episode {number}: frame {count - 1}: '{name}'")
             images = [_image(frame[name], folder, context) for name in cameras]
             seen = {name: frame[name] for name in numbers if not name.startswith("next.")}
             if count == 1:
@@ -68,9 +77,8 @@ def read_lerobot(path: Path | str, context: ImportContext) -> Iterator[ImportedT
                 raise RecordError(f"episode {number}: frame {count - 1} is missing")
             chat.call("act", _named(frame[action], features[action]), f"{number}.{count}")
             rewards = {name: frame[name] for name in numbers if name.startswith("next.")}
-            outcome = rewards.get("next.success", outcome)
         chat.result(f"{number}.{count}", as_json(rewards))
-        if (stated := lengths.get(str(number))) not in (None, count):
+        if (stated := lengths.get(str(number)) or "no length") != count:
             raise RecordError(f"episode {number} has {count} frames, and its metadata say {stated}")
         yield run_of(
             chat.rows,
@@ -80,7 +88,7 @@ def read_lerobot(path: Path | str, context: ImportContext) -> Iterator[ImportedT
             source=folder.resolve().name,
             id=f"{folder.resolve().name}-{number}",
             policy=info.get("robot_type"),
-            outcome=outcome if isinstance(outcome, bool) else None,
+            outcome=success if isinstance(success := rewards.get("next.success"), bool) else None,
         )
 
     context.report.opened(folder.name)
@@ -92,11 +100,6 @@ def _metadata(folder: Path, name: str) -> Iterator[dict[str, Any]]:
     meta = folder / "meta"
     files = [meta / f"{name}.jsonl", meta / f"{name}.parquet", *sorted(meta.glob(f"{name}/**/*.parquet"))]
     return (dict(require_object(row, name)) for file in files if file.is_file() for _, row in raw_rows(file))
-
-
-def _text_in(row: Mapping[str, Any]) -> str:
-    """The task of a row, which version 3 has in the index of a table."""
-    return next((value for value in row.values() if isinstance(value, str)), "")
 
 
 def _image(value: Any, folder: Path, context: ImportContext) -> dict[str, Any]:

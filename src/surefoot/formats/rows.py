@@ -306,12 +306,12 @@ def reader_of(
     return made
 
 
-def finite(value: Any) -> Any:
-    """Return ``value``. Raises ``ValueError`` if it contains NaN or an infinity, which JSON does not have."""
+def finite(value: Any, *, of: str = "") -> Any:
+    """``value``, which is that ``of`` a field. Raises ``ValueError`` for NaN or an infinity, not in JSON."""
     try:
-        json.dumps(value, allow_nan=False)
+        json.dumps(value, allow_nan=False, default=str)
     except ValueError as error:
-        raise ValueError("contains NaN or an infinity") from error
+        raise ValueError(f"{of} contains NaN or an infinity".lstrip()) from error
     return value
 
 
@@ -327,10 +327,7 @@ class FileRow(BaseModel):
     @model_validator(mode="after")
     def _check_extra(self) -> Self:
         for name, value in (self.model_extra or {}).items():
-            try:
-                finite(value)
-            except ValueError as error:
-                raise ValueError(f"'{name}' {error}") from error
+            finite(value, of=f"'{name}'")
         return self
 
 

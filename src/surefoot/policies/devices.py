@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from surefoot.concurrency import own_device
 from surefoot.errors import DeviceError
 from surefoot.extras import need
 
@@ -13,9 +14,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 AS_SAVED = "auto"
-
-Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flex_attention"]
-DType = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 class Loading(BaseModel):
@@ -28,10 +26,10 @@ class Loading(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     device: str = Field(default="cpu", description="Where models run: `cpu`, `cuda`, `cuda:1`, `mps`.")
-    dtype: DType = Field(
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="Type of the weights; `auto` = as saved, so bfloat16 stays bfloat16."
     )
-    attention: Attention = Field(
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flex_attention"] = Field(
         default="auto",
         description="Attention kernels, by their name in transformers; `auto` = as transformers chooses.",
     )
@@ -50,8 +48,9 @@ class Loading(BaseModel):
 
     @field_validator("device")
     @classmethod
-    def _check_device(cls, name: str) -> str:
-        check_device(name)
+    def _check_device(cls, name: str, info: ValidationInfo) -> str:
+        if not (info.context or {}).get("dry_run"):  # a prediction needs no device
+            check_device(name)
         return name
 
     def as_saved(self) -> Loading:
@@ -78,7 +77,7 @@ class Loading(BaseModel):
     def place(self, model: nn.Module) -> None:
         """Move a model that was loaded with :meth:`options`, unless it is spread over several devices."""
         if self.device_map is None:
-            model.to(self.device)
+            model.to(own_device(self.device))
 
     def cast(self, *models: nn.Module) -> None:
         """Put weights that were loaded as saved into the type."""

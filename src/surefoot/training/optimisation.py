@@ -23,6 +23,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
+from surefoot.concurrency import launched
 from surefoot.errors import TrainingError
 from surefoot.extras import need
 from surefoot.training.config import OptimiserSettings
@@ -218,7 +219,7 @@ class Accelerated(Distributed):
         _check_trackers(report_to)
         self._accelerator = Accelerator(
             # accelerate joins CPU processes only if ACCELERATE_USE_CPU is set, which torchrun does not do
-            cpu=_launched() > 1 and not torch.accelerator.is_available(),
+            cpu=launched() > 1 and not torch.accelerator.is_available(),
             log_with=list(report_to) or None,
             project_dir=str(directory / "tracking"),
             kwargs_handlers=[InitProcessGroupKwargs(timeout=WAIT)],
@@ -226,9 +227,9 @@ class Accelerated(Distributed):
         self.world_size = self._accelerator.num_processes
         self.rank = self._accelerator.process_index
         self.sharded = str(self._accelerator.distributed_type) == "DistributedType.FSDP"
-        if self.world_size != _launched():
+        if self.world_size != launched():
             raise TrainingError(
-                f"{_launched()} processes were started, but accelerate joined {self.world_size}: set "
+                f"{launched()} processes were started, but accelerate joined {self.world_size}: set "
                 "ACCELERATE_USE_CPU=true to train on CPUs, or start one process"
             )
         if report_to:
@@ -280,16 +281,11 @@ def open_distributed(report_to: Sequence[str], settings: BaseModel, directory: P
 
     Raises ``MissingExtraError`` if accelerate is not installed, ``TrainingError`` for a tracker that is not.
     """
-    several = _launched() > 1 or "ACCELERATE_USE_FSDP" in os.environ
+    several = launched() > 1 or "ACCELERATE_USE_FSDP" in os.environ
     if not several and not report_to:
         return Distributed()
     need("accelerate", "training in several processes" if several else "'report_to'")
     return Accelerated(report_to, settings, directory)
-
-
-def _launched() -> int:
-    """Processes that ``torchrun`` or ``accelerate launch`` started."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
