@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -188,7 +189,9 @@ def test_what_is_not_one_bounded_still_image_is_not_kept(
     answer = send(admin, found.base, "bad.png", content)
     assert answer.status_code == 400
     assert reason in answer.text
-    assert send(admin, found.base, "x.json", chat(data_url(content))).status_code == 200
+    answer = send(admin, found.base, "x.json", chat(data_url(content), data_url(content)))
+    assert answer.status_code == 200
+    assert re.search(rf"Left out: 2 × image of a run: [^<]*{reason}", answer.text)
     address, trace = the_run(found)
     assert trace.messages[0].attachments
     page = admin.get(address).text
@@ -248,6 +251,14 @@ def test_the_page_of_a_request_shows_its_images_in_their_place(
     assert {found.room.browser("ann").get(source).status_code, found.viewer.get(source).status_code} == {403}
     assert admin.get(f"/requests/images/{'0' * 64}").status_code == 404
     assert "base64" not in found.db.gateway.get(request).model_dump_json()
+
+
+def test_an_import_of_images_without_pillow_says_what_to_install(
+    found: Inspection, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    answer = send(admin, found.base, "x.json", chat(data_url(b"x")))
+    assert (answer.status_code, "reading images needs" in answer.text) == (400, True)
 
 
 def test_an_imported_answer_brings_its_images_to_the_project(found: Inspection, admin: Browser) -> None:

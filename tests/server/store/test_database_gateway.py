@@ -6,11 +6,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from test_database import HOSTILE
 
 from surefoot.errors import NotFoundError, StoreError, UnavailableError
 from surefoot.records import Attachment, Message, Problem, Step, StepScores, Trace, Usage
 from surefoot.server import Database, GatewayCandidate, GatewayRecord, open_database
+from surefoot.server.store.traces import request_images
 
 
 def record(clock, name: str = "r1", **more) -> GatewayRecord:
@@ -111,6 +113,26 @@ def test_images_are_kept_once_for_the_latest_request_and_taken_by_projects(db: D
     assert db.gateway.prune(clock.at - timedelta(seconds=30)) == 0
     assert db.traces.images_of(None, trace) == {"both"}
     assert db.traces.images_of(project, trace) == {"old", "both"}
+
+
+def test_many_old_images_are_found_by_an_index_and_deleted_a_few_at_a_time(db: Database, clock) -> None:
+    """The gateway's own writes wait for each deletion."""
+    db.gateway.keep_images(None, {f"{n}": ("image/png", b"x") for n in range(130)})
+    clock.forward(60)
+    db.gateway.keep_images(None, {"129": ("image/png", b"x")})
+    deleted = []
+
+    def count(_connection, cursor, statement, *_) -> None:
+        if statement.startswith("DELETE FROM request_images"):
+            deleted.append(cursor.rowcount)
+
+    engine = db._connections.engine
+    sa.event.listen(engine, "after_cursor_execute", count)
+    assert db.gateway.prune(clock.at) == 0
+    assert (sum(deleted), max(deleted) <= 50) == (129, True)
+    assert ["used"] in [index["column_names"] for index in sa.inspect(engine).get_indexes("request_images")]
+    # what a search reads stands before the bytes, which fill many pages
+    assert request_images.columns.keys()[-1] == "content"
 
 
 def test_a_batch_is_kept_whole_or_not_at_all(db: Database, clock) -> None:

@@ -12,7 +12,21 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, get_args
 
-from sqlalchemy import Column, Float, Index, Select, Text, Update, delete, func, insert, select, text, update
+from sqlalchemy import (
+    Column,
+    Float,
+    Index,
+    Select,
+    Text,
+    Update,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    tuple_,
+    update,
+)
 
 from surefoot.concurrency import in_share
 from surefoot.errors import ConflictError, NotFoundError, StoreError
@@ -123,8 +137,12 @@ class RequestLog(Repository):
 
         Call it until it returns 0, so that others get their turn in between.
         """
-        unused = delete(request_images).where(request_images.c.used < before)
-        self._change(unused.where(*matching(request_images, project_id=project_id)))
+        image = request_images.c
+        unused = (image.used < before, *matching(request_images, project_id=project_id))
+        oldest = select(image.project_id, image.sha256).where(*unused).order_by(image.used).limit(_AT_ONCE)
+        these = tuple_(image.project_id, image.sha256).in_(oldest)
+        while self._change(delete(request_images).where(these, *unused)):
+            pass  # the next in a transaction of their own
         old = select(_G.request_id).where(_G.created < before)
         old = old.where(*matching(gateway_requests, project_id=project_id)).order_by(_G.created).limit(most)
         return self._change(delete(gateway_requests).where(_G.request_id.in_(old)))

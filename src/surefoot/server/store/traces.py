@@ -117,9 +117,9 @@ request_images = sa.Table(
     # of the key; 0 without one
     sa.Column("project_id", BIG, primary_key=True),
     sa.Column("sha256", sa.String(64), primary_key=True),
+    sa.Column("used", Moment, nullable=False, index=True),
     sa.Column("media_type", sa.String(16), nullable=False),
     sa.Column("content", sa.LargeBinary, nullable=False),
-    sa.Column("used", Moment, nullable=False),
 )
 """Images of the gateway's requests, with the time of the latest that has them."""
 

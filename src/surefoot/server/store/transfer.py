@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import ColumnElement, Row, Select, and_, select, tuple_
 
 from surefoot import formats
-from surefoot.errors import MissingExtraError, RecordError
+from surefoot.errors import RecordError
 from surefoot.formats import ImportContext, ImportedTrace, ImportSettings, detect_format, import_traces
 from surefoot.formats.rows import raw_rows
 from surefoot.images import is_inline
@@ -163,10 +163,10 @@ def import_files(database: Database, project_id: int, files: Mapping[Path, str])
     """Read files into a project; each has a kind of ``RECORDS`` or the name of a format, see ``kind_of``.
 
     Bad rows and refused records are counted and skipped, and traces without steps are cut. Images inside of
-    messages are kept if :func:`surefoot.images.checked` accepts them. The paths are
+    messages are kept if :func:`surefoot.images.checked` accepts them, else counted as left out. The paths are
     opened as they are: a server must choose them itself, never from a name in a request. Raises
     ``RecordError`` for a file that cannot be read to its end or is too large, and if not a single record was
-    accepted; ``NotFoundError`` for the project.
+    accepted; ``NotFoundError`` for the project, ``MissingExtraError`` for images without Pillow.
     """
     for path, kind in files.items():
         if kind in RECORDS:
@@ -183,15 +183,17 @@ def import_files(database: Database, project_id: int, files: Mapping[Path, str])
     # scores and labels need the traces, also traces of other formats
     order = {"problems": 0, "traces": 1, "scores": 3, "labels": 4}
 
-    def keep(content: bytes, _: str) -> None:
-        with suppress(RecordError, MissingExtraError):  # the run then names what it does not show
+    def keep(report: ReadReport, content: bytes, _: str) -> None:
+        try:
             database.traces.add_image(project_id, content, "of a run")
+        except RecordError as error:  # the run then names what it does not show
+            report.leave_out(str(error))
 
     imported = {}
     for path, kind in sorted(files.items(), key=lambda file: order.get(file[1], 2)):
         report = ReadReport()
         added = dict.fromkeys((kind,) if kind in RECORDS else RECORDS, Added())
-        for batch in _batches(kind, path, report, keep):
+        for batch in _batches(kind, path, report, partial(keep, report)):
             for name, records in batch.items():
                 added[name] += add[name](project_id, records)
         imported[path] = ImportedFile(kind=kind, read=report, added=added)
