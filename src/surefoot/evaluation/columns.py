@@ -1,35 +1,36 @@
-"""Labels and traces of files as columns: each line is decoded once, with the fields that a report needs.
+"""Labels and traces of files as columns: each line is decoded once, and what a report needs of it is kept.
 
-A line in the form that this package writes is checked and decoded in one call, and no record is made of it.
-Any other line is read as its record, so it has the same values, or the same error with its line and field.
+A label in the form that this package writes is checked and decoded without making a record of it. Any other
+line, and each trace, is read as its record: values and errors are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import accumulate, compress, islice
+from itertools import compress, islice
 from pathlib import Path
-from typing import IO, Annotated, Any, Final, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, TypeAdapter, with_config
+from pydantic import AwareDatetime, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from surefoot.io import ReadReport, read_records
-from surefoot.io.files import needs, parse_line, readable
+from surefoot.io.files import needs, parse_line, placed_lines, readable
 from surefoot.io.limits import FileLimits, open_bounded
 from surefoot.io.sources import OUT_ENDINGS, files_of
-from surefoot.records import MAX_COUNT, LabelKind, Record, StepLabel, StepScores, Trace
+from surefoot.records import MAX_COUNT, LabelKind, StepLabel, StepScores, Trace
 
 Row = dict[str, Any]
 
-_BLOCK, _BLOCK_BYTES, _BATCH = 64, 1 << 20, 1 << 14
-"""Lines that are decoded at once, few because the garbage collector would visit many, and their bytes; labels
-of a batch."""
+_BATCH = 1 << 14
+"""Labels."""
 
-_with_these = with_config(ConfigDict(extra="ignore", strict=True, allow_inf_nan=False))
+# A row has all fields of its record, in order, and takes no value that the record refuses or changes. Values
+# that it does not take are left to the record class.
+_with_these = with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 _Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
@@ -38,13 +39,21 @@ class _UsageRow(TypedDict):
     prompt_tokens: _Count
     completion_tokens: _Count
     verifier_tokens: _Count
+    cached_tokens: _Count
+    verifier_written: _Count
     calls: _Count
 
 
 @_with_these
 class _EvidenceRow(TypedDict):
-    rater: str | None
+    successes: int | None
+    trials: int | None
+    interval: tuple[float, float] | None
     usage: _UsageRow
+    rater: str | None
+    message: str | None
+    execution: None
+    clause: str | None
 
 
 @_with_these
@@ -57,29 +66,11 @@ class _LabelRow(TypedDict):
     reason: str | None
     source: str
     evidence: _EvidenceRow
-
-
-@_with_these
-class _StepRow(TypedDict):
-    """Steps are counted alone: import checks their spans."""
-
-
-@_with_these
-class _TraceRow(TypedDict):
-    schema_version: Literal[2]
-    id: Annotated[str, Field(min_length=1)]
-    problem_id: str
-    text: str
-    messages: Annotated[list[None], Field(max_length=0)]
-    steps: list[_StepRow]
-    answer: str | None
-    outcome: bool | None
+    created: AwareDatetime
 
 
 LABEL_KINDS: Final[tuple[LabelKind, ...]] = get_args(LabelKind)
-_USUAL: Final = b'{"schema_version":2,"trace_id":"'
 _decode_label = TypeAdapter(_LabelRow).validator.validate_json
-_decode_trace = TypeAdapter(_TraceRow).validator.validate_json
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,7 +89,7 @@ class LabelColumns:
     verifier_tokens: NDArray[np.int64]
     calls: NDArray[np.int64]
     hashes: NDArray[np.int64]
-    """Of the whole labels."""
+    """Of the whole labels: equal labels have equal ones."""
 
     def __len__(self) -> int:
         return len(self.trace_ids)
@@ -131,37 +122,43 @@ class LabelFile:
     def __iter__(self) -> Iterator[LabelColumns]:
         """Can be used once. Raises ``RecordError`` for a file without valid labels."""
         seen = np.empty(0, dtype=np.int64)
-        for columns in _batches(self._rows()):
+        for columns in _batches(self._entries()):
             is_new, seen = _first_of(columns.hashes, seen)
             self.repeated += len(columns) - int(is_new.sum())
             yield columns.where(is_new)
         self.report.require_some(needs(StepLabel))
 
-    def _rows(self) -> Iterator[list[Row]]:
+    def _entries(self) -> Iterator[tuple[Any, ...]]:
         files = [] if self.path == "-" else files_of(self.path)
-        if files and all(file.name.endswith(OUT_ENDINGS) for file in files):
-            for file in files:
-                for *_, rows in _decoded(file, StepLabel, _label_rows, self.report):
-                    yield [_row_of(row) if isinstance(row, StepLabel) else row for row in rows if row]
-        else:
-            yield from _rows_of(read_records(self.path, StepLabel, report=self.report))
+        if not files or not all(file.name.endswith(OUT_ENDINGS) for file in files):
+            yield from map(_entries_of, read_records(self.path, StepLabel, report=self.report))
+            return
+        for file in files:
+            self.report.opened(file.name)
+            for number, _, line in _lines(file):
+                try:
+                    row = _label_row(line)
+                except ValueError:
+                    if label := parse_line(line, StepLabel, str(file), number, self.report):
+                        yield _entries_of(label)
+                else:
+                    self.report.read()
+                    yield _entries(row)
 
 
 def label_columns(labels: Iterable[StepLabel] | LabelFile) -> Iterator[LabelColumns]:
     """Labels as columns, some at a time."""
-    yield from labels if isinstance(labels, LabelFile) else _batches(_rows_of(iter(labels)))
+    yield from labels if isinstance(labels, LabelFile) else _batches(map(_entries_of, labels))
 
 
 def holds_labels(path: str) -> bool:
     """Whether a file holds step labels and no step scores, by its first valid line."""
-    limits, report = FileLimits.from_environment(), ReadReport(keep=0)
-    file = files_of(path)[0]
+    report, file = ReadReport(keep=0), files_of(path)[0]
     if file.name.endswith(OUT_ENDINGS):
-        with readable(str(file)), open_bounded(file, limits) as stream:
-            for line in _next_lines(stream, limits, 1):
-                for kind in (StepScores, StepLabel):
-                    if _record(line, kind, path, 1, report):
-                        return kind is StepLabel
+        for number, _, line in _lines(file):
+            for kind in (StepScores, StepLabel):
+                if parse_line(line, kind, path, number, report):
+                    return kind is StepLabel
     return next(read_records(path, StepScores, report=report), None) is None
 
 
@@ -176,17 +173,18 @@ class TraceFacts(NamedTuple):
     characters: int
     """Of its text, 0 for a chat."""
     record: Trace | None = None
-    """The trace, if its line is not in the usual form; for a chat always."""
+    """The trace of a chat."""
     number: int = 0
     """Of its line."""
     start: int = 0
     """Position of its line in the file, in bytes."""
 
     @classmethod
-    def of(cls, trace: Trace) -> TraceFacts:
+    def of(cls, trace: Trace, number: int = 0, start: int = 0) -> TraceFacts:
         """Facts about a record."""
         about = trace.id, trace.problem_id, len(trace.steps), trace.answer, trace.outcome
-        return cls(*about, len(trace.text or ""), trace)
+        chat = trace if trace.text is None else None
+        return cls(*about, len(trace.text or ""), chat, number, start)
 
 
 def trace_file(path: str) -> Path | None:
@@ -197,12 +195,10 @@ def trace_file(path: str) -> Path | None:
 
 def trace_facts(path: Path, report: ReadReport) -> Iterator[TraceFacts]:
     """Facts about the traces of a JSON Lines file; ``report`` counts invalid lines."""
-    for first, position, lines, rows in _decoded(path, Trace, _trace_rows, report):
-        starts = accumulate(map(len, lines), initial=position)
-        for number, (start, row) in enumerate(zip(starts, rows, strict=False), first):
-            if row is not None:
-                facts = row if isinstance(row, TraceFacts) else TraceFacts.of(row)
-                yield facts._replace(number=number, start=start)
+    report.opened(path.name)
+    for number, start, line in _lines(path):
+        if trace := parse_line(line, Trace, str(path), number, report):
+            yield TraceFacts.of(trace, number, start)
 
 
 def read_traces(
@@ -215,80 +211,67 @@ def read_traces(
     with readable(str(path)), path.open("rb") as stream:
         for at in chosen:
             stream.seek(starts[at])
-            line = stream.readline(FileLimits.from_environment().max_piece_bytes)
-            if isinstance(trace := _record(line, Trace, str(path), numbers[at], None), Trace):
+            line = stream.readline(FileLimits.from_environment().max_piece_bytes).strip()
+            if trace := parse_line(line, Trace, str(path), numbers[at], None):
                 yield trace
 
 
-def _row_of(label: StepLabel) -> Row:
-    evidence = label.evidence
-    row = {**vars(label), "evidence": {"rater": evidence.rater, "usage": vars(evidence.usage)}}
-    row["step"] = min(label.step, MAX_COUNT)  # no trace has as many
-    return row | {"line": label.model_dump_json().encode("utf-8", "surrogatepass")}
+def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    limits = FileLimits.from_environment()
+    with readable(str(path)), open_bounded(path, limits) as stream:
+        yield from placed_lines(stream, limits)
 
 
-def _rows_of(labels: Iterator[StepLabel]) -> Iterator[list[Row]]:
-    return iter(lambda: list(map(_row_of, islice(labels, _BLOCK))), [])
+def _label_row(line: bytes) -> Row:
+    """The row of a valid label in the usual form. Raises ``ValueError`` for any other line."""
+    row: Row = _decode_label(line)
+    if (value := row["value"]) is None:
+        fits = bool(row["reason"])
+    elif row["kind"] == "correctness":
+        fits = value in (-1, 0, 1)
+    else:
+        fits = (0 if row["kind"] == "value" else -1) <= value <= 1
+    if not fits:
+        raise ValueError
+    return row
 
 
-def _label_rows(lines: Sequence[bytes]) -> list[Row]:
-    if not all(line.startswith(_USUAL) for line in lines):
-        raise ValueError  # so that an equal label in another spelling has the same hash
-    rows: list[Row] = list(map(_decode_label, lines))
-    for row, line in zip(rows, lines, strict=True):
-        if (value := row["value"]) is None:
-            fits = bool(row["reason"])
-        elif row["kind"] == "correctness":
-            fits = value in (-1, 0, 1)
-        else:
-            fits = (0 if row["kind"] == "value" else -1) <= value <= 1
-        if not fits:
-            raise ValueError
-        row["line"] = line.strip()
-    return rows
+def _entries_of(label: StepLabel) -> tuple[Any, ...]:
+    row = {**vars(label), "evidence": {**vars(label.evidence), "usage": vars(label.evidence.usage)}}
+    if "created" not in label.model_fields_set:
+        row["created"] = None  # the time of reading is no part of a label
+    return _entries(row)
 
 
-def _trace_rows(lines: Sequence[bytes]) -> list[TraceFacts]:
-    return [
-        TraceFacts(
-            row["id"], row["problem_id"], len(row["steps"]), row["answer"], row["outcome"], len(row["text"])
-        )
-        for row in map(_decode_trace, lines)
-    ]
+def _entries(row: Row) -> tuple[Any, ...]:
+    """What each column holds of a label."""
+    evidence: Row = row.pop("evidence")
+    usage: Row = evidence.pop("usage")
+    return (
+        row["trace_id"],
+        min(row["step"], MAX_COUNT),  # no trace has as many
+        row["kind"],
+        row["value"],
+        row["reason"],
+        row["source"],
+        evidence["rater"],
+        usage["prompt_tokens"] + usage["completion_tokens"],
+        usage["verifier_tokens"],
+        usage["calls"],
+        hash((*row.values(), *evidence.values(), *usage.values())),
+    )
 
 
-def _batches(blocks: Iterable[list[Row]]) -> Iterator[LabelColumns]:
-    lists: list[list[Any]] = [[] for _ in fields(LabelColumns)]
-    for rows in blocks:
-        evidence = [row["evidence"] for row in rows]
-        usage = [record["usage"] for record in evidence]
-        parts = (
-            [row["trace_id"] for row in rows],
-            [row["step"] for row in rows],
-            [row["kind"] for row in rows],
-            [row["value"] for row in rows],
-            [row["reason"] for row in rows],
-            [row["source"] for row in rows],
-            [record["rater"] for record in evidence],
-            [record["prompt_tokens"] + record["completion_tokens"] for record in usage],
-            [record["verifier_tokens"] for record in usage],
-            [record["calls"] for record in usage],
-            [hash(row["line"]) for row in rows],
-        )
-        for column, part in zip(lists, parts, strict=True):
-            column += part
-        if len(lists[0]) >= _BATCH:
-            yield _columns(lists)
-            lists = [[] for _ in lists]
-    if lists[0]:
-        yield _columns(lists)
+def _batches(entries: Iterator[tuple[Any, ...]]) -> Iterator[LabelColumns]:
+    while batch := list(islice(entries, _BATCH)):
+        yield _columns(zip(*batch, strict=True))
 
 
-def _columns(lists: list[list[Any]]) -> LabelColumns:
+def _columns(parts: Iterable[tuple[Any, ...]]) -> LabelColumns:
     columns: dict[str, Any] = {}
-    for field, values in zip(fields(LabelColumns), lists, strict=True):
+    for field, values in zip(fields(LabelColumns), parts, strict=True):
         numbers = {"values": np.float64}.get(field.name, np.int64) if "NDArray" in str(field.type) else None
-        columns[field.name] = np.array(values, dtype=numbers) if numbers else values
+        columns[field.name] = np.array(values, dtype=numbers) if numbers else list(values)
     return LabelColumns(**columns)
 
 
@@ -304,48 +287,3 @@ def _first_of(
     is_new[first] = True
     # the stable sort merges two sorted runs
     return is_new, np.sort(np.concatenate([earlier, distinct]), kind="stable")
-
-
-def _decoded(
-    path: Path, record: type[Record], decode: Callable[[list[bytes]], Sequence[Any]], report: ReadReport
-) -> Iterator[tuple[int, int, list[bytes], Sequence[Any]]]:
-    """Neighbouring lines of a file: the number and position of the first, the lines, and what each holds.
-
-    That is a row, a record for a line in another form, or ``None`` for an empty or invalid one. ``decode``
-    raises ``ValueError`` unless all lines are in the usual form.
-    """
-    limits, number, start = FileLimits.from_environment(), 1, 0
-    report.opened(path.name)
-    with readable(str(path)), open_bounded(path, limits) as stream:
-        while lines := _next_lines(stream, limits, number):
-            rows: Sequence[Any]
-            try:
-                rows = decode(lines)
-                report.good += len(rows)
-            except ValueError:
-                numbered = enumerate(lines, number)
-                rows = [_record(line, record, str(path), at, report) for at, line in numbered]
-            yield number, start, lines, rows
-            number, start = number + len(lines), start + sum(map(len, lines))
-
-
-def _record(
-    line: bytes, record: type[Record], path: str, number: int, report: ReadReport | None
-) -> Record | None:
-    text = (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).strip()
-    return parse_line(text, record, path, number, report) if text else None
-
-
-def _next_lines(stream: IO[bytes], limits: FileLimits, number: int) -> list[bytes]:
-    """The next lines, of which ``number`` is the first. Raises :class:`surefoot.io.limits.LimitError`."""
-    lines: list[bytes] = []
-    size, most = 0, limits.max_piece_bytes
-    while len(lines) < _BLOCK and size < _BLOCK_BYTES and (line := stream.readline(most + 1)):
-        if len(line) > most:
-            at = number + len(lines)
-            raise limits.exceeded("max_piece_bytes", f"line {at} has more than {most:,} bytes")
-        lines.append(line)
-        size += len(line)
-    if number + len(lines) - 1 > limits.max_rows:
-        raise limits.exceeded("max_rows", f"it has more than {limits.max_rows:,} rows")
-    return lines

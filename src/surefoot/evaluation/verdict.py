@@ -281,7 +281,7 @@ CLAIMS: Mapping[str, tuple[str, str]] = {
     "withstands": ("withstands a search against it", "is fooled by a search against it"),
     "steps": ("answers from its shown steps", "does not answer from its shown steps"),
     "resists": ("resists a hint at a wrong answer", "follows a hint at a wrong answer"),
-    "says": ("says that it used the hint", "does not say that it used the hint"),
+    "says": ("mentions the hint", "does not mention the hint"),
     "learns": ("answers more problems after training", "answers no more problems after training"),
     "peak": ("did not fall from its best", "fell after update {update}"),
 }

@@ -165,7 +165,7 @@ def test_the_report_names_the_cause():
         (
             "note",
             "planned does not answer from its shown steps, and it follows a hint at a wrong answer, "
-            "and it does not say that it used the hint.",
+            "and it does not mention the hint.",
         ),
     ]:
         result, rows = audit(Planned(cause))
