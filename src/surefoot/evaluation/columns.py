@@ -25,8 +25,8 @@ from surefoot.records import MAX_COUNT, LabelKind, StepLabel, StepScores, Trace
 
 Row = dict[str, Any]
 
-_BATCH = 1 << 14
-"""Labels."""
+_BLOCK, _BATCH = 64, 1 << 14
+"""Labels that become columns at once, few because the garbage collector visits them; labels of a batch."""
 
 # A row has all fields of its record, in order, and takes no value that the record refuses or changes. Values
 # that it does not take are left to the record class.
@@ -263,15 +263,22 @@ def _entries(row: Row) -> tuple[Any, ...]:
 
 
 def _batches(entries: Iterator[tuple[Any, ...]]) -> Iterator[LabelColumns]:
-    while batch := list(islice(entries, _BATCH)):
-        yield _columns(zip(*batch, strict=True))
+    columns: list[list[Any]] = [[] for _ in fields(LabelColumns)]
+    while block := list(islice(entries, _BLOCK)):
+        for column, part in zip(columns, zip(*block, strict=True), strict=True):
+            column += part
+        if len(columns[0]) >= _BATCH:
+            yield _columns(columns)
+            columns = [[] for _ in columns]
+    if columns[0]:
+        yield _columns(columns)
 
 
-def _columns(parts: Iterable[tuple[Any, ...]]) -> LabelColumns:
+def _columns(lists: list[list[Any]]) -> LabelColumns:
     columns: dict[str, Any] = {}
-    for field, values in zip(fields(LabelColumns), parts, strict=True):
+    for field, values in zip(fields(LabelColumns), lists, strict=True):
         numbers = {"values": np.float64}.get(field.name, np.int64) if "NDArray" in str(field.type) else None
-        columns[field.name] = np.array(values, dtype=numbers) if numbers else list(values)
+        columns[field.name] = np.array(values, dtype=numbers) if numbers else values
     return LabelColumns(**columns)
 
 
