@@ -23,8 +23,6 @@ MAX_BYTES: Final = 20 * 2**20
 """Largest image file that is sent, in bytes."""
 MAX_PIXELS: Final = 50_000_000
 """Largest image that is decoded, in pixels."""
-_TAGS: Final = (b"Exif\0\0", b"MPF\0")
-"""Begins of metadata in a JPEG, which are not read."""
 _SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 FORMATS: Final = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
 """Formats that servers read, with their media types. SVG, which may hold scripts, is none of them."""
@@ -119,8 +117,7 @@ def checked(content: bytes, name: str) -> str:
 
 @contextmanager
 def still(content: bytes, name: str) -> Iterator[Image.Image]:
-    """One still image in bounds, of which only the header was read. Raises as :func:`checked`, also for what
-    decoding it raises in the block.
+    """One still image in bounds, not decoded yet. Raises as :func:`checked`, also for errors in the block.
 
     It sets no filters of warnings, which belong to the process: images are read in threads.
     """
@@ -129,9 +126,8 @@ def still(content: bytes, name: str) -> Iterator[Image.Image]:
     extras.need("PIL", "reading images")
     from PIL import Image, UnidentifiedImageError
 
-    if content.startswith(b"\xff\xd8"):  # of a JPEG's bad tags each is a warning, which Python keeps for ever
-        for tags in _TAGS:
-            content = content.replace(tags, bytes(len(tags)))
+    if content.startswith(b"\xff\xd8"):  # a warning for each bad tag of a JPEG, which Python keeps for ever
+        content = re.sub(rb"(Exif\0|MPF)\0", rb"\1-", content)
     try:
         image = Image.open(io.BytesIO(content), formats=tuple(FORMATS))
         if image.width * image.height > MAX_PIXELS:

@@ -504,7 +504,7 @@ class _Draft:
         if head.startswith("data:"):
             media_type = head.removeprefix("data:").split(";")[0] or media_type
         if address is not None and (head.startswith("data:") or not inner.keys() & {*d.REFERENCES}):
-            content = embedded_bytes(address)
+            content = embedded_bytes("".join(address.split()) if "image" in hints else address)
             uri = (self._store or data_url)(content, media_type or "application/octet-stream")
             digest = hashlib.sha256(content).hexdigest()
         fields = {

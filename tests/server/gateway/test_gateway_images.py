@@ -7,6 +7,8 @@ import hashlib
 import io
 import json
 import struct
+import textwrap
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -27,7 +29,14 @@ from surefoot.io import read_records
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.rl.engines import RecordedTurn, verl_rows
-from surefoot.server import Database, GatewaySettings, ToolGuard, open_database, session_conversations
+from surefoot.server import (
+    Database,
+    GatewaySettings,
+    ServerLimits,
+    ToolGuard,
+    open_database,
+    session_conversations,
+)
 
 SEEN = chat(["It is teal."])
 
@@ -190,7 +199,66 @@ def test_what_is_no_bounded_still_image_is_refused_by_its_place(dialect: str, db
                 assert answer["error"]["message"].startswith(f"{PLACE[dialect]}: "), answer
                 assert reason in answer["error"]["message"]
         assert upstream.bodies == []
-        assert db.gateway.find() == []
+    rows = db.gateway.find()
+    assert len(rows) == 2 * len(BAD)
+    for row in rows:  # no image of theirs is kept
+        record = db.gateway.get(row.request_id)
+        assert (record.status, record.candidates) == (400, ())
+        assert str(record.error).startswith(f"{PLACE[dialect]}: ")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_work_on_images_ends_with_the_time_of_a_request_and_is_recorded(
+    stream: bool, db: Database, monkeypatch: Any
+) -> None:
+    release = threading.Event()
+    monkeypatch.setattr("surefoot.server.gateway.images._known", OrderedDict())
+    monkeypatch.setattr("surefoot.server.gateway.images.checked", lambda *_: release.wait(5) and "image/png")
+    with dialects(SEEN, db=db, limits=ServerLimits(timeout_s=0.3)) as (gateway, _one, _other, upstream):
+        body = json.dumps(asked("chat", picture(), stream=stream))
+        status, answer = ask(f"{gateway.url}/chat/completions", body)
+        release.set()
+        assert (status, answer["error"]["code"], upstream.bodies) == (504, "timeout", [])
+    assert [row.status for row in db.gateway.find()] == [504]
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda text: "\n".join(textwrap.wrap(text, 76)), lambda text: f" {text}\r\n"]
+)
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_base64_may_have_line_breaks(dialect: str, wrap: Any) -> None:
+    content = picture(color="#102030", size=(200, 100))
+    body = asked(dialect, content)
+    held = body["input" if dialect == "responses" else "messages"][0]["content"][1]
+    text = base64.b64encode(content).decode()
+    if dialect == "messages":
+        held["source"]["data"] = wrap(text)
+    elif dialect == "chat":
+        held["image_url"]["url"] = f"data:image/png;base64,{wrap(text)}"
+    else:
+        held["image_url"] = f"data:image/png;base64,{wrap(text)}"
+    with dialects(SEEN) as (gateway, _one, _other, upstream):
+        status, answer = ask(gateway.url + PATHS[dialect], json.dumps(body))
+        assert status == 200, answer
+    assert sent_images(upstream.bodies[0]) == [("user", content)]
+
+
+@pytest.mark.parametrize("text", ["_-_-", "QUJD-_==", "iVBORw0KGgo", "iVBORw0KGgo=="])
+def test_text_that_is_not_base64_is_named_so(text: str) -> None:
+    body = asked("chat", f"data:image/png;base64,{text}")
+    with dialects(SEEN) as (gateway, _one, _other, _upstream):
+        status, answer = ask(f"{gateway.url}/chat/completions", json.dumps(body))
+    assert (status, answer["error"]["message"]) == (400, "messages.0.content.1: invalid base64")
+
+
+def test_an_image_in_the_records_shape_needs_no_hash() -> None:
+    content = picture()
+    message = {"role": "user", "content": "x", "attachments": [{"kind": "image", "uri": url(content)}]}
+    with dialects(SEEN) as (gateway, _one, _other, upstream):
+        body = json.dumps({"model": "tiny", "messages": [message]})
+        status, answer = ask(f"{gateway.url}/chat/completions", body)
+        assert status == 200, answer
+    assert sent_images(upstream.bodies[0]) == [("user", content)]
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -316,8 +384,6 @@ def test_the_number_of_images_of_scored_traces_is_bounded(monkeypatch: Any) -> N
 
 
 def test_an_image_is_decoded_once_for_all_turns_and_outside_of_the_event_loop(monkeypatch: Any) -> None:
-    import threading
-
     decoded: list[str] = []
     checked = images.checked
 

@@ -91,6 +91,43 @@ def test_one_that_cannot_be_kept_fails_alone():
     assert sorted(log.kept) == ["0", "1", "3", "4"]
 
 
+def test_images_that_cannot_be_stored_are_seen_by_readiness_as_records_are():
+    log = Log()
+
+    def keep_images(_project_id, images):
+        assert log.gate.wait(20)
+        if images:
+            raise UnavailableError("no database")
+
+    log.keep_images = keep_images
+
+    async def refused(recorder):
+        while True:
+            await asyncio.sleep(0.05)
+            try:
+                recorder.check()
+            except ApiError as error:
+                return error.status
+
+    async def main():
+        recorder = Recorder(log)
+        with pytest.raises(UnavailableError):
+            await recorder.keep(None, {"a": ("image/png", b"x")})
+        found = [await refused(recorder)]
+        await recorder.keep(None, {})
+        recorder.check()
+        log.gate.clear()
+        write = asyncio.create_task(recorder.keep(None, {}))
+        found.append(await refused(recorder))
+        log.gate.set()
+        await write
+        recorder.check()
+        await recorder.close()
+        return found
+
+    assert asyncio.run(asyncio.wait_for(main(), 20)) == [503, 503]
+
+
 def test_a_refused_record_is_set_aside_and_counted_and_the_last_write_decides_about_readiness():
     log, lost = Log(), []
     log.bad = {"2", "3"}

@@ -105,11 +105,14 @@ async def _respond(gateway: Gateway, request: Request, sent: _Body, form: type[R
     )
     writer = form(body, entry.record, gateway.settings)
     slot = gateway.admission.reserve(receive=request.receive, cost=plan.tokens)
-    try:  # before a stream begins, so that a client gets the status
-        await gateway.admit_images(body.rows, plan, entry.record)
-    except BaseException:
-        slot.close()
-        raise
+    if plan.images:  # in a turn of their own: before a stream begins, so that a client gets the status
+        try:
+            async with slot:
+                await gateway.admit_images(body.rows, plan, entry.record)
+        except BaseException as error:
+            gateway.record_failure(entry, error, plan.usage, {})
+            raise
+        slot = gateway.admission.reserve(receive=request.receive, cost=plan.tokens)
     if not body.stream:
         return answered(writer.response(await gateway.generate(slot, entry, plan)))
 

@@ -7,6 +7,7 @@ read on behalf of the client what only it can reach.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +26,8 @@ MOST_IMAGES: Final = 100
 """Different images of one request."""
 MOST_PIXELS: Final = 100_000_000
 """Pixels of one request's images that were not decoded before: a few bytes may hold very many."""
+_NOT_DECODED: Final = re.compile(rb"[\w\s+/=-]+")
+"""Bytes that are no image but the text of one, as :func:`embedded_bytes` leaves it if it is not base64."""
 _NAME: Final = "in the request"
 _REMEMBERED: Final = 10_000
 IMAGES: ContextVar[Mapping[str, str]] = ContextVar("images", default=MappingProxyType({}))
@@ -44,13 +47,14 @@ def detached(rows: Rows, messages: Iterable[Message]) -> tuple[tuple[Message, ..
     images: dict[str, str] = {}
 
     def without(held: Attachment) -> Attachment:
-        if not is_inline(held) or held.sha256 is None:
+        if not is_inline(held):
             what = f"a part of kind {held.kind} cannot be had here; leave it out"
             if held.kind == "image":
                 what = "an address is not opened; send the image itself, in base64"
             raise _refused(rows, held, what)
-        images[held.sha256] = str(held.uri)
-        return trusted_copy(held, {"uri": None})
+        digest = held.sha256 or embedded_hash(str(held.uri))
+        images[digest] = str(held.uri)
+        return trusted_copy(held, {"uri": None, "sha256": digest})
 
     return tuple(message.with_attachments(without) for message in messages), images
 
@@ -69,6 +73,8 @@ def checked_images(rows: Rows, images: Mapping[str, str]) -> dict[str, tuple[str
         with _named(rows, digest):
             if hashlib.sha256(content).hexdigest() != digest:
                 raise RecordError("the hash is of another image")
+            if _NOT_DECODED.fullmatch(content):
+                raise RecordError("invalid base64")
             if digest not in _known:
                 with still(content, _NAME) as image:
                     new += image.width * image.height

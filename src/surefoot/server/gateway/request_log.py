@@ -131,7 +131,7 @@ class Recorder:
         """Return when a request's images are stored. Raises what the log raises."""
         if self._log is not None:
             work = partial(self._log.keep_images, project_id, images)
-            await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._watched, work)
 
     async def write(self, record: GatewayRecord) -> None:
         """Return when ``record`` is stored. Raises what the log raises for it.
@@ -202,16 +202,23 @@ class Recorder:
 
     async def _try(self, log: RequestLog, batch: Sequence[_Waiting]) -> Exception | None:
         work = partial(log.write_all, [record for record, _ in batch])
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._watched, work)
+        except Exception as error:
+            return error
+        return None
+
+    def _watched(self, work: Callable[[], None]) -> None:
+        """Do ``work`` in the one thread, so that :meth:`check` sees how it goes."""
         self._began = time.monotonic()
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except Exception as error:
+            work()
+        except BaseException:
             self._failed_at = time.monotonic()
-            return error
+            raise
         finally:
             self._began = math.inf
         self._failed_at = -math.inf
-        return None
 
     def _was_written(self, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
