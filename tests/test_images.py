@@ -216,6 +216,18 @@ def test_threads_that_overlap_leave_the_filters_of_warnings_as_they_were(monkeyp
     assert warnings.filters == before
 
 
+def test_the_scans_of_a_photograph_are_bounded_before_decoding(monkeypatch):
+    """An empty scan has ten bytes and costs a pass over all pixels: a small file could take for ever."""
+    stream = io.BytesIO()
+    Image.new("L", (8, 6)).save(stream, "JPEG", progressive=True)
+    content, start = stream.getvalue(), stream.getvalue().rindex(b"\xff\xda")
+    scan = content[start : start + 2 + int.from_bytes(content[start + 2 : start + 4], "big")]
+    assert images.checked(content[:-2] + 50 * scan + content[-2:], "x") == "image/jpeg"
+    monkeypatch.setattr(Image, "open", None)
+    with pytest.raises(RecordError, match="image x: more than 100 scans"):
+        images.checked(content[:-2] + 100 * scan + content[-2:], "x")
+
+
 def test_a_photograph_with_bad_metadata_warns_of_nothing():
     """Pillow would warn of each tag in another text, and Python remembers every text."""
     stream = io.BytesIO()

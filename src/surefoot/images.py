@@ -23,6 +23,7 @@ MAX_BYTES: Final = 20 * 2**20
 """Largest image file that is sent, in bytes."""
 MAX_PIXELS: Final = 50_000_000
 """Largest image that is decoded, in pixels."""
+_MOST_SCANS: Final = 100
 _SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 FORMATS: Final = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
 """Formats that servers read, with their media types. SVG, which may hold scripts, is none of them."""
@@ -128,6 +129,8 @@ def still(content: bytes, name: str) -> Iterator[Image.Image]:
 
     if content.startswith(b"\xff\xd8"):  # a warning for each bad tag of a JPEG, which Python keeps for ever
         content = re.sub(rb"(Exif\0|MPF)\0", rb"\1-", content)
+        if content.count(b"\xff\xda") > _MOST_SCANS:  # each visits all pixels, and takes ten bytes
+            raise RecordError(f"image {name}: more than {_MOST_SCANS} scans; save it again")
     try:
         image = Image.open(io.BytesIO(content), formats=tuple(FORMATS))
         if image.width * image.height > MAX_PIXELS:
