@@ -202,6 +202,7 @@ def test_threads_that_overlap_leave_the_filters_of_warnings_as_they_were(monkeyp
         return opened(*args, **options)
 
     monkeypatch.setattr(Image, "open", first_then_second)
+    monkeypatch.setattr(warnings, "filters", [("default", None, Warning, None, 0)])
     before, types = list(warnings.filters), []
     threads = [
         threading.Thread(target=lambda: types.append(images.checked(png(), "x")), name=name)
