@@ -125,7 +125,7 @@ def shown_images(trace: Trace, folder: Path, *, most: int, each: int = _MOST_SHO
     A data URL has at most ``each`` characters, and all together ``most``; at most 100 images are read. The
     others are named, with the reason.
     """
-    steps, read, left = 0, 0, most
+    steps, read, room = 0, 0, most
     for block in trace_blocks(trace):
         steps = steps if block.step is None else block.step + 1
         held = block.attachment
@@ -140,7 +140,7 @@ def shown_images(trace: Trace, folder: Path, *, most: int, each: int = _MOST_SHO
             except (RecordError, MissingExtraError) as error:
                 text = str(error)
             else:
-                if not 0 < len(url) <= min(each, left):
+                if not 0 < len(url) <= min(each, room):
                     text, url = f"{text}: too {'large' if url else 'many'} to be shown here", ""
-        left -= len(url)
+        room -= len(url)
         yield ShownImage(next_step=steps, text=text[:_TEXT], sha256=held.sha256, url=url)

@@ -136,8 +136,8 @@ def worked_examples(traces: Iterable[JudgedTrace], images: Path | None = None) -
         title = _SILENT if judged.predicted is None else title
         if title not in shortest or order(judged) < order(shortest[title]):
             shortest[title] = judged
-    shown = [title for title in _KINDS if title in shortest] or [*shortest]
-    return [_example(shortest[title], title, images) for title in shown]
+    titles = [title for title in _KINDS if title in shortest] or [*shortest]
+    return [_example(shortest[title], title, images) for title in titles]
 
 
 _NO_STEP = -1

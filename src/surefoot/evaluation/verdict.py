@@ -472,9 +472,9 @@ def headline(subject: str, verdicts: Sequence[Conclusion]) -> str:
     decided = [*decided[:1], *sorted(more, key=lambda verdict: verdict.tone == "wrong")]
     text = ""
     for number, verdict in enumerate(decided):
-        before = decided[number - 1] if number else verdict
-        joint = ", and it" if before.tone == verdict.tone else ", but it" if before.tone == "good" else ". It"
-        if re.search("[:;]", before.claim):  # it has several clauses
+        prior = decided[number - 1] if number else verdict
+        joint = ", and it" if prior.tone == verdict.tone else ", but it" if prior.tone == "good" else ". It"
+        if re.search("[:;]", prior.claim):  # it has several clauses
             joint = ". It"
         text += f"{joint if number else subject} {verdict.claim}"
     text += "." if decided else ""
@@ -486,9 +486,9 @@ def headline(subject: str, verdicts: Sequence[Conclusion]) -> str:
 
 def next_step(subject: str, verdict: Conclusion, command: str) -> str:
     """What to do where the data of a report, which ``command`` made, do not say more."""
-    again = f"`{' '.join(command.split()[:2])}`" if command else "this"
+    program = f"`{' '.join(command.split()[:2])}`" if command else "this"
     if verdict.tone == "open":
-        return f"Get {verdict.needs or 'more data'}, and run {again} again with them."
+        return f"Get {verdict.needs or 'more data'}, and run {program} again with them."
     missing = verdict.coverage.of - verdict.coverage.checked
     others_open = f", and check the {missing:,} that it leaves open by another source" if missing else ""
     if verdict.tone == "wrong":

@@ -59,10 +59,10 @@ def edit_changes(edit: Edit) -> Iterator[Perturbation]:
 
     def make(case: Case, _: Sequence[Case], rng: np.random.Generator) -> Changed | None:
         trace = case.item.trace
-        places = edit.places(trace) if trace.text is not None else ()
-        if not len(places):
+        steps = edit.places(trace) if trace.text is not None else ()
+        if not len(steps):
             return None
-        new = edit.at(trace, int(rng.choice(places)))
+        new = edit.at(trace, int(rng.choice(steps)))
         item = ProblemTrace(problem=case.item.problem, trace=new.trace)
         return Changed(item=item, steps=((new.step, new.was),))
 

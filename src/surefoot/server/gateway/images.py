@@ -124,12 +124,10 @@ def _named(rows: Rows, digest: str) -> Iterator[None]:
 
 
 def _refused(rows: Rows, held: Attachment, reason: str) -> ApiError:
-    where = next((path for path, other in _parts(*rows) if _same(other, held)), rows[0])
+    field = "sha256" if held.sha256 else "uri"
+    same = (path for path, other in _parts(*rows) if getattr(other, field) == getattr(held, field))
+    where = next(same, rows[0])
     return ApiError(400, f"{where}: {reason}", param=where, code="unsupported")
-
-
-def _same(one: Attachment, other: Attachment) -> bool:
-    return one.sha256 == other.sha256 if other.sha256 else one.uri == other.uri
 
 
 def _parts(where: str, value: Any) -> Iterator[tuple[str, Attachment]]:

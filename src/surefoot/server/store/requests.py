@@ -12,21 +12,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, get_args
 
-from sqlalchemy import (
-    Column,
-    Float,
-    Index,
-    Select,
-    Text,
-    Update,
-    delete,
-    func,
-    insert,
-    select,
-    text,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
 
 from surefoot.concurrency import in_share
 from surefoot.errors import ConflictError, NotFoundError, StoreError
@@ -85,16 +71,16 @@ class GatewayRow:
 gateway_requests = table(
     "gateway_requests",
     GatewayRow,
-    Column("score", Float),
-    Column("payload", Text, nullable=False),
-    Index(None, "created"),
-    Index(None, "strategy", "created"),
+    sa.Column("score", sa.Float),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Index(None, "created"),
+    sa.Index(None, "strategy", "created"),
     # most requests have neither, and are in none of these
     *(
-        Index(None, *names, "created", sqlite_where=present, postgresql_where=present)
+        sa.Index(None, *names, "created", sqlite_where=present, postgresql_where=present)
         for names, present in (
-            (("project_id",), text("project_id IS NOT NULL")),
-            (("session", "key_id"), text("session IS NOT NULL")),
+            (("project_id",), sa.text("project_id IS NOT NULL")),
+            (("session", "key_id"), sa.text("session IS NOT NULL")),
         )
     ),
 )
@@ -125,7 +111,7 @@ class RequestLog(Repository):
             for digest, (media_type, content) in images.items():
                 keys = {"project_id": project_id or 0, "sha256": digest}
                 where = matching(request_images, **keys)
-                if not changed_by(connection, update(request_images).where(*where).values(used=now)):
+                if not changed_by(connection, sa.update(request_images).where(*where).values(used=now)):
                     row = {**keys, "media_type": media_type, "content": content, "used": now}
                     connection.execute(insert_missing(connection, request_images).values(row))
 
@@ -139,30 +125,31 @@ class RequestLog(Repository):
         """
         image = request_images.c
         unused = (image.used < before, *matching(request_images, project_id=project_id))
-        oldest = select(image.project_id, image.sha256).where(*unused).order_by(image.used).limit(_AT_ONCE)
-        these = tuple_(image.project_id, image.sha256).in_(oldest)
-        while self._change(delete(request_images).where(these, *unused)):
+        oldest = sa.select(image.project_id, image.sha256).where(*unused).order_by(image.used).limit(_AT_ONCE)
+        these = sa.tuple_(image.project_id, image.sha256).in_(oldest)
+        while self._change(sa.delete(request_images).where(these, *unused)):
             pass  # the next in a transaction of their own
-        old = select(_G.request_id).where(_G.created < before)
+        old = sa.select(_G.request_id).where(_G.created < before)
         old = old.where(*matching(gateway_requests, project_id=project_id)).order_by(_G.created).limit(most)
-        return self._change(delete(gateway_requests).where(_G.request_id.in_(old)))
+        return self._change(sa.delete(gateway_requests).where(_G.request_id.in_(old)))
 
     def get(self, request_id: str) -> GatewayRecord:
         """The whole record. Raises ``NotFoundError``."""
-        for record in self._records(select(_G.payload).where(_G.request_id == request_id)):
+        for record in self._records(sa.select(_G.payload).where(_G.request_id == request_id)):
             return record
         raise NotFoundError(f"request '{request_id}' does not exist")
 
     def session(self, name: str, *, key_id: int | None, limit: int = 1000) -> list[GatewayRecord]:
         """The latest turns of a session that this key (``None``: no key) had recorded, oldest first; other
         keys' sessions of the same name are others."""
-        turns = select(_G.payload).where(_G.session == name, _G.key_id == key_id)
+        turns = sa.select(_G.payload).where(_G.session == name, _G.key_id == key_id)
         return self._records(turns.order_by(_G.created.desc(), _G.request_id.desc()).limit(limit))[::-1]
 
     def sessions(self) -> list[tuple[str, int | None]]:
         """Names and keys of the sessions, by their first turn."""
-        query = select(_G.session, _G.key_id).where(_G.session.is_not(None)).group_by(_G.session, _G.key_id)
-        rows = self._all(query.order_by(func.min(_G.created), _G.session, _G.key_id))
+        keys = _G.session, _G.key_id
+        query = sa.select(*keys).where(_G.session.is_not(None)).group_by(*keys)
+        rows = self._all(query.order_by(sa.func.min(_G.created), *keys))
         return [(row.session, row.key_id) for row in rows]
 
     def find(
@@ -173,9 +160,9 @@ class RequestLog(Repository):
         ``equal``: values that fields of the row must have (``model``, ``strategy``, ``failed`` …); ``None`` =
         any.
         """
-        query = select(gateway_requests).where(*matching(gateway_requests, **equal))
+        query = sa.select(gateway_requests).where(*matching(gateway_requests, **equal))
         if before is not None:
-            created = select(_G.created).where(_G.request_id == before).scalar_subquery()
+            created = sa.select(_G.created).where(_G.request_id == before).scalar_subquery()
             query = query.where((_G.created < created) | ((_G.created == created) & (_G.request_id < before)))
         query = query.order_by(_G.created.desc(), _G.request_id.desc()).limit(limit)
         return self._rows(GatewayRow, query.with_only_columns(*columns_of(GatewayRow, gateway_requests)))
@@ -187,7 +174,7 @@ class RequestLog(Repository):
 
         A few records at a time are in memory.
         """
-        query = select(_G.request_id).where(_G.policy == policy)
+        query = sa.select(_G.request_id).where(_G.policy == policy)
         if since is not None:
             query = query.where(_G.created >= since)
         oldest = self._all(query.order_by(_G.created, _G.request_id).limit(first))
@@ -195,10 +182,10 @@ class RequestLog(Repository):
         ids = list(dict.fromkeys(row.request_id for row in (*oldest, *reversed(newest))))
         for start in range(0, len(ids), _AT_ONCE):
             page = ids[start : start + _AT_ONCE]
-            records = self._records(select(_G.payload).where(_G.request_id.in_(page)))
+            records = self._records(sa.select(_G.payload).where(_G.request_id.in_(page)))
             yield from sorted(records, key=lambda record: page.index(record.request_id))
 
-    def _records(self, query: Select[str]) -> list[GatewayRecord]:
+    def _records(self, query: sa.Select[str]) -> list[GatewayRecord]:
         return [GatewayRecord.model_validate_json(row.payload) for row in self._all(query)]
 
 
@@ -269,8 +256,8 @@ class HeldRow:
 held_calls = table(
     "held_calls",
     HeldRow,
-    Column("payload", Text, nullable=False),
-    Index(None, "state", "id"),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Index(None, "state", "id"),
 )
 _H = held_calls.c
 
@@ -285,7 +272,7 @@ class HeldCalls(Repository):
         A call that waits for more than a day leaves the queue first: its client has gone.
         """
         now = self._now
-        waiting = select(_H.key_id, func.count()).where(_H.state == "waiting").group_by(_H.key_id)
+        waiting = sa.select(_H.key_id, sa.func.count()).where(_H.state == "waiting").group_by(_H.key_id)
         late = _from_waiting("abandoned", now).where(_H.created < now - _LONGEST_WAIT)
         row = {"created": held.created, "key_id": held.key_id, "state": "waiting", "comment": ""}
         with self._connections.write() as connection:
@@ -294,12 +281,12 @@ class HeldCalls(Repository):
             running, owners = by_key.get(held.key_id, 0), by_key.keys() | {held.key_id}
             if not in_share(most, 1, sum(by_key.values()), running, len(owners)):
                 return None
-            new = insert(held_calls).values(**row, payload=payload_of(held)).returning(_H.id)
+            new = sa.insert(held_calls).values(**row, payload=payload_of(held)).returning(_H.id)
             return int(connection.execute(new).scalar_one())
 
     def reviews(self, numbers: Sequence[int]) -> dict[int, Review]:
         """Decisions about these calls, as far as there are any."""
-        rows = self._rows(HeldRow, select(held_calls).where(_H.id.in_(numbers), _H.state.in_(_DECIDED)))
+        rows = self._rows(HeldRow, sa.select(held_calls).where(_H.id.in_(numbers), _H.state.in_(_DECIDED)))
         return {row.id: row.review for row in rows if row.review is not None}
 
     def held(self, number: int, *, key_id: int | None) -> HeldCall:
@@ -311,7 +298,7 @@ class HeldCalls(Repository):
 
     def get(self, number: int) -> tuple[HeldCall, HeldRow]:
         """A call with its review, and its row. Raises ``NotFoundError``."""
-        for stored in self._all(select(held_calls).where(_H.id == number)):
+        for stored in self._all(sa.select(held_calls).where(_H.id == number)):
             row = as_data(HeldRow, stored._mapping)
             call = HeldCall.model_validate_json(stored.payload)
             return call.model_copy(update={"review": row.review}), row
@@ -320,7 +307,7 @@ class HeldCalls(Repository):
     def of_request(self, request_id: str) -> list[tuple[HeldCall, HeldRow]]:
         """The calls of a request, in order, undecided ones included."""
         start = f'{{"request_id":{json_text(request_id)},'
-        query = select(_H.id).where(_H.payload.startswith(start, autoescape=True)).order_by(_H.id)
+        query = sa.select(_H.id).where(_H.payload.startswith(start, autoescape=True)).order_by(_H.id)
         return [self.get(row.id) for row in self._all(query)]
 
     def abandon(self, number: int) -> None:
@@ -329,7 +316,7 @@ class HeldCalls(Repository):
 
     def deliver(self, number: int) -> bool:
         """Mark an approved call as delivered; ``False`` if it is not approved, or was delivered before."""
-        approved = update(held_calls).where(_H.id == number, _H.state == "approved")
+        approved = sa.update(held_calls).where(_H.id == number, _H.state == "approved")
         return bool(self._change(approved.values(state="delivered")))
 
     def find(
@@ -337,14 +324,14 @@ class HeldCalls(Repository):
     ) -> list[HeldRow]:
         """Calls in order, those after the number ``past``: waiting ones oldest first, others newest first."""
         queue = state == "waiting"
-        query = select(held_calls).where(*matching(held_calls, state=state))
+        query = sa.select(held_calls).where(*matching(held_calls, state=state))
         if past is not None:
             query = query.where(_H.id > past if queue else _H.id < past)
         return self._rows(HeldRow, query.order_by(_H.id.asc() if queue else _H.id.desc()).limit(limit))
 
     def count(self) -> dict[HeldState, int]:
         """Calls by state."""
-        rows = self._all(select(_H.state, func.count()).group_by(_H.state))
+        rows = self._all(sa.select(_H.state, sa.func.count()).group_by(_H.state))
         return {**dict.fromkeys(get_args(HeldState), 0), **{row[0]: row[1] for row in rows}}
 
     def decide(self, number: int, user_id: int | None, *, approved: bool, comment: str = "") -> None:
@@ -359,12 +346,12 @@ class HeldCalls(Repository):
 
     def prune(self, before: datetime) -> int:
         """Delete the calls that were held before a time, decided or not; their number."""
-        return self._change(delete(held_calls).where(_H.created < before))
+        return self._change(sa.delete(held_calls).where(_H.created < before))
 
 
-def _from_waiting(state: HeldState, at: datetime) -> Update:
+def _from_waiting(state: HeldState, at: datetime) -> sa.Update:
     """Statement that ends the wait of calls."""
-    return update(held_calls).where(_H.state == "waiting").values(state=state, decided=at)
+    return sa.update(held_calls).where(_H.state == "waiting").values(state=state, decided=at)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -383,7 +370,7 @@ class GoldSample:
     created: datetime
 
 
-gold_samples = table("gold_samples", GoldSample, Index(None, "project_id", "id"))
+gold_samples = table("gold_samples", GoldSample, sa.Index(None, "project_id", "id"))
 
 
 class GoldSamples(Repository):
@@ -408,12 +395,12 @@ class GoldSamples(Repository):
         Items(self._connections).add_solutions(project_id, [trace.id])
         row = {"project_id": project_id, "request_id": record.request_id, "trace_id": trace.id}
         row |= {"steps": len(trace.steps), "proxy": proxy, "chance": chance, "created": record.created}
-        return bool(self._change(insert(gold_samples).values(row)))
+        return bool(self._change(sa.insert(gold_samples).values(row)))
 
     def results(self, project_id: int, limit: int = 10_000) -> list[GoldResult]:
         """The latest samples whose first error people found, or all of whose steps they labelled."""
         s = gold_samples.c
-        query = select(gold_samples).where(s.project_id == project_id).order_by(s.id.desc()).limit(limit)
+        query = sa.select(gold_samples).where(s.project_id == project_id).order_by(s.id.desc()).limit(limit)
         samples = self._rows(GoldSample, query)[::-1]
         labels = Labels(self._connections).of_traces(project_id, {sample.trace_id for sample in samples})
         results = []
@@ -439,9 +426,9 @@ class GoldSamples(Repository):
         Raises ``LabelError`` for fewer than two labelled answers.
         """
         results = {result.request_id: result for result in self.results(project_id)}
-        start = select(func.min(gold_samples.c.created)).where(gold_samples.c.project_id == project_id)
+        start = sa.select(sa.func.min(gold_samples.c.created)).where(gold_samples.c.project_id == project_id)
         query = (
-            select(_G.request_id, _G.score)
+            sa.select(_G.request_id, _G.score)
             .where(_G.score.is_not(None), _G.created >= start.scalar_subquery())
             .order_by(_G.created.desc())
             .limit(_MOST_PREDICTED)
