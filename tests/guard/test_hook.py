@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from command_line import good, refused
 
 from surefoot.errors import GuardError
-from surefoot.guard.hook import check_event, settings_text
+from surefoot.guard.hook import check_event, main, settings_text
 from surefoot.labelling import ToolPolicy, read_tool_policy
 from surefoot.labelling.verifiers.tool_policy import CallHistory, judge_call, overall, packaged_policies
 from surefoot.records import ToolCall
@@ -265,3 +267,10 @@ def test_check_counts_what_packaged_policies_ask_about(tmp_path: Path) -> None:
     said = good("guard", "check", "shell", "--runs", tmp_path / "runs.jsonl")
     assert "1 call of 1 run: 0 released, 1 asked, 0 blocked, 0 undecided" in said.out
     assert "not a valid tool policy" in refused("guard", "check", "shel", "--runs", tmp_path / "runs.jsonl")
+
+
+def test_the_limit_of_seconds_ends_with_the_answer(monkeypatch):
+    """In a process that goes on, no alarm of an answered call ends later work."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"no event")))
+    assert main("shell") == 2
+    assert signal.alarm(0) == 0

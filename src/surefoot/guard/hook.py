@@ -181,5 +181,7 @@ def main(policy: str) -> int:
         signal.signal(signal.SIGALRM, late)
         signal.alarm(SECONDS)
     text, status = run_hook(policy, sys.stdin.buffer)
+    with suppress(AttributeError):
+        signal.alarm(0)
     print(text, end="", file=sys.stderr if status else sys.stdout)
     return status

@@ -49,7 +49,10 @@ class GuardedToolset(WrapperToolset[AgentDepsT]):
     ) -> Any:
         """The tool's result. Raises ``ModelRetry`` for a call that is not released."""
         call = ToolCall(id=ctx.tool_call_id, name=name, arguments=to_json(tool_args).decode())
-        run = tuple(messages_of(_before_call(ctx.messages)))
+        past = ctx.messages
+        if past and isinstance(past[-1], ModelResponse):  # the response that makes the call
+            past = past[:-1]
+        run = tuple(messages_of(past))
         tools = [
             Tool(
                 name=tool.tool_def.name,
@@ -66,11 +69,6 @@ class GuardedToolset(WrapperToolset[AgentDepsT]):
             self.guard.redeem(decision)  # the arguments are a Python object, with one reading
             return await self.wrapped.call_tool(name, tool_args, ctx, tool)
         raise ModelRetry(refusal_text(decision))
-
-
-def _before_call(messages: Sequence[ModelMessage]) -> Sequence[ModelMessage]:
-    """The run before the response that makes the call."""
-    return messages[:-1] if messages and isinstance(messages[-1], ModelResponse) else messages
 
 
 def messages_of(messages: Sequence[ModelMessage]) -> Iterator[Message]:

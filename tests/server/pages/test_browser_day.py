@@ -250,6 +250,7 @@ def test_a_page_that_is_read_stores_nothing_until_one_decides(
     page.keyboard.press("?")
     page.wait_for_selector("dialog:has-text('Decide steps')")
     page.keyboard.press("Escape")
+    page.wait_for_selector("dialog[open]", state="detached")
     page.keyboard.press("d")
     page.wait_for_selector("#dock")
     assert decided(room, run) == []

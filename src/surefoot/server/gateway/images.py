@@ -74,7 +74,7 @@ def checked_images(rows: Rows, images: Mapping[str, str]) -> dict[str, tuple[str
             if hashlib.sha256(content).hexdigest() != digest:
                 raise RecordError("the hash is of another image")
             if _NOT_DECODED.fullmatch(content):
-                raise RecordError("invalid base64")
+                raise RecordError(f"image {_NAME}: not a PNG, JPEG, WEBP, GIF file, or invalid base64")
             if digest not in _known:
                 with still(content, _NAME) as image:
                     new += image.width * image.height
