@@ -21,7 +21,7 @@ _MOST_SHOWN: Final = 20 * 2**20
 _MOST_READ: Final = 100
 """Images that one view reads."""
 _TEXT: Final = 300
-"""Characters of what is said of an image."""
+"""Longest description of an image, in characters."""
 
 
 @dataclass(frozen=True, kw_only=True)

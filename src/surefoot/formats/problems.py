@@ -238,7 +238,7 @@ def _longest(text: str, kind: type[ast.expr] | None) -> str | None:
         with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             tree = ast.parse(text[:end], mode="eval").body
             for value in [tree] if kind is None else getattr(tree, "args", []):
-                ast.literal_eval(value)  # raises for what is not plain
+                ast.literal_eval(value)  # raises for anything but a literal
             if kind is None or isinstance(tree, kind):
                 return text[:end]
     return None

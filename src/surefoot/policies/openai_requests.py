@@ -61,7 +61,7 @@ def prompt_fields(prompt: str | Sequence[Message], prefix: str = "") -> dict[str
 
 
 def openai_message(message: Message, shows: Callable[[Attachment], bool] = is_inline) -> dict[str, Any]:
-    """A message in OpenAI's format, with those of its attachments as images that ``shows`` names."""
+    """A message in OpenAI's format, with the attachments that ``shows`` accepts as image parts."""
     sent: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.attachments:
         sent["content"] = _content_parts(message, shows)

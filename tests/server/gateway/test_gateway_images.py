@@ -20,6 +20,7 @@ from command_line import good
 from dialect_clients import dialects
 from gateway_server import ask, echo, served
 from openai_server import chat
+from pictures import animated, huge, picture
 from PIL import Image
 
 from surefoot import images
@@ -39,25 +40,6 @@ from surefoot.server import (
 )
 
 SEEN = chat(["It is teal."])
-
-
-def picture(form: str = "PNG", color: str = "teal", size: tuple[int, int] = (30, 20)) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", size, color).save(stream, form)
-    return stream.getvalue()
-
-
-def animated() -> bytes:
-    stream = io.BytesIO()
-    frames = [Image.new("RGB", (4, 4), color) for color in ("red", "blue")]
-    frames[0].save(stream, "GIF", save_all=True, append_images=frames[1:])
-    return stream.getvalue()
-
-
-def bomb() -> bytes:
-    stream = io.BytesIO()
-    Image.new("1", (10_000, 6_000)).save(stream, "PNG")
-    return stream.getvalue()
 
 
 def url(content: bytes, kind: str = "image/png") -> str:
@@ -174,7 +156,7 @@ BAD = {
     "empty": (b"", "not a PNG"),
     "cut": (picture()[:-30], "damaged"),
     "animated": (animated(), "animated"),
-    "huge": (bomb(), "10000 × 6000 pixels are too many"),
+    "huge": (huge(), "10000 × 6000 pixels are too many"),
 }
 ADDRESSES = (
     "http://169.254.169.254/latest/meta-data",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import json
 import re
 import sys
@@ -17,31 +16,12 @@ from annotation_site import Browser
 from dialect_clients import dialects
 from inspection_site import Inspection, open_inspection
 from openai_server import chat as answer
-from PIL import Image
+from pictures import animated, huge, picture
 
 from surefoot.records import Attachment, Message, Problem, Trace
 from surefoot.segment import segment_trace
 
 SVG = b"<svg xmlns='http://www.w3.org/2000/svg'><script>document.title='owned'</script></svg>"
-
-
-def picture(form: str = "PNG", size: tuple[int, int] = (30, 20), color: str = "teal") -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", size, color).save(stream, form)
-    return stream.getvalue()
-
-
-def animated() -> bytes:
-    stream = io.BytesIO()
-    frames = [Image.new("RGB", (4, 4), color) for color in ("red", "blue")]
-    frames[0].save(stream, "GIF", save_all=True, append_images=frames[1:])
-    return stream.getvalue()
-
-
-def huge() -> bytes:
-    stream = io.BytesIO()
-    Image.new("1", (10_000, 6_000)).save(stream, "PNG")
-    return stream.getvalue()
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ MOST_IMAGES: Final = 100
 MOST_PIXELS: Final = 100_000_000
 """Pixels of one request's images that were not decoded before: a few bytes may hold very many."""
 _NOT_DECODED: Final = re.compile(rb"[\w\s+/=-]+")
-"""Bytes that are no image but the text of one, as :func:`embedded_bytes` leaves it if it is not base64."""
+"""Text in place of an image: :func:`embedded_bytes` returns invalid base64 unchanged."""
 _NAME: Final = "in the request"
 _REMEMBERED: Final = 10_000
 IMAGES: ContextVar[Mapping[str, str]] = ContextVar("images", default=MappingProxyType({}))

@@ -113,7 +113,7 @@ class Conversation:
 
     def with_attachments(self, change: Callable[[Attachment], Attachment]) -> Conversation:
         """The conversation with what ``change``, called once for each, makes of its messages' attachments."""
-        change = cache(change)  # a turn's context repeats those of the turns before it
+        change = cache(change)  # each turn's context repeats earlier turns
         turns = []
         for turn in self.turns:
             context = tuple(message.with_attachments(change) for message in turn.context)
