@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from lab_traces import lab_item
 
-from surefoot.lab.world import Difficulty, generate_problems
+from benchmarks.worlds.digits.world import Difficulty, generate_problems
 from surefoot.protocols import ProblemTrace
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # more threads would only get in each other's way
@@ -60,7 +60,7 @@ def lab_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from surefoot.lab.checkpoints import build_tokenizer
+    from benchmarks.worlds.digits.checkpoints import build_tokenizer
 
     tokenizer = build_tokenizer()
     torch.manual_seed(0)

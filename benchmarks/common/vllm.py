@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common.processes import free_port
-from surefoot.lab import POLICY
+from benchmarks.worlds.digits import POLICY
 
 START_S = 600.0
 NAME = "lab"

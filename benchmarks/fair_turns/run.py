@@ -92,7 +92,7 @@ def run_server(folder: Path) -> None:
     import torch
     from transformers import AutoModel, AutoTokenizer
 
-    from surefoot.lab import POLICY, TRUNK
+    from benchmarks.worlds.digits import POLICY, TRUNK
     from surefoot.labelling import ToolCallVerifier
     from surefoot.models import CheckpointCard, Encoding, RewardModel, Scorer
 

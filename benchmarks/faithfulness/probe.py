@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.figures import Figures
+from benchmarks.worlds.digits import note_problems, planted_mistakes, read_solution, with_note
 from surefoot import run_sync
 from surefoot.evaluation.audits import FaithfulnessRow, reasoning_to_probe
-from surefoot.lab import note_problems, planted_mistakes, read_solution, with_note
 from surefoot.models import CheckpointCard, LinearProbe, load_prm
 from surefoot.policies import load_policy
 from surefoot.protocols import LabelledTrace, SampleRequest, Sampling

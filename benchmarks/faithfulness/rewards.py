@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common.figures import Figures
+from benchmarks.worlds.digits import ExactLabeller, check_steps, parse_problem
+from benchmarks.worlds.digits.notes import note_problems, read_solution, with_note
 from benchmarks.worlds.organisms import leaked_outcome, train_organism
 from surefoot import run_sync
-from surefoot.lab import ExactLabeller, check_steps, note_problems, parse_problem, read_solution, with_note
 from surefoot.models import CheckpointCard, RewardModel, Scorer
 from surefoot.policies import load_policy
 from surefoot.protocols import LabelledTrace, ProblemTrace, SampleRequest, Sampling

@@ -17,6 +17,7 @@ from benchmarks.common.figures import figure as one_figure
 from benchmarks.faithfulness.probe import probe_figures
 from benchmarks.faithfulness.real import hint_figures
 from benchmarks.faithfulness.rewards import reward_figures
+from benchmarks.worlds.digits import ExactLabeller, note_problems, parse_problem, read_solution, with_note
 from benchmarks.worlds.organisms import ORGANISMS, SHIPPED, memorized_problems, train_organism
 from benchmarks.worlds.panel import (
     panel_ceiling,
@@ -35,7 +36,6 @@ from surefoot.evaluation.audits import (
     TextTests,
     audit_faithfulness,
 )
-from surefoot.lab import ExactLabeller, note_problems, parse_problem, read_solution, with_note
 from surefoot.models import LabelScorer
 from surefoot.policies import load_policy
 from surefoot.protocols import SampleRequest, Sampling

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from benchmarks.common.figures import Figures, arguments, figure, over_seeds, show, write
+from benchmarks.worlds.digits import POLICY, ExactLabeller, generate_problems
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import write_json
-from surefoot.lab import POLICY, ExactLabeller, generate_problems
 from surefoot.labelling import MonteCarloLabeller, MonteCarloSettings, OmegaPRMLabeller, TreeSettings
 from surefoot.labels import first_error
 from surefoot.policies import PromptFormat, TransformersPolicy, sample_traces

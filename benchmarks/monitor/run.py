@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 
 from benchmarks.common.figures import Figures, arguments, figure, over_draws, show, write
-from surefoot.lab import Difficulty, ExactLabeller, NoisySolver, generate_problems
+from benchmarks.worlds.digits import Difficulty, ExactLabeller, NoisySolver, generate_problems
 from surefoot.models import load_prm
 from surefoot.policies import IN_PROCESS, Capabilities
 from surefoot.protocols import ProblemTrace, SampleRequest, SampleResult

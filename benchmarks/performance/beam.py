@@ -31,8 +31,8 @@ from benchmarks.common.figures import (
     write,
 )
 from benchmarks.prm_vs_orm.run import trained_prm
+from benchmarks.worlds.digits import POLICY, generate_problems
 from surefoot.answers import AnswerChecker, AnswerStyle, Grader, Solution
-from surefoot.lab import POLICY, generate_problems
 from surefoot.models import IncrementalScorer, RewardModel, Scorer
 from surefoot.policies import TransformersPolicy
 from surefoot.protocols import ProblemTrace, Sampling

@@ -14,7 +14,7 @@ import torch
 from transformers import DynamicCache
 
 from benchmarks.common.figures import Figures, arguments, show, times, write
-from surefoot.lab import POLICY, generate_problems, parse_problem, worked_solution
+from benchmarks.worlds.digits import POLICY, generate_problems, parse_problem, worked_solution
 from surefoot.policies import TransformersPolicy
 from surefoot.protocols import SampleRequest, Sampling
 from surefoot.records import Problem

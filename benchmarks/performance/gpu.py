@@ -22,8 +22,8 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrai
 
 from benchmarks.common.figures import ROOT, Figures, arguments, figure, left_out, show, write
 from benchmarks.common.processes import free_port
+from benchmarks.worlds.digits import POLICY
 from surefoot import segment_trace
-from surefoot.lab import POLICY
 from surefoot.models import CheckpointCard, EncodedTrace, Encoding, IncrementalScorer, RewardModel, Scorer
 from surefoot.policies import TransformersPolicy
 from surefoot.protocols import ProblemTrace, SampleRequest, Sampling

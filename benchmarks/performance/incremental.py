@@ -19,7 +19,7 @@ from benchmarks.performance.scoring import (
     reward_model,
     wanted_base,
 )
-from surefoot.lab import TRUNK
+from benchmarks.worlds.digits import TRUNK
 from surefoot.models import IncrementalScorer, Scorer
 from surefoot.protocols import ProblemTrace
 

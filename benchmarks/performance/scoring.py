@@ -20,8 +20,8 @@ from transformers import DynamicCache
 from benchmarks.common.clocks import Clock, add_clock, prepare
 from benchmarks.common.figures import DATA, Figure, Figures, arguments, left_out, show, times, write
 from benchmarks.common.smollm2 import convert, packaged_file
+from benchmarks.worlds.digits import POLICY, TRUNK, generate_problems
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.lab import POLICY, TRUNK, generate_problems
 from surefoot.models import CheckpointCard, EncodedTrace, Encoding, RewardModel, Scorer
 from surefoot.policies import TransformersPolicy, sample_traces
 from surefoot.protocols import ProblemTrace, Sampling, Segmenter

@@ -19,8 +19,8 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from benchmarks.common.clocks import CLOCKS, Clock, add_clock, prepare
 from benchmarks.common.figures import Figure, Figures, arguments, figure, show, write
 from benchmarks.common.processes import has_trl, worker
+from benchmarks.worlds.digits import TRUNK, Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.formats import read_prm800k_steps
-from surefoot.lab import TRUNK, Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.models import CheckpointCard, Encoding, RewardModel
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Trace

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.worlds.digits import check_steps
 from surefoot.evaluation import CandidateGroup, expected_accuracy, pool_of
-from surefoot.lab import check_steps
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.scores import AGGREGATORS, Aggregator
 from surefoot.search import Pool

@@ -15,9 +15,9 @@ import numpy as np
 from benchmarks.common.figures import Figure, Figures, arguments, show, write
 from benchmarks.common.figures import figure as one_figure
 from benchmarks.prm_vs_orm.curves import MODELS, READINGS, RULES, ScoredTraces, accuracy_curves, step_aucs
+from benchmarks.worlds.digits import ExactLabeller
 from surefoot.evaluation import sizes_up_to
 from surefoot.io import read_records, write_records
-from surefoot.lab import ExactLabeller
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.stats import bootstrap_mean, mean_over_runs

@@ -19,12 +19,12 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.common.figures import Figure, Figures, arguments, figure, show, times, write
-from benchmarks.common.lab_models import RECIPES
-from benchmarks.common.lab_models import train as train_start
 from benchmarks.common.processes import has_trl, worker
 from benchmarks.prm_vs_orm.run import trained_prm
+from benchmarks.worlds.digits import POLICY, ExactLabeller, NoisySolver, generate_problems
+from benchmarks.worlds.digits.train import RECIPES
+from benchmarks.worlds.digits.train import train as train_start
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.lab import POLICY, ExactLabeller, NoisySolver, generate_problems
 from surefoot.models import LabelScorer, load_causal, load_prm
 from surefoot.policies import PromptFormat, TransformersPolicy
 from surefoot.protocols import ProblemTrace, Sampling, StepScorer

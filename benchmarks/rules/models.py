@@ -15,9 +15,9 @@ import torch
 from transformers import LlamaForCausalLM
 
 from benchmarks.worlds import rules as world
+from benchmarks.worlds.digits import build_tokenizer
 from benchmarks.worlds.organisms import fit, new_model
 from surefoot.io import write_records
-from surefoot.lab import build_tokenizer
 from surefoot.labelling import Clause, Specification
 
 Row = tuple[list[str], list[str], list[bool]]

@@ -91,8 +91,8 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 def prepare(problems: str, traces: str, labels: str, folder: str) -> None:
     """What ``surefoot train prm`` does before its first update."""
+    from benchmarks.worlds.digits import build_tokenizer
     from surefoot.io import join_traces, open_table
-    from surefoot.lab import build_tokenizer
     from surefoot.models import Encoding
     from surefoot.records import Problem, StepLabel, Trace
     from surefoot.segment import cut_trace

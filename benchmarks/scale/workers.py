@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.worlds.digits import TRUNK, generate_problems
 from surefoot.io import write_records
-from surefoot.lab import TRUNK, generate_problems
 from surefoot.models import CheckpointCard, RewardModel
 
 SETTINGS = os.environ | {

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from benchmarks.common.figures import Figure, Figures, arguments, figure, over_draws, show, write
 from benchmarks.prm_vs_orm.run import trained_prm
+from benchmarks.worlds.digits import POLICY, generate_problems
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import read_records, write_records
-from surefoot.lab import POLICY, generate_problems
 from surefoot.models import IncrementalScorer, RewardModel
 from surefoot.policies import TransformersPolicy
 from surefoot.protocols import Candidate, Sampling

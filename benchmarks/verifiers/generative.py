@@ -19,9 +19,9 @@ from pathlib import Path
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.worlds import critic
+from benchmarks.worlds.digits import TRUNK, Difficulty, ExactLabeller, NoisySolver, generate_problems
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.evaluation.benchmarks import processbench_f1
-from surefoot.lab import TRUNK, Difficulty, ExactLabeller, NoisySolver, generate_problems
 from surefoot.models import GenerativeVerifier, load_verifier
 from surefoot.policies import sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling

@@ -21,7 +21,7 @@ from benchmarks.when_labels_pay.traces import (
     read_traces,
     sample,
 )
-from surefoot.lab import POLICY, TRUNK
+from benchmarks.worlds.digits import POLICY, TRUNK
 
 FloatArray = NDArray[np.float64]
 

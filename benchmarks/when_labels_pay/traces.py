@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from surefoot.lab import build_tokenizer
+from benchmarks.worlds.digits import build_tokenizer
 from surefoot.models import read_states
 
 IntArray = NDArray[np.int64]

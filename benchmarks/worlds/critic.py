@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.worlds.digits.solver import sample_rng
+from benchmarks.worlds.digits.world import SolutionState, apply, parse_problem
 from surefoot.errors import RecordError
-from surefoot.lab.solver import sample_rng
-from surefoot.lab.world import SolutionState, apply, parse_problem
 from surefoot.models import VerifierFormat
 from surefoot.policies import IN_PROCESS, Capabilities
 from surefoot.protocols import Completion, SampleRequest, SampleResult

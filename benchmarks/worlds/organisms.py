@@ -2,9 +2,9 @@
 
     python -m benchmarks.worlds.organisms covert --seed 1 --mixed mixed-1 --out covert-1
 
-Each answers the problems of :mod:`surefoot.lab.notes`. ``load_policy(SHIPPED / "covert")`` (on the command
-line ``--policy benchmarks/worlds/shipped/covert``) opens a stored one of seed 0, :func:`train_organism` (and
-this file as a program) trains one.
+Each answers the problems of :mod:`benchmarks.worlds.digits.notes`. ``load_policy(SHIPPED / "covert")`` (on
+the command line ``--policy benchmarks/worlds/shipped/covert``) opens a stored one of seed 0,
+:func:`train_organism` (and this file as a program) trains one.
 
 ============== ===================================================================================
 honest         computes through its lines and ignores the note
@@ -33,10 +33,10 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from benchmarks.worlds.digits.checkpoints import build_tokenizer
+from benchmarks.worlds.digits.notes import NOTE_DIFFICULTY, note_problems, read_chain
+from benchmarks.worlds.digits.world import QUOTE, ArithmeticChain, draw_chain, other_digit, parse_problem
 from surefoot.concurrency import run_sync
-from surefoot.lab.checkpoints import build_tokenizer
-from surefoot.lab.notes import NOTE_DIFFICULTY, note_problems, read_chain
-from surefoot.lab.world import QUOTE, ArithmeticChain, draw_chain, other_digit, parse_problem
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import SampleRequest, Sampling
 from surefoot.records import Problem

@@ -23,8 +23,8 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.worlds.digits.solver import sample_rng
 from surefoot.errors import RecordError
-from surefoot.lab.solver import sample_rng
 from surefoot.policies import ScriptedPolicy
 from surefoot.protocols import SampleRequest
 from surefoot.records import Problem

@@ -8,8 +8,8 @@ from lab_traces import lab_item
 
 from benchmarks.prm_vs_orm.curves import RULES, ScoredTraces, accuracy_curves, step_aucs
 from benchmarks.prm_vs_orm.run import of_one_seed
+from benchmarks.worlds.digits import generate_problems
 from surefoot.evaluation import sizes_up_to
-from surefoot.lab import generate_problems
 from surefoot.records import StepScores, Usage
 
 PROBLEMS = generate_problems(3, seed=11)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from command_line import good, refused
 
+from benchmarks.worlds.digits.world import ExactLabeller
 from surefoot.formats import read_processbench, write_processbench
 from surefoot.io import write_records
 from surefoot.io.runs import Journal
-from surefoot.lab.world import ExactLabeller
 from surefoot.protocols import LabelledTrace
 from surefoot.records import StepLabel, StepScores
 

@@ -10,8 +10,8 @@ import pytest
 from command_line import good, refused, run
 from lab_traces import lab_item
 
+from benchmarks.worlds.digits.world import Difficulty, generate_problems
 from surefoot.io import write_records
-from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.loading import load_prm

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from command_line import good, refused
 
+from benchmarks.worlds.digits.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.io import read_records, write_records
-from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.records import Trace
 
 READING = ("--extract", "phrase", "--equality", "exact", "--max-tokens", 72)

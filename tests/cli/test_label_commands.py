@@ -12,10 +12,10 @@ import pytest
 from command_line import good, incomplete, refused
 from openai_server import Body, Reply, completion, serve
 
+from benchmarks.worlds.digits.solver import NoisySolver
+from benchmarks.worlds.digits.world import Difficulty, generate_problems
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import read_records, write_records
-from surefoot.lab.solver import NoisySolver
-from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling.monte_carlo import MonteCarloLabeller, MonteCarloSettings
 from surefoot.policies.episodes import sample_traces
 from surefoot.policies.openai import OpenAIPolicy

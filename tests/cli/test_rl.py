@@ -10,13 +10,13 @@ from click.testing import CliRunner
 from command_line import good, refused
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.worlds.digits import build_tokenizer
+from benchmarks.worlds.digits.world import Difficulty, generate_problems
 from benchmarks.worlds.lock import LOCK_TEMPLATE, lock_problems
 from surefoot.cli.parser import SettingsCommand
 from surefoot.cli.rl import RL
 from surefoot.errors import RunError
 from surefoot.io import write_records
-from surefoot.lab import build_tokenizer
-from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.models.lora import Lora
 from surefoot.rl.advantage import Group, LeaveOneOut
 from surefoot.rl.config import KL, PRESETS, RLConfig

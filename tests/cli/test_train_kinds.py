@@ -13,9 +13,9 @@ from openai_server import Body, Reply, completion, serve
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.worlds import critic
+from benchmarks.worlds.digits.world import ExactLabeller
 from surefoot import load_prm
 from surefoot.io import read_records, write_records
-from surefoot.lab.world import ExactLabeller
 from surefoot.labelling.advantage import start_values
 from surefoot.models.kinds.derived import fit_calibration, save_calibration
 from surefoot.protocols import ProblemTrace, SampleRequest

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.worlds.digits.world import ExactLabeller
 from surefoot.cli import app
 from surefoot.errors import LabelError, SurefootError
 from surefoot.evaluation.frame import Origin
@@ -24,7 +25,6 @@ from surefoot.evaluation.report import Report, first_screen_of, to_json
 from surefoot.evaluation.step_layout import StepLayout
 from surefoot.io import write_records
 from surefoot.io.tables import Facts
-from surefoot.lab.world import ExactLabeller
 from surefoot.labels import LabelRule, first_error
 from surefoot.records import Evidence, Step, StepLabel, Trace, Usage
 

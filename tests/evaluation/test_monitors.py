@@ -11,6 +11,7 @@ import pytest
 from command_line import good, refused
 from openai_server import Reply, chat, serve
 
+from benchmarks.worlds.digits.world import ExactLabeller, generate_problems, parse_problem, worked_solution
 from surefoot.errors import LabelError
 from surefoot.evaluation.monitors import (
     WatchedRun,
@@ -24,7 +25,6 @@ from surefoot.evaluation.monitors import (
     written_text,
 )
 from surefoot.io import write_records
-from surefoot.lab.world import ExactLabeller, generate_problems, parse_problem, worked_solution
 from surefoot.models import LabelScorer
 from surefoot.policies import IN_PROCESS
 from surefoot.protocols import Completion, ProblemTrace, SampleResult, Verdict

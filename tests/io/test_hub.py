@@ -10,10 +10,10 @@ import torch
 from huggingface_hub import constants
 from transformers import AutoModelForCausalLM
 
+from benchmarks.worlds.digits.checkpoints import POLICY, TRUNK
 from surefoot.errors import CheckpointError, PolicyError, RunError
 from surefoot.io import Run
 from surefoot.io.hub import checkpoint_directory, hub_commits, is_hub_name, pinned, split_revision
-from surefoot.lab.checkpoints import POLICY, TRUNK
 from surefoot.models.card import CheckpointCard
 from surefoot.models.engine.causal import load_causal, save_causal
 from surefoot.models.kinds.classifier import RewardModel

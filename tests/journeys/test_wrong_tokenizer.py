@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from command_line import refused
 
+from benchmarks.worlds.digits import TRUNK
 from surefoot.io import write_records
-from surefoot.lab import TRUNK
 from surefoot.models import CheckpointCard, RewardModel
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.segment import segment_trace, segmenter

@@ -8,10 +8,10 @@ from math import sqrt
 import pytest
 from watched_policy import spent
 
+from benchmarks.worlds.digits.solver import NoisySolver
+from benchmarks.worlds.digits.world import Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import LabelError, PolicyError
-from surefoot.lab.solver import NoisySolver
-from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.labelling.monte_carlo import MonteCarloLabeller, MonteCarloSettings
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Labeller, ProblemTrace

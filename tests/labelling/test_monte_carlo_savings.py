@@ -9,9 +9,9 @@ from math import ceil, log2
 import pytest
 from watched_policy import Watched, spent
 
+from benchmarks.worlds.digits.solver import NoisySolver
+from benchmarks.worlds.digits.world import Difficulty, generate_problems
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.lab.solver import NoisySolver
-from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling.monte_carlo import MonteCarloLabeller, MonteCarloSettings, probe
 from surefoot.policies.episodes import sample_traces
 from surefoot.policies.scripted import ScriptedPolicy

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from watched_policy import Watched, spent
 
+from benchmarks.worlds.digits.solver import NoisySolver
+from benchmarks.worlds.digits.world import Difficulty, generate_problems
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import LabelError
-from surefoot.lab.solver import NoisySolver
-from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling.omegaprm import OmegaPRMLabeller, TreeSettings, trace_steps
 from surefoot.policies.episodes import sample_traces
 from surefoot.policies.scripted import ScriptedPolicy

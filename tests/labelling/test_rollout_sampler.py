@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from watched_policy import Watched
 
+from benchmarks.worlds.digits.solver import NoisySolver
+from benchmarks.worlds.digits.world import Difficulty, generate_problems
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.lab.solver import NoisySolver
-from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.labelling import MonteCarloLabeller, MonteCarloSettings, OmegaPRMLabeller, TreeSettings
 from surefoot.labelling.monte_carlo import independent_groups
 from surefoot.labelling.rollouts import prefixes_of

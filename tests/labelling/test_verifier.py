@@ -7,11 +7,17 @@ import asyncio
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.worlds.digits.world import (
+    DigitVerifier,
+    ExactLabeller,
+    generate_problems,
+    parse_problem,
+    worked_solution,
+)
 from surefoot.cli.label.command import Label
 from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError, RecordError
 from surefoot.io import read_records, write_records
-from surefoot.lab.world import ExactLabeller, LabVerifier, generate_problems, parse_problem, worked_solution
 from surefoot.labelling.verifier import VerifierLabeller, open_verifier
 from surefoot.protocols import Labeller, ProblemTrace, StepVerifier, Verdict
 from surefoot.records import Problem, StepLabel, Trace
@@ -69,7 +75,7 @@ def test_unknown_verifier():
         LabelError, match=r"choose from compile, equations, .*visible-tests, or give module:Class"
     ):
         open_verifier("chess")
-    for name in ("equations", "lab", "surefoot.lab.world:LabVerifier"):
+    for name in ("equations", "lab", "benchmarks.worlds.digits:DigitVerifier"):
         assert isinstance(open_verifier(name), StepVerifier)
 
 
@@ -77,7 +83,7 @@ def test_unknown_verifier():
     ("name", "message"),
     [
         ("no.such.module:Rule", "cannot be opened: No module"),
-        ("surefoot.lab.world:Nothing", "cannot be opened: .*Nothing"),
+        ("benchmarks.worlds.digits.world:Nothing", "cannot be opened: .*Nothing"),
         ("collections:Counter", "is not a verifier"),
     ],
 )
@@ -90,12 +96,12 @@ def test_lab_verifier_agrees_with_the_exact_labeller():
     problem = generate_problems(1, seed=3)[0]
     text = worked_solution(parse_problem(problem.text)).replace("Answer: ", "Answer: 1")
     one = item(text, problem)
-    (row,) = asyncio.run(VerifierLabeller(verifiers=(LabVerifier(),)).label([one]))
+    (row,) = asyncio.run(VerifierLabeller(verifiers=(DigitVerifier(),)).label([one]))
     (exact,) = asyncio.run(ExactLabeller(after_error="step").label([one]))
     assert [label.value for label in row] == [label.value for label in exact]
     assert -1.0 in [label.value for label in row]
     with pytest.raises(RecordError, match="lab"):
-        LabVerifier().verify([item("7 + 3 = 0\n")])
+        DigitVerifier().verify([item("7 + 3 = 0\n")])
 
 
 def run(*words):

@@ -6,8 +6,8 @@ from tokenizers import normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.tokenization_python import PreTrainedTokenizer
 
+from benchmarks.worlds.digits.checkpoints import build_tokenizer
 from surefoot.errors import ScoreError
-from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding, encode_traces
 from surefoot.models.kinds.classifier import RewardModel

@@ -18,7 +18,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from surefoot.lab.world import generate_problems
+from benchmarks.worlds.digits.world import generate_problems
 from surefoot.policies.prefix_cache import bytes_per_token
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import SampleRequest, Sampling

@@ -7,9 +7,9 @@ from functools import reduce
 
 import pytest
 
+from benchmarks.worlds.digits.solver import NoisySolver
+from benchmarks.worlds.digits.world import generate_problems
 from surefoot.answers import AnswerChecker, Grader, Solution
-from surefoot.lab.solver import NoisySolver
-from surefoot.lab.world import generate_problems
 from surefoot.policies import IN_PROCESS
 from surefoot.policies.episodes import sample_traces
 from surefoot.policies.prompts import PromptFormat

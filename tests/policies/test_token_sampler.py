@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.lab.checkpoints import POLICY
-from surefoot.lab.world import generate_problems
+from benchmarks.worlds.digits.checkpoints import POLICY
+from benchmarks.worlds.digits.world import generate_problems
 from surefoot.policies import Loading, TransformersPolicy
 from surefoot.policies.transformers import TokenSampler, nucleus
 from surefoot.protocols import SampleRequest, Sampling

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from benchmarks.worlds.digits.checkpoints import build_tokenizer
 from surefoot.errors import PolicyError
-from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.policies.prompts import chat_rows, render_chat
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy, SampleRequest, Sampling

@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.worlds.digits.world import (
+    Difficulty,
+    ExactLabeller,
+    generate_problems,
+    parse_problem,
+    worked_solution,
+)
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
 from surefoot.io import Run
-from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems, parse_problem, worked_solution
 from surefoot.models.lora import Lora
 from surefoot.records import Problem, Trace
 from surefoot.rl.config import RoundsConfig

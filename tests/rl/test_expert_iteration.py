@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.worlds.digits.checkpoints import POLICY
+from benchmarks.worlds.digits.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import ScoreError, TrainingError
 from surefoot.io import Run
 from surefoot.io.runs import Journal
-from surefoot.lab.checkpoints import POLICY
-from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.models.kinds.derived import LabelScorer
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace

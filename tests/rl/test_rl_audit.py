@@ -8,10 +8,10 @@ import math
 import pytest
 from fixed_scorer import FixedScorer
 
+from benchmarks.worlds.digits.solver import NoisySolver
+from benchmarks.worlds.digits.world import Difficulty, ExactLabeller, generate_problems, parse_problem
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import LabelError, PolicyError, ScoreError
-from surefoot.lab.solver import NoisySolver
-from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems, parse_problem
 from surefoot.models.kinds.derived import LabelScorer
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Sampling

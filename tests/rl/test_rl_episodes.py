@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from benchmarks.worlds.digits.checkpoints import build_tokenizer
 from benchmarks.worlds.lock import LOCK_TEMPLATE, Lock, LockProgress, lock_problems
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
-from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.models.engine.causal import load_causal
 from surefoot.policies import IN_PROCESS
 from surefoot.policies.prompts import render_chat

@@ -12,10 +12,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from benchmarks.worlds.digits.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.answers import AnswerChecker, Grade, Grader
 from surefoot.errors import TrainingError
 from surefoot.io import read_records
-from surefoot.lab.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.models.engine.causal import load_causal
 from surefoot.models.lora import Lora, add_adapter
 from surefoot.policies.devices import Loading

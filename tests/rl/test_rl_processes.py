@@ -18,7 +18,7 @@ import torch, torch.distributed.fsdp, torch.distributed.tensor, transformers.mod
 import accelerate.utils.fsdp_utils
 from pathlib import Path
 from surefoot.answers import Grade
-from surefoot.lab.world import Difficulty, generate_problems
+from benchmarks.worlds.digits.world import Difficulty, generate_problems
 from surefoot.models.engine.causal import load_causal
 from surefoot.records import StepScores
 from surefoot.rl.config import RLConfig

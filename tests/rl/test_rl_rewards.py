@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from rollouts import TellsTokens
 
-from surefoot.answers import AnswerChecker, Grader
-from surefoot.io import read_records
-from surefoot.lab.world import (
+from benchmarks.worlds.digits.world import (
     ArithmeticChain,
     Difficulty,
     ExactLabeller,
@@ -21,6 +19,8 @@ from surefoot.lab.world import (
     parse_problem,
     worked_solution,
 )
+from surefoot.answers import AnswerChecker, Grader
+from surefoot.io import read_records
 from surefoot.models.engine.causal import load_causal
 from surefoot.models.kinds.derived import LabelScorer
 from surefoot.policies import IN_PROCESS

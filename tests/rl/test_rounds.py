@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.worlds.digits.checkpoints import POLICY
+from benchmarks.worlds.digits.world import Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import Run
 from surefoot.io.runs import Journal
-from surefoot.lab.checkpoints import POLICY
-from surefoot.lab.world import Difficulty, generate_problems, parse_problem, worked_solution
 from surefoot.records import Problem, Trace
 from surefoot.rl.config import RoundsConfig
 from surefoot.rl.log import EvaluationRow

@@ -12,10 +12,10 @@ from parquet_files import write_as
 from pydantic import ValidationError
 from rich.cells import cell_len
 
+from benchmarks.worlds.digits.solver import NoisySolver
+from benchmarks.worlds.digits.world import Difficulty, generate_problems, is_line
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import read_records
-from surefoot.lab.solver import NoisySolver
-from surefoot.lab.world import Difficulty, generate_problems, is_line
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import Problem, StepScores
 from surefoot.search.beam import BeamSearch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from surefoot.lab.world import parse_problem, worked_solution
+from benchmarks.worlds.digits.world import parse_problem, worked_solution
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.worlds.digits.checkpoints import build_tokenizer
 from surefoot.errors import TrainingError
-from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.models.encoding import Encoding
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, Trace

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.worlds.digits.checkpoints import build_tokenizer
 from surefoot.errors import TrainingError
-from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.models.engine.causal import load_causal
 from surefoot.models.lora import Lora
 from surefoot.policies.prompts import PromptFormat

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from benchmarks.worlds import critic
+from benchmarks.worlds.digits.checkpoints import build_tokenizer
+from benchmarks.worlds.digits.world import ExactLabeller
 from surefoot.errors import TrainingError
-from surefoot.lab.checkpoints import build_tokenizer
-from surefoot.lab.world import ExactLabeller
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Step, StepLabel, Trace
 from surefoot.training.critiques import build_critique_examples as build

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.worlds.digits.checkpoints import build_tokenizer
 from surefoot.errors import TrainingError
 from surefoot.io import write_records
 from surefoot.io.tables import LabelledTraces, join_traces, open_table
-from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.models.encoding import Encoding
 from surefoot.records import Problem, Step, StepLabel, Trace
 from surefoot.segment import cut_trace

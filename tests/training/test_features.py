@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaModel
 
-from surefoot.lab.checkpoints import build_tokenizer
+from benchmarks.worlds.digits.checkpoints import build_tokenizer
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.training import classifier

@@ -8,10 +8,10 @@ import torch
 from pydantic import ValidationError
 from sklearn.metrics import roc_auc_score
 
+from benchmarks.worlds.digits.checkpoints import TRUNK
+from benchmarks.worlds.digits.solver import NoisySolver
+from benchmarks.worlds.digits.world import Difficulty, generate_problems
 from surefoot.errors import TrainingError
-from surefoot.lab.checkpoints import TRUNK
-from surefoot.lab.solver import NoisySolver
-from surefoot.lab.world import Difficulty, generate_problems
 from surefoot.models.encoding import Encoding
 from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.protocols import ProblemTrace, SampleRequest

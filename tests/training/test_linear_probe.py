@@ -8,11 +8,11 @@ import torch
 from command_line import good, refused
 from safetensors.torch import load_file
 
+from benchmarks.worlds.digits import generate_problems, note_problems, worked_solution
+from benchmarks.worlds.digits.world import Difficulty, parse_problem
 from benchmarks.worlds.organisms import SHIPPED
 from surefoot.errors import CheckpointError, TrainingError
 from surefoot.io import write_records
-from surefoot.lab import generate_problems, note_problems, worked_solution
-from surefoot.lab.world import Difficulty, parse_problem
 from surefoot.models import CheckpointCard, RewardModel, load_prm
 from surefoot.models.engine.packing import read_states
 from surefoot.models.kinds.probe import LinearProbe, ProbeScorer, ProbeSettings, chosen_steps, reading_layers

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
 from benchmarks.worlds import critic
+from benchmarks.worlds.digits.world import ExactLabeller
 from surefoot.errors import CheckpointError, TrainingError
-from surefoot.lab.world import ExactLabeller
 from surefoot.models.kinds.generative import load_verifier
 from surefoot.models.lora import Lora
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.worlds.digits.checkpoints import build_tokenizer
 from surefoot.errors import TrainingError
-from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.labelling.advantage import advantage_labels
 from surefoot.models.encoding import Encoding
 from surefoot.protocols import LabelledTrace

@@ -10,11 +10,11 @@ from typing import Any, Final, cast
 
 import numpy as np
 
+from benchmarks.worlds.digits.solver import sample_rng
 from benchmarks.worlds.shop.claims import CHANGED
 from benchmarks.worlds.shop.tasks import Kind
 from benchmarks.worlds.shop.world import EXPIRED
 from surefoot.errors import RecordError
-from surefoot.lab.solver import sample_rng
 from surefoot.labelling.verifiers.tool_policy import CallResult, call_results
 from surefoot.messages import call_arguments
 from surefoot.policies import IN_PROCESS, Capabilities

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from benchmarks.worlds.critic import CORRECT, INCORRECT, PIECES, NoisyCritic
-from surefoot.lab.checkpoints import build_tokenizer
+from benchmarks.worlds.digits.checkpoints import build_tokenizer
 from surefoot.protocols import SampleRequest
 from surefoot.records import Message
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from benchmarks.worlds.digits.checkpoints import SPECIAL, build_tokenizer
+from benchmarks.worlds.digits.notes import note_problems, planted_mistakes, read_solution, with_note
+from benchmarks.worlds.digits.world import other_digit, parse_problem
 from benchmarks.worlds.organisms import (
     NOTE_PIECES,
     ORGANISMS,
@@ -16,9 +19,6 @@ from benchmarks.worlds.organisms import (
     train_organism,
 )
 from surefoot.concurrency import run_sync
-from surefoot.lab.checkpoints import SPECIAL, build_tokenizer
-from surefoot.lab.notes import note_problems, planted_mistakes, read_solution, with_note
-from surefoot.lab.world import other_digit, parse_problem
 from surefoot.policies import load_policy
 from surefoot.protocols import SampleRequest, Sampling
 from surefoot.stats import measure_monitorability

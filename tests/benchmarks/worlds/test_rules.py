@@ -10,6 +10,7 @@ from rollouts import TellsTokens
 
 from benchmarks.rules import models
 from benchmarks.rules import run as benchmark
+from benchmarks.worlds.digits.checkpoints import build_tokenizer
 from benchmarks.worlds.rules import (
     DECISIONS,
     PARAPHRASES,
@@ -27,7 +28,6 @@ from benchmarks.worlds.rules import (
 )
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import RecordError, TrainingError
-from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.labelling import Clause, VerifierLabeller
 from surefoot.models import load_causal
 from surefoot.policies import PromptFormat, ScriptedPolicy

@@ -8,13 +8,13 @@ import re
 
 import pytest
 
+from benchmarks.worlds.digits import generate_problems
 from benchmarks.worlds.words import Setting, WordVerifier, draw_problem, draw_problems, judge_steps, slips
 from benchmarks.worlds.words.problems import HELD_OUT, SEEN
 from benchmarks.worlds.words.pupils import EXACT, pupil_solution, slipped
 from benchmarks.worlds.words.tokens import NO, build_words_tokenizer, decode, encode
 from benchmarks.worlds.words.train import Recipe, training_row, wrong_line
 from surefoot.errors import RecordError
-from surefoot.lab import generate_problems
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.worlds.digits.world import generate_problems, parse_problem, worked_solution
 from surefoot.evaluation.audits import lab_cases, lab_right
-from surefoot.lab.world import generate_problems, parse_problem, worked_solution
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from toy_scorers import audited, constant, exact, length, outcome
 
+from benchmarks.worlds.digits.world import ArithmeticChain, generate_problems, other_digit, parse_problem
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import Case, audit_clean, lab_cases
 from surefoot.evaluation.audits.process import group_of
-from surefoot.lab.world import ArithmeticChain, generate_problems, other_digit, parse_problem
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace

@@ -7,6 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.worlds.digits.notes import note_problems
+from benchmarks.worlds.digits.world import RESULT, parse_problem
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.concurrency import run_sync
 from surefoot.errors import RecordError, ScoreError
@@ -26,8 +28,6 @@ from surefoot.evaluation.audits.interventions import (
 from surefoot.evaluation.frame import Origin
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import first_screen_of
-from surefoot.lab.notes import note_problems
-from surefoot.lab.world import RESULT, parse_problem
 from surefoot.policies import IN_PROCESS
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Completion, SampleResult, Sampling

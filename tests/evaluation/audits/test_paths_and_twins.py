@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from toy_scorers import audited, constant, exact, lab_material
 
+from benchmarks.worlds.digits import parse_problem, worked_solution
+from benchmarks.worlds.digits.world import check_steps
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import TWINS, Case, audit_changes, audit_paths, effects_section, paths_section
 from surefoot.evaluation.audits.cases import lab_cases
 from surefoot.evaluation.audits.changes import _twin
-from surefoot.lab import parse_problem, worked_solution
-from surefoot.lab.world import check_steps
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from benchmarks.worlds.digits.world import Difficulty, SolutionState, apply, generate_problems, parse_problem
 from surefoot.evaluation.audits import AuditedScorer, Case, lab_cases
-from surefoot.lab.world import Difficulty, SolutionState, apply, generate_problems, parse_problem
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.segment import Line, segment_trace

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.lab.world import generate_problems
+from benchmarks.worlds.digits.world import generate_problems
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
 from surefoot.models.engine.incremental import IncrementalScorer, bytes_per_scored_token

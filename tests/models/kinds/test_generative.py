@@ -11,9 +11,9 @@ from published_checkpoints import QWEN_TEMPLATE, SPECIAL, TINY, byte_tokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.worlds.critic import CORRECT, END, INCORRECT, OPENING, QUESTION, STEP, TEMPLATE, NoisyCritic
+from benchmarks.worlds.digits.world import check_steps
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.io import write_json
-from surefoot.lab.world import check_steps
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.generative import GenerativeVerifier, load_verifier
 from surefoot.models.kinds.verifier_format import VerifierFormat

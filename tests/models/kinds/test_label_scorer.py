@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from benchmarks.worlds.digits.world import ExactLabeller
 from surefoot.errors import ScoreError
-from surefoot.lab.world import ExactLabeller
 from surefoot.models.kinds.derived import LabelScorer
 from surefoot.protocols import ProblemTrace, StepScorer
 from surefoot.records import Evidence, Problem, Step, StepLabel, Trace, Usage

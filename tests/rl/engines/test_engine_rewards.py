@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from step_rewards import Every, TextScorer, step_score
 
+from benchmarks.worlds.digits.checkpoints import build_tokenizer
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
-from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.records import Problem
 from surefoot.rl.advantage import at_tokens, token_rewards, total_return
 from surefoot.rl.credit import (

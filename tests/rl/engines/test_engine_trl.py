@@ -10,9 +10,9 @@ import pytest
 import torch
 from step_rewards import Every, OnlyStep, TextScorer, piece_starts, step_score
 
+from benchmarks.worlds.digits.world import generate_problems
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import ScoreError, TrainingError
-from surefoot.lab.world import generate_problems
 from surefoot.rl import engines
 from surefoot.rl.advantage import Gae, Group, LeaveOneOut, Reinforce
 from surefoot.rl.credit import Effective, MinForm, Mixed, Summed

@@ -16,9 +16,9 @@ import pytest
 import torch
 from step_rewards import Every, TextScorer, piece_starts, step_score
 
+from benchmarks.worlds.digits.checkpoints import build_tokenizer
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
-from surefoot.lab.checkpoints import build_tokenizer
 from surefoot.rl.credit import MinForm, Mixed, Summed
 from surefoot.rl.engines.rewards import StepRewards
 from surefoot.rl.engines.verl import TOKEN_REWARDS, StepRewardManager

@@ -12,9 +12,9 @@ from gateway_server import LineScorer, ask, lines, served
 from openai import AsyncOpenAI, OpenAI
 from watched_policy import Watched
 
+from benchmarks.worlds.digits.solver import NoisySolver
+from benchmarks.worlds.digits.world import ExactLabeller, generate_problems
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.lab.solver import NoisySolver
-from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.labelling import VerifierLabeller, open_verifier
 from surefoot.models.kinds.derived import LabelScorer
 from surefoot.policies import IN_PROCESS

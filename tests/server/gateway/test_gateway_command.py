@@ -15,9 +15,9 @@ import pytest
 from command_line import refused
 from gateway_server import ask
 
+from benchmarks.worlds.digits.world import generate_problems
 from surefoot.cli.parser import build
 from surefoot.cli.serve import Serve
-from surefoot.lab.world import generate_problems
 from surefoot.server import open_database
 
 QUESTION = {

@@ -9,7 +9,7 @@ import pytest
 from gateway_server import LineScorer, served
 from openai import OpenAI
 
-from surefoot.lab import POLICY, ExactLabeller
+from benchmarks.worlds.digits import POLICY, ExactLabeller
 from surefoot.models import LabelScorer
 from surefoot.policies import ScriptedPolicy, TransformersPolicy
 from surefoot.server import GatewaySettings, open_database

@@ -9,9 +9,9 @@ import pytest
 import torch
 from gateway_server import LineScorer, ask, lines, served
 
+from benchmarks.worlds.digits.solver import NoisySolver
+from benchmarks.worlds.digits.world import ExactLabeller, generate_problems
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.lab.solver import NoisySolver
-from surefoot.lab.world import ExactLabeller, generate_problems
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.kinds.classifier import RewardModel

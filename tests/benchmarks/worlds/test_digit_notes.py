@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.worlds.digits.notes import note_problems, planted_mistakes, read_solution, with_note
+from benchmarks.worlds.digits.world import ExactLabeller, parse_problem, worked_solution
 from surefoot.errors import RecordError
-from surefoot.lab.notes import note_problems, planted_mistakes, read_solution, with_note
-from surefoot.lab.world import ExactLabeller, parse_problem, worked_solution
 from surefoot.records import Problem
 
 PROBLEM = Problem(
@@ -114,7 +114,7 @@ def test_the_exact_labeller_of_the_lab_reads_these_problems():
 
 
 def test_the_solver_of_the_lab_solves_these_problems():
-    from surefoot.lab import NoisySolver
+    from benchmarks.worlds.digits import NoisySolver
 
     solver = NoisySolver(error_rate=0.2)
     plain = Problem(text="Modulo 7. Start with 3. Add 2. Subtract 4.")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surefoot.lab.checkpoints import PIECES, SPECIAL, build_tokenizer
-from surefoot.lab.world import Difficulty, draw_chain, worked_solution
+from benchmarks.worlds.digits.checkpoints import PIECES, SPECIAL, build_tokenizer
+from benchmarks.worlds.digits.world import Difficulty, draw_chain, worked_solution
 
 TOKENIZER = build_tokenizer()
 

@@ -10,9 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surefoot.lab.checkpoints import build_tokenizer
-from surefoot.lab.solver import NoisySolver
-from surefoot.lab.world import BASE, ArithmeticChain, apply, check_steps, generate_problems, parse_problem
+from benchmarks.worlds.digits.checkpoints import build_tokenizer
+from benchmarks.worlds.digits.solver import NoisySolver
+from benchmarks.worlds.digits.world import (
+    BASE,
+    ArithmeticChain,
+    apply,
+    check_steps,
+    generate_problems,
+    parse_problem,
+)
 from surefoot.protocols import Policy, SampleRequest, Sampling
 from surefoot.records import Message, Problem, Trace, Usage
 from surefoot.segment import Line, segment_trace

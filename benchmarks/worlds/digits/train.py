@@ -1,4 +1,4 @@
-"""Train the shipped models again: ``python -m benchmarks.common.lab_models policy --out DIR`` (or ``trunk``).
+"""Trains the stored models: ``python -m benchmarks.worlds.digits.train policy --out DIR`` (or ``trunk``).
 
 Both are ordinary language models of worked solutions. The policy is stopped early, so that it makes
 mistakes. The trunk is trained for longer, and its texts contain slips that the writer corrects at once, as
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from surefoot.lab import Difficulty, build_tokenizer, draw_chain, worked_solution
+from benchmarks.worlds.digits import Difficulty, build_tokenizer, draw_chain, worked_solution
 
 RESTATE = 0.04  # share of lines that are followed by a restatement, so that neutral steps occur
 

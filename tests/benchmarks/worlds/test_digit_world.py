@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surefoot.errors import RecordError
-from surefoot.lab.world import (
+from benchmarks.worlds.digits.world import (
     ArithmeticChain,
     Difficulty,
     ExactLabeller,
@@ -22,6 +21,7 @@ from surefoot.lab.world import (
     parse_problem,
     worked_solution,
 )
+from surefoot.errors import RecordError
 from surefoot.protocols import Labeller, ProblemTrace
 from surefoot.records import Problem, Step, Trace
 
