@@ -13,7 +13,7 @@ import pytest
 from postgres_server import postgres_programs, running_postgres
 
 from surefoot.records import Problem, Step, Trace
-from surefoot.server import Database, Member, NewItem, Project, Protocol, open_database
+from surefoot.server import Database, Member, Project, Protocol, open_database
 
 
 class Clock:
@@ -135,7 +135,7 @@ def make_lab(db: Database, name: str = "lab", items: int = 3, annotators: int = 
     assert db.traces.add_problems(project.id, problems).new == items
     assert db.traces.add_traces(project.id, traces).new == items
     lab = Lab(db=db, project=project, people=people, problems=problems, traces=traces)
-    lab.items = db.items.add(project.id, [NewItem(trace_id=trace.id) for trace in traces])
+    lab.items = db.items.add(project.id, [trace.id for trace in traces])
     return lab
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import random
 import re
 import shutil
@@ -12,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from starlette.testclient import TestClient
 
 from surefoot.records import Message, Problem, Reasoning, Step, StepScores, ToolCall, Trace
@@ -189,6 +191,11 @@ def open_room(
     return Room(db=db, app=app, project=project.id, ids=ids)
 
 
+def audited(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """What the log says that people did, in order."""
+    return [json.loads(one.getMessage()) for one in caplog.records if one.name == "surefoot.server.audit"]
+
+
 def lease(db: Database, project_id: int, item_id: int, user_id: int) -> None:
     """Lease a certain item to a user, past the queue."""
     known = db.items.get(project_id, item_id).known
@@ -253,4 +260,4 @@ def add_solutions(db: Database, project: int) -> list[int]:
             project,
             [StepScores(trace_id=t.id, scorer=scorer, scores=s) for t, s in zip(traces, scores, strict=True)],
         )
-    return db.items.add_solutions(project, [trace.id for trace in traces])
+    return db.items.add(project, [trace.id for trace in traces])

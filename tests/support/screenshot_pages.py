@@ -10,7 +10,6 @@ from inspection_site import Inspection, open_inspection
 from screenshot_inspection import Views, inspected
 
 from surefoot.records import Problem
-from surefoot.server import KnownAnswer, NewItem
 
 _INSTRUCTIONS = """# Fractions
 
@@ -79,9 +78,7 @@ def _known_item(room: Room) -> None:
     trace = text_trace(problem, "$7 \\cdot 8 = 54$.", "The answer is 54.")
     room.db.traces.add_problems(room.project, [problem])
     room.db.traces.add_traces(room.project, [trace])
-    known = (KnownAnswer(step=0, value=-1),)
-    item = NewItem(trace_id=trace.id, known=known)
-    (made,) = room.db.items.add(room.project, [item])
+    (made,) = room.db.items.add(room.project, [trace.id], known={trace.id: {0: -1}})
     for name, value in (("ann", -1), ("ben", -1)):
         lease(room.db, room.project, made, room.ids[name])
         page = f"/projects/{room.project}/items/{made}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 from contextlib import AbstractContextManager, ExitStack, closing
 from datetime import UTC, datetime, timedelta
@@ -122,6 +123,8 @@ class Serve(Command):
 
     def run(self) -> None:
         _check_port(self.server.host, self.server.port)
+        logging.basicConfig(format="%(asctime)s %(message)s")
+        logging.getLogger("surefoot.server").setLevel(logging.INFO)  # what people do on the pages
         with s.open_database(self.database) as db, ExitStack() as opened:
             gateway = self._gateway(db, opened) if self.policy.name else None
             pages = None

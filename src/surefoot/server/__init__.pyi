@@ -32,7 +32,5 @@ from .store.accounts import User as User
 from .store.database import Database as Database
 from .store.database import open_database as open_database
 from .store.labels import LabelInput as LabelInput
-from .store.queue import KnownAnswer as KnownAnswer
-from .store.queue import NewItem as NewItem
 from .store.transfer import import_files as import_files
 from .store.transfer import kind_of as kind_of

@@ -19,7 +19,6 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from surefoot.records import Attachment, Message, Problem, ToolCall, Trace
 from surefoot.segment import segment_trace
-from surefoot.server import NewItem
 
 CHROMIUM = shutil.which("chromium")
 
@@ -67,7 +66,7 @@ def browsing_run(room: Room) -> int:
     trace = segment_trace(Trace(problem_id=problem.id, messages=messages), granularity="message")
     room.db.traces.add_problems(room.project, [problem])
     room.db.traces.add_traces(room.project, [trace])
-    [item] = room.db.items.add(room.project, [NewItem(trace_id=trace.id)])
+    [item] = room.db.items.add(room.project, [trace.id])
     return item
 
 

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from annotation_site import Browser, Room, add_solutions, open_room, priorities_of, solutions, text_trace
+from annotation_site import (
+    Browser,
+    Room,
+    add_solutions,
+    audited,
+    open_room,
+    priorities_of,
+    solutions,
+    text_trace,
+)
 
 from surefoot.records import Problem, StepLabel, StepScores, Trace
 from surefoot.server import Protocol
@@ -176,7 +185,8 @@ def test_files_in_and_out(room: Room, tmp_path: Path) -> None:
     assert "<script>x" not in page.text
 
 
-def test_settings_notice_that_somebody_was_first(room: Room) -> None:
+def test_settings_notice_that_somebody_was_first(room: Room, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     admin = room.browser("admin")
     page = "/projects/1/settings"
     fields = {"name": "Fractions", "annotators": "3", "lease_minutes": "5", "value-1": "on",
@@ -189,7 +199,22 @@ def test_settings_notice_that_somebody_was_first(room: Room) -> None:
     assert admin.client.post(page, data={**stale, **fields}).status_code == 409
     for wrong in ({"annotators": "0"}, {"lease_minutes": "x"}, {"name": " "}):
         assert admin.send(page, **{**fields, **wrong}).status_code == 400
-    assert [entry["action"] for entry in admin.json(page)["audit"]].count("settings") == 1
+    assert [entry["action"] for entry in audited(caplog)].count("settings") == 1
+
+
+def test_what_is_done_is_logged_in_one_line(room: Room, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    name = "p\r\n{\x1b[2J\u202e\x9b} naïve 漢字"
+    room.browser("admin").send("/projects", name=name)
+    line = next(record.getMessage() for record in caplog.records if record.name.endswith("audit"))
+    assert line.isascii()
+    assert line.isprintable()
+    assert audited(caplog)[-1] == {
+        "action": "project created",
+        "project": 2,
+        "user": "admin",
+        "name": name.replace("\r\n", "\n"),
+    }
 
 
 def test_people_are_made_changed_and_closed(room: Room) -> None:

@@ -30,7 +30,7 @@ def all_text(url: str) -> str:
     with engine.connect() as connection:
         rows = [
             str(connection.execute(text(f"SELECT * FROM {name}")).all())  # noqa: S608
-            for name in ("users", "sessions", "api_keys", "audit_log")
+            for name in ("users", "sessions", "api_keys")
         ]
     engine.dispose()
     return "\n".join(rows)
@@ -228,17 +228,3 @@ def test_members_keep_their_pseudonym(db: Database) -> None:
     assert db.projects.set_member(elsewhere.id, user.id, "annotator").pseudonym != first.pseudonym
     with pytest.raises(NotFoundError):
         db.projects.set_member(project.id, 99, "viewer")
-
-
-def test_audit_log_is_newest_first(db: Database) -> None:
-    project, user = db.projects.create("p"), db.users.create("ann")
-    db.projects.audit("sign-in", user.id)
-    db.projects.audit(HOSTILE, user.id, project.id, file=HOSTILE, rows=3)
-    latest, first = db.projects.audit_log()
-    assert (latest.action, latest.detail, latest.project_id) == (
-        HOSTILE,
-        {"file": HOSTILE, "rows": 3},
-        project.id,
-    )
-    assert first.action == "sign-in"
-    assert db.projects.audit_log(project.id) == [latest]

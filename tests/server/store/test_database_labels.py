@@ -15,7 +15,7 @@ from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, StoreE
 from surefoot.io import write_records
 from surefoot.records import Message, Problem, Step, StepLabel, StepScores, Trace
 from surefoot.segment import segment_trace
-from surefoot.server import Database, KnownAnswer, LabelInput, NewItem, import_files, kind_of
+from surefoot.server import Database, LabelInput, import_files, kind_of
 from surefoot.server.store.labels import decisions_in
 from surefoot.server.store.traces import RunFilter
 from surefoot.stats.rater_agreement import agreement
@@ -139,8 +139,8 @@ def test_only_allowed_values_and_one_label_a_step(lab: Lab) -> None:
 
 
 def test_an_annotator_sees_nothing_that_gives_the_answer_away(lab: Lab) -> None:
-    known = (KnownAnswer(step=2, value=-1),)
-    control = lab.db.items.add(lab.id, [NewItem(trace_id=lab.traces[1].id, known=known)])[0]
+    name = lab.traces[1].id
+    control = lab.db.items.add(lab.id, [name], known={name: {2: -1}})[0]
     lab.set(known_share=1.0)
     assert lab.next(0) == lab.next(1) == control
     lab.items[1] = control
@@ -198,8 +198,8 @@ def test_matrix_disagreement_and_decision(lab: Lab) -> None:
 
 
 def test_items_with_known_labels_stay_out_of_the_export(lab: Lab) -> None:
-    known = (KnownAnswer(step=0, value=-1),)
-    control = lab.db.items.add(lab.id, [NewItem(trace_id=lab.traces[0].id, known=known)])[0]
+    name = lab.traces[0].id
+    control = lab.db.items.add(lab.id, [name], known={name: {0: -1}})[0]
     lab.set(known_share=1.0)
     assert lab.next() == control
     lab.items[0] = control

@@ -11,16 +11,13 @@ from conftest import Lab, make_lab
 from test_database_labels import rate
 
 from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, StoreError
-from surefoot.server import Database, KnownAnswer, LabelInput, NewItem
+from surefoot.server import Database, LabelInput
 
 
 def add_known(lab: Lab, number: int) -> list[int]:
     """Items with a known answer: the last step is wrong."""
-    new = []
-    for trace in lab.traces[:number]:
-        known = (KnownAnswer(step=2, value=-1),)
-        new.append(NewItem(trace_id=trace.id, known=known))
-    return lab.db.items.add(lab.id, new)
+    names = [trace.id for trace in lab.traces[:number]]
+    return lab.db.items.add(lab.id, names, known={name: {2: -1} for name in names})
 
 
 def test_each_item_goes_to_as_many_as_asked_and_once_to_each(db: Database) -> None:
@@ -190,16 +187,15 @@ def test_archived_projects_give_nothing(lab: Lab) -> None:
 
 
 def test_an_equal_item_is_not_added_twice(lab: Lab) -> None:
-    assert lab.db.items.add_solutions(lab.id, [trace.id for trace in lab.traces]) == lab.items
-    assert lab.db.items.add_solutions(lab.id) == []
+    assert lab.db.items.add(lab.id, [trace.id for trace in lab.traces]) == lab.items
+    assert lab.db.items.add(lab.id) == []
     assert [item.id for item in lab.db.items.list(lab.id)] == lab.items
     first = lab.traces[0].id
-    known = (KnownAnswer(step=9, value=1),)
-    for bad in (
-        NewItem(trace_id=""),
-        NewItem(trace_id=first, known=known),
-    ):
+    checked = lab.db.items.add(lab.id, [first], known={first: {2: -1}})
+    assert lab.db.items.add(lab.id, [first], known={first: {2: -1}}) == checked
+    assert lab.db.items.get(lab.id, checked[0]).known == {2: -1}
+    for name, known in (("", {}), (first, {9: 1}), (first, {-1: 1}), (first, {0: 2})):
         with pytest.raises(StoreError):
-            lab.db.items.add(lab.id, [bad])
+            lab.db.items.add(lab.id, [name], known={name: known})
     with pytest.raises(NotFoundError):
-        lab.db.items.add(lab.id, [NewItem(trace_id="unknown")])
+        lab.db.items.add(lab.id, ["unknown"])

@@ -17,7 +17,7 @@ from test_database_labels import rate
 
 from surefoot.errors import ConflictError
 from surefoot.records import Evidence, StepLabel, StepScores, Trace
-from surefoot.server import Database, LabelInput, NewItem, create_pages_app
+from surefoot.server import Database, LabelInput, create_pages_app
 from surefoot.server.store.traces import RunFilter
 
 
@@ -189,7 +189,7 @@ def enlarge(lab: Lab, count: int) -> None:
     new = more_traces(lab, count)
     scores = [StepScores(trace_id=one.id, scorer="prm", scores=(0.1, 0.9, 0.5)) for one in new]
     assert lab.db.traces.add_scores(lab.id, scores).new == count
-    lab.items += lab.db.items.add(lab.id, [NewItem(trace_id=trace.id) for trace in new])
+    lab.items += lab.db.items.add(lab.id, [trace.id for trace in new])
     for person, values in enumerate(([1, 1, -1], [1, 1, 1])):
         while (item := lab.next(person)) is not None:
             rate(lab, person, item, values, f"k{item}")

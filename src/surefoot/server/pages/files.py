@@ -26,7 +26,7 @@ from surefoot.io.limits import lower_limits
 from surefoot.records import Record, StepLabel
 from surefoot.server.pages.page import LABEL_VALUES, Form, Page
 from surefoot.server.pages.render import HEADERS
-from surefoot.server.store.queue import KnownAnswer, NewItem
+from surefoot.server.store.queue import KnownLabels
 from surefoot.server.store.transfer import RECORDS, import_files, kind_of
 
 _LINES: Final = 100
@@ -53,9 +53,9 @@ def upload(page: Page) -> Response:
             raise StoreError("choose at least one file")
         for path in images:  # before anything of another file is stored
             checked(path.read_bytes(), path.name)
-        known_items = []
+        known: dict[str, KnownLabels] = {}
         if make == "known":  # their labels are known, not an annotator's work
-            known_items = _known_items([path for path, kind in kinds.items() if kind == "labels"])
+            known = _known_labels([path for path, kind in kinds.items() if kind == "labels"])
             kinds = {path: kind for path, kind in kinds.items() if kind != "labels"}
         imported = import_files(db, page.id, kinds)
         new = sum(db.traces.add_image(page.id, path.read_bytes(), path.name) for path in images)
@@ -66,8 +66,7 @@ def upload(page: Page) -> Response:
         for file in imported.values():
             file.read.files = [named(name) for name in file.read.files]
             file.read.bad = [(line, named(reason)) for line, reason in file.read.bad]
-    solutions = make == "solutions"
-    items = len(db.items.add_solutions(page.id) if solutions else db.items.add(page.id, known_items))
+    items = len(db.items.add(page.id, None if make == "solutions" else list(known), known=known))
     page.audit("import", kinds=sorted(kinds.values()), items=items, images=new)
     complete = all(file.complete for file in imported.values())
     data = {"complete": complete, "files": files, "items": items, "images": len(images), "new_images": new}
@@ -115,20 +114,21 @@ def _lines(records: Iterable[Record]) -> Iterator[str]:
         yield "".join(record.model_dump_json() + "\n" for record in part)
 
 
-def _known_items(paths: list[Path]) -> list[NewItem]:
-    """An item for each trace with labels in the files. Raises for other labels than -1, 0 and 1."""
-    report, answers_by_trace = ReadReport(), defaultdict[str, list[KnownAnswer]](list)
+def _known_labels(paths: list[Path]) -> dict[str, KnownLabels]:
+    """The labels in the files, by trace. Raises for other labels than -1, 0 and 1, and for two of a step."""
+    report, known = ReadReport(), defaultdict[str, dict[int, Literal[-1, 0, 1]]](dict)
     for label in chain.from_iterable(read_records(path, StepLabel, report=report) for path in paths):
         value = next((sign for sign in LABEL_VALUES if sign == label.value), None)
         if label.kind != "correctness" or value is None:
             where = f"step {label.step} of trace '{label.trace_id}'"
             raise StoreError(f"the known label of {where} must be a correctness label of -1, 0 or 1")
-        answers_by_trace[label.trace_id].append(KnownAnswer(step=label.step, value=value))
+        if known[label.trace_id].setdefault(label.step, value) != value:
+            raise StoreError(f"step {label.step} of trace '{label.trace_id}' has two known labels")
     if report.bad_count:
         raise RecordError(f"the known labels cannot all be read: {report.summary()}")
-    if not answers_by_trace:
+    if not known:
         raise StoreError("items with known labels need a file of labels")
-    return [NewItem(trace_id=trace, known=tuple(answers)) for trace, answers in answers_by_trace.items()]
+    return dict(known)
 
 
 @contextmanager

@@ -135,7 +135,7 @@ def import_answers(page: Page) -> Response:
     ]
     # sorted oldest first, so that the latest scores of a scorer replace the others
     report["scores"] = db.traces.add_scores(project, [scores for scores, fits in scored if fits])
-    items = db.items.add_solutions(project, list(present))
+    items = db.items.add(project, list(present))
     destination.audit("answers imported", requests=len(problems), items=len(items))
     data = {
         "requests": len(problems),

@@ -46,7 +46,7 @@ from surefoot.server.pages.render import FOLDER, HEADERS, templates
 from surefoot.server.permissions import Action, Principal, Role, allowed, role_in
 from surefoot.server.store.accounts import Project, Protocol, folded_name
 from surefoot.server.store.database import Database
-from surefoot.server.store.schema import checked_text
+from surefoot.server.store.schema import checked_text, json_text
 
 S = TypeVar("S", bound=str)
 SESSION: Final = "surefoot_session"
@@ -55,7 +55,7 @@ _OPEN_FORM_BYTES: Final = 20_000
 """Largest body of a form without sign-in: it is read before the user is known."""
 _LONGEST_QUERY: Final = 1000
 """Characters of a query that survive signing in."""
-_LOG = logging.getLogger("surefoot.server")
+_LOG, _AUDIT = logging.getLogger("surefoot.server"), logging.getLogger("surefoot.server.audit")
 MAX_FIELDS = 400
 """Fields of one form."""
 _MILLISECONDS = 24 * 3600 * 1000
@@ -315,9 +315,10 @@ class Page:
         return self.enter(projects[0][0].id) if projects else None
 
     def audit(self, action: str, **detail: Any) -> None:
-        """Log what the visitor did, in the project of the address."""
-        project_id = self.id if self.opened else None
-        self.db.projects.audit(action, self.actor.user_id, project_id, **detail)
+        """Log what the visitor did, in the project of the address, as a line of JSON; it must hold no
+        secret."""
+        by = {"user" if self.visitor.user_id else "key": self.visitor.name} if self.visitor else {}
+        _AUDIT.info(json_text({"action": action, "project": self.opened and self.id, **by, **detail}))
 
     @property
     def session(self) -> str:

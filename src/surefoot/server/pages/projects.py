@@ -61,7 +61,7 @@ def create(page: Page) -> Response:
     project = db.projects.create(page.form.text("name", most=200))
     if page.actor.user_id is not None:
         db.projects.set_member(project.id, page.actor.user_id, "admin")
-    db.projects.audit("project created", page.actor.user_id, project.id, name=project.name)
+    page.audit("project created", project=project.id, name=project.name)
     return page.done(f"/projects/{project.id}/settings", {"project": project})
 
 
@@ -81,17 +81,11 @@ def home(page: Page) -> Response:
 
 
 def settings_page(page: Page) -> Response:
-    """Protocol, order of the queue, instructions, members, and the log of changes."""
-    db = page.db
-    users = {user.id: user.name for user in db.users.list()}
+    """Protocol, order of the queue, instructions and members."""
     data = {
         "project": page.project,
-        "scorers": db.traces.scorers(page.id),
-        "members": db.projects.members(page.id),
-        "audit": [
-            {"created": e.created, "by": users.get(e.user_id or 0), "action": e.action, "detail": e.detail}
-            for e in db.projects.audit_log(page.id, limit=30)
-        ],
+        "scorers": page.db.traces.scorers(page.id),
+        "members": page.db.projects.members(page.id),
     }
     return page.show("settings.html", data, roles=MEMBER_ROLES, endings=_ENDINGS, policies=POLICIES)
 
@@ -260,7 +254,7 @@ def _proxied_account(page: Page, name: str) -> User:
                 f"you do not have an account here; an administrator can create one named '{name}'"
             ) from None
         user = page.db.users.create(name, role)
-        page.db.projects.audit("account created", user.id, name=user.name)
+        page.audit("account created", user=user.name)
     if not user.active:
         raise ForbiddenError("your account is closed")
     return user
@@ -271,7 +265,7 @@ def _open_session(page: Page, user: User, to: str) -> Response:
     lifetime = timedelta(hours=page.settings.session_hours)
     page.db.users.end_session(page.session)
     token = page.db.users.open_session(user.id, lifetime=lifetime)
-    page.db.projects.audit("sign-in", user.id)
+    page.audit("sign-in", user=user.name)
     response = page.done(to)
     page.pages.set_session(response, token, lifetime.total_seconds())
     return response

@@ -398,6 +398,6 @@ def aligned(left: Sequence[str], right: Sequence[str]) -> list[tuple[int | None,
 
 def label_selection(page: Page) -> Response:
     """Create an item for each selected run without one, so that annotators get it."""
-    items = page.db.items.add_solutions(page.id, page.form.ids("id"))
+    items = page.db.items.add(page.id, page.form.ids("id"))
     page.audit("runs to label", items=len(items))
     return page.done(f"/projects/{page.id}/label", {"items": len(items)})

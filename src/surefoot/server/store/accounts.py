@@ -1,4 +1,4 @@
-"""Accounts with their personal links and sessions, API keys, projects with their members, and the audit log.
+"""Accounts with their personal links and sessions, API keys, and projects with their members.
 
 A token or key is shown once, when it is created. Only its hash is stored, in a column that the data classes
 leave out. A token is 256 random bits, which cannot be guessed from a plain hash, so it is hashed once with
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import unicodedata
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
@@ -32,7 +32,6 @@ from surefoot.server.store.schema import (
     checked_name,
     checked_text,
     inserted,
-    matching,
     one_of,
     rows_of,
     table,
@@ -152,22 +151,6 @@ class Member:
 
 
 members = table("members", Member, sa.UniqueConstraint("project_id", "pseudonym"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditEntry:
-    """An entry of the audit log: sign-ins, changes of keys, members and settings, imports, exports."""
-
-    id: RowId
-    created: datetime
-    # without foreign keys, so that entries outlive the users and projects they name
-    user_id: int | None
-    action: str
-    project_id: Annotated[int | None, Mark.INDEXED]
-    detail: dict[str, Any] = field(default_factory=dict)
-
-
-audit_log = table("audit_log", AuditEntry)
 
 
 _SKEW: Final = timedelta(minutes=5)
@@ -471,16 +454,6 @@ class Projects(Repository):
         with self._connections.read() as connection:
             rows = _members(connection, where & members.c.active.is_(True))
         return rows[0] if rows else None
-
-    def audit(self, action: str, user_id: int | None, project_id: int | None = None, **detail: Any) -> None:
-        """Log an action; ``detail`` is JSON and must hold no secret."""
-        row = {"action": checked_name("action", action), "user_id": user_id, "project_id": project_id}
-        self._change(sa.insert(audit_log).values(**row, detail=detail, created=self._now))
-
-    def audit_log(self, project_id: int | None = None, limit: int = 100) -> list[AuditEntry]:
-        """The latest entries first, of one project or all."""
-        query = sa.select(audit_log).where(*matching(audit_log, project_id=project_id))
-        return self._rows(AuditEntry, query.order_by(audit_log.c.id.desc()).limit(limit))
 
     def list(self, user_id: int | None = None, *, archived: bool = False) -> list[Project]:
         """Projects by name: all, or those in which the user is an active member."""

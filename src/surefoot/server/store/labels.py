@@ -458,12 +458,8 @@ class Reviews(Repository):
     def known_labels(self, project_id: int) -> list[tuple[str, bool]]:
         """Annotator, and whether the label is the known one: of known steps of items that they finished."""
         query = _finished(project_id, True, _L.step, _L.value, members.c.pseudonym, items.c.known)
-        return [
-            (row.pseudonym, row.value == answer.value)
-            for row in self._all(query.order_by(_L.id))
-            for answer in row.known
-            if answer.step == row.step
-        ]
+        rows = self._all(query.order_by(_L.id))
+        return [(row.pseudonym, row.value == row.known[row.step]) for row in rows if row.step in row.known]
 
     def disagreements(
         self, project_id: int, *, item_ids: Collection[int] | None = None, decided: bool | None = False

@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import sqlalchemy as sa
@@ -45,32 +46,19 @@ ChosenBy = Annotated[str, sa.String(32)]
 AssignmentState = Literal["leased", "done", "skipped"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class KnownAnswer:
-    """The correct label of one step."""
-
-    step: int
-    value: Literal[-1, 0, 1]
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewItem:
-    """An item to be added: a trace to be labelled step by step."""
-
-    trace_id: str
-    known: tuple[KnownAnswer, ...] = ()
-    """Known labels of some steps: the item then checks its annotators, and each of them gets it once."""
+KnownLabels = Mapping[int, Literal[-1, 0, 1]]
+"""The correct labels of some steps of a trace."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """An item as an administrator sees it, known answers included."""
+    """A trace to be labelled step by step, as an administrator sees it, known labels included."""
 
     id: RowId
     project_id: ProjectId
     problem_id: str
     trace_id: str
-    known: tuple[KnownAnswer, ...]
+    known: KnownLabels
     created: datetime
 
 
@@ -199,33 +187,33 @@ _A, _I = assignments.c, items.c
 class Items(Repository):
     """Repository of items: the solutions that annotators label."""
 
-    def add(self, project_id: int, items: Sequence[NewItem]) -> list[int]:
-        """Add items, all or none; for one equal to an existing item, that item's id is returned.
+    def add(
+        self,
+        project_id: int,
+        trace_ids: Sequence[str] | None = None,
+        *,
+        known: Mapping[str, KnownLabels] = MappingProxyType({}),
+    ) -> list[int]:
+        """Ids of items of these traces, new unless there is an equal one; by default an item for every trace
+        with steps but without one.
 
-        Raises ``NotFoundError`` for an unknown trace; ``StoreError`` for a trace without steps, or known
-        labels that it cannot have.
-        """
-        with self._connections.write() as connection:
-            locked_project(connection, project_id)
-            return [self._put(connection, project_id, item) for item in items]
-
-    def add_solutions(self, project_id: int, trace_ids: Sequence[str] | None = None) -> list[int]:
-        """An item for each trace; by default for every trace with steps but without an item.
-
-        Many items take several transactions, so that others get their turn; repeated after a failure, it adds
-        the missing items.
+        An item with ``known`` labels checks its annotators, each of whom gets it once. Many items take
+        several transactions, so that others get their turn; repeated after a failure, it adds the missing
+        items. Raises ``NotFoundError`` for an unknown trace; ``StoreError`` for a trace without steps, or
+        known labels that it cannot have.
         """
         if trace_ids is None:
             trace = traces.c
             in_item = sa.exists().where(_I.project_id == trace.project_id, _I.trace_id == trace.id)
             query = sa.select(trace.id).where(trace.project_id == project_id, ~in_item, trace.steps > 0)
             trace_ids = [row.id for row in self._all(query.order_by(trace.created, trace.id))]
-        new = [NewItem(trace_id=trace_id) for trace_id in trace_ids]
-        return [
-            item_id
-            for start in range(0, len(new), CHUNK)
-            for item_id in self.add(project_id, new[start : start + CHUNK])
-        ]
+        ids = []
+        for start in range(0, len(trace_ids), CHUNK):
+            with self._connections.write() as connection:
+                locked_project(connection, project_id)
+                for name in trace_ids[start : start + CHUNK]:
+                    ids.append(self._put(connection, project_id, name, known.get(name, {})))
+        return ids
 
     def get(self, project_id: int, item_id: int) -> Item:
         """The whole item with its known labels: not for annotators. Raises ``NotFoundError``."""
@@ -253,16 +241,16 @@ class Items(Repository):
                 ranked = sa.update(items).where(_I.id == sa.bindparam("number"))
                 connection.execute(ranked.values(priority=sa.bindparam("value")), rows)
 
-    def _put(self, connection: sa.Connection, project_id: int, item: NewItem) -> int:
-        trace = record_in(connection, traces, Trace, project_id, checked_name("trace_id", item.trace_id))
+    def _put(self, connection: sa.Connection, project_id: int, trace_id: str, known: KnownLabels) -> int:
+        trace = record_in(connection, traces, Trace, project_id, checked_name("trace_id", trace_id))
         if not trace.steps:
             raise StoreError(f"trace {trace.id} lacks steps to label; cut it first")
-        for answer in item.known:
-            if not 0 <= answer.step < len(trace.steps):
-                raise StoreError(f"a known label is of step {answer.step}; the trace does not have it")
-            if answer.value not in (-1, 0, 1):
-                raise StoreError(f"a known label is -1, 0 or 1, not {answer.value}")
-        digest = digest_of(item.trace_id, [asdict(answer) for answer in item.known])
+        for step, value in known.items():
+            if not 0 <= step < len(trace.steps):
+                raise StoreError(f"a known label is of step {step}; the trace does not have it")
+            if value not in (-1, 0, 1):
+                raise StoreError(f"a known label is -1, 0 or 1, not {value}")
+        digest = digest_of(trace_id, known)
         where = (_I.project_id == project_id) & (_I.digest == digest)
         existing: int | None = connection.scalar(sa.select(_I.id).where(where))
         if existing is not None:
@@ -271,8 +259,8 @@ class Items(Repository):
             "project_id": project_id,
             "problem_id": trace.problem_id,
             "trace_id": trace.id,
-            "known": item.known,
-            "has_known": bool(item.known),
+            "known": known,
+            "has_known": bool(known),
             "digest": digest,
             "created": self._now,
         }

@@ -392,7 +392,7 @@ class GoldSamples(Repository):
         traces.take_images(project_id, [trace])
         if scores is not None:
             traces.add_scores(project_id, [scores])
-        Items(self._connections).add_solutions(project_id, [trace.id])
+        Items(self._connections).add(project_id, [trace.id])
         row = {"project_id": project_id, "request_id": record.request_id, "trace_id": trace.id}
         row |= {"steps": len(trace.steps), "proxy": proxy, "chance": chance, "created": record.created}
         return bool(self._change(sa.insert(gold_samples).values(row)))
