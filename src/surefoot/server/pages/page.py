@@ -44,7 +44,7 @@ from surefoot.server.gateway.settings import PageSettings
 from surefoot.server.pages.mathematics import page_budget
 from surefoot.server.pages.render import FOLDER, HEADERS, templates
 from surefoot.server.permissions import Action, Principal, Role, allowed, role_in
-from surefoot.server.store.accounts import Project, Protocol, folded_name
+from surefoot.server.store.accounts import Project, Protocol, User
 from surefoot.server.store.database import Database
 from surefoot.server.store.schema import checked_text, json_text
 
@@ -402,7 +402,10 @@ def require_own_form(request: Request) -> None:
 
 
 def visitor_of(request: Request) -> Principal | None:
-    """The visitor, by API key or cookie; ``None`` = unknown."""
+    """The visitor, by API key, session or the sign-in proxy's header; ``None`` = unknown.
+
+    Raises ``ForbiddenError`` for a user of the proxy whose account is closed or missing.
+    """
     pages: Pages = request.app.state.pages
     db, sent = pages.db, bearer_key(request)
     if sent is not None:
@@ -410,13 +413,12 @@ def visitor_of(request: Request) -> Principal | None:
         if key is None or key.role == "client":
             return None
         return Principal(name=key.name, role=key.role, only_project=key.project_id)
-    user = db.users.session(request.cookies.get(pages.cookie, ""))
+    if pages.settings.trusted_user_header is None:
+        user = db.users.session(request.cookies.get(pages.cookie, ""))
+    else:
+        user = _proxied_account(db, pages.settings, proxied_user(request, pages.settings))
     if user is None:
         return None
-    if pages.settings.trusted_user_header is not None:
-        name = proxied_user(request, pages.settings)
-        if name is None or folded_name(name) != folded_name(user.name):
-            return None
 
     def member_role(project_id: int) -> Role | None:
         member = db.projects.member(project_id, user.id)
@@ -447,6 +449,24 @@ def proxied_user(request: Request, settings: PageSettings) -> str | None:
         return name.encode("latin-1").decode("utf-8").strip() or None
     except ValueError as error:
         raise ForbiddenError(f"the header {header} must be one UTF-8 name") from error
+
+
+def _proxied_account(db: Database, settings: PageSettings, name: str | None) -> User | None:
+    """The account of the user whom the proxy names, made now if there is a role for unknown ones."""
+    if name is None:
+        return None
+    try:
+        user = db.users.by_name(name)
+    except NotFoundError:
+        if settings.trusted_user_role is None:
+            raise ForbiddenError(
+                f"you do not have an account here; an administrator can create one named '{name}'"
+            ) from None
+        user = db.users.create(name, settings.trusted_user_role)
+        _AUDIT.info(json_text({"action": "account created", "user": user.name}))
+    if not user.active:
+        raise ForbiddenError("your account is closed")
+    return user
 
 
 def wants_json(request: Request) -> bool:

@@ -1,6 +1,6 @@
 """Projects (their home, settings, members and queue), the accounts and keys of the server, and signing in.
 
-A person signs in with a personal link, or through the sign-in proxy where there is one. The link's token is
+A person signs in with a personal link, where no sign-in proxy does it. The link's token is
 behind its ``#``: a script puts it into the form, or its owner pastes it. The cookie of a session, which
 scripts cannot read, is new at each sign-in.
 """
@@ -15,12 +15,12 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
-from surefoot.errors import ForbiddenError, NotFoundError, StoreError
+from surefoot.errors import StoreError
 from surefoot.labelling.queueing import QueueCandidate, priorities
-from surefoot.server.pages.page import Page, protocol_with, proxied_user, visitor_of
+from surefoot.server.pages.page import Page, protocol_with
 from surefoot.server.pages.render import HEADERS
 from surefoot.server.permissions import Role
-from surefoot.server.store.accounts import QueuePolicy, User
+from surefoot.server.store.accounts import QueuePolicy
 from surefoot.server.store.database import Database
 from surefoot.server.store.traces import RunFilter
 
@@ -207,25 +207,25 @@ def _candidates(db: Database, project_id: int) -> Iterator[QueueCandidate]:
 
 
 def sign_in_page(page: Page) -> Response:
-    """The form, or a session for the user whom the sign-in proxy names."""
-    to = _local_path(page.request.query_params.get("next", ""))
-    name = proxied_user(page.request, page.settings)
-    if name is None:
-        return _sign_in_form(page, to)
-    if visitor_of(page.request) is not None:
-        return page.done(to)
-    return _open_session(page, _proxied_account(page, name), to)
+    """The form for a personal link; behind a sign-in proxy, which signs in every request, a hint."""
+    return _sign_in_form(page, _local_path(page.request.query_params.get("next", "")))
 
 
 def sign_in(page: Page) -> Response:
-    """Check the personal link, and open a new session whatever the cookie was before."""
+    """Check the personal link, and open a new session; one that the browser had before ends."""
     if page.settings.trusted_user_header is not None:
         raise HTTPException(403, "personal links are turned off here; sign in through the proxy")
     to = _local_path(page.form.text("next", default="", most=2000))
     user = page.db.users.by_link(page.form.text("link", most=1000).rpartition("#")[2])
     if user is None:
         return _sign_in_form(page, to, failed=True)
-    return _open_session(page, user, to)
+    lifetime = timedelta(hours=page.settings.session_hours)
+    page.db.users.end_session(page.session)
+    token = page.db.users.open_session(user.id, lifetime=lifetime)
+    page.audit("sign-in", user=user.name)
+    response = page.done(to)
+    page.pages.set_session(response, token, lifetime.total_seconds())
+    return response
 
 
 def sign_out(page: Page) -> Response:
@@ -242,33 +242,6 @@ def personal_link(db: Database, user_id: int) -> str:
     Browsers send what stands behind ``#`` to no server, so neither a log nor a referrer has the token.
     """
     return f"/sign-in#{db.users.new_link(user_id)}"
-
-
-def _proxied_account(page: Page, name: str) -> User:
-    role = page.settings.trusted_user_role
-    try:
-        user = page.db.users.by_name(name)
-    except NotFoundError:
-        if role is None:
-            raise ForbiddenError(
-                f"you do not have an account here; an administrator can create one named '{name}'"
-            ) from None
-        user = page.db.users.create(name, role)
-        page.audit("account created", user=user.name)
-    if not user.active:
-        raise ForbiddenError("your account is closed")
-    return user
-
-
-def _open_session(page: Page, user: User, to: str) -> Response:
-    """A redirect to the path ``to`` with a new session; one that the browser had before ends."""
-    lifetime = timedelta(hours=page.settings.session_hours)
-    page.db.users.end_session(page.session)
-    token = page.db.users.open_session(user.id, lifetime=lifetime)
-    page.audit("sign-in", user=user.name)
-    response = page.done(to)
-    page.pages.set_session(response, token, lifetime.total_seconds())
-    return response
 
 
 def _local_path(to: str) -> str:
