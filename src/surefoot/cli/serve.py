@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Self
@@ -188,10 +188,6 @@ class DatabaseCommand(Command):
 
     database: DatabaseName = DEFAULT_DATABASE
 
-    def open(self) -> AbstractContextManager[s.Database]:
-        """The database."""
-        return s.open_database(self.database)
-
 
 class AddKey(DatabaseCommand):
     """Create an API key, print it once, and store its hash.
@@ -212,7 +208,7 @@ class AddKey(DatabaseCommand):
 
     def run(self) -> None:
         expires = datetime.now(UTC) + timedelta(self.expires) if self.expires is not None else None
-        with self.open() as db:
+        with s.open_database(self.database) as db:
             key, _ = db.keys.create(
                 self.name, self.role, project_id=self.project, rate_limit=self.rate, expires=expires
             )
@@ -227,7 +223,7 @@ class ListKeys(DatabaseCommand):
     """
 
     def run(self) -> None:
-        with self.open() as db:
+        with s.open_database(self.database) as db:
             for key in db.keys.list():
                 moments = (key.created, key.expires, key.revoked)
                 times = (moment.isoformat(timespec="minutes") if moment else "-" for moment in moments)
@@ -244,7 +240,7 @@ class RevokeKey(DatabaseCommand):
     number: Annotated[int, Flag(argument=True)] = Field(description="Number of the key, as listed.")
 
     def run(self) -> None:
-        with self.open() as db:
+        with s.open_database(self.database) as db:
             db.keys.revoke(self.number)
 
 
@@ -261,7 +257,7 @@ class AddUser(DatabaseCommand):
     role: Role = Field(default="annotator", description="What the account may do.")
 
     def run(self) -> None:
-        with self.open() as db:
+        with s.open_database(self.database) as db:
             user = db.users.create(self.name, self.role)
             echo(s.personal_link(db, user.id))
         note(f"{user.name}: {self.role}; put the server's address before the link, shown only now")
@@ -280,7 +276,7 @@ class Prune(DatabaseCommand):
     def run(self) -> None:
         at, deleted = datetime.now(UTC), 0
         limit = at - timedelta(days=self.older_than)
-        with self.open() as db:
+        with s.open_database(self.database) as db:
             while count := db.gateway.prune(limit):
                 deleted += count
             for project in db.projects.list(archived=True):
@@ -311,7 +307,7 @@ class Sessions(DatabaseCommand):
         if "://" not in str(file) and not file.exists():
             raise RecordError(f"{file}: database not found; give the server's database")
         counts = dict.fromkeys(("sessions", "traces", "turns", "scored", "lost"), 0)
-        with self.open() as db, ExitStack() as files:
+        with s.open_database(self.database) as db, ExitStack() as files:
             names = [pair for pair in db.gateway.sessions() if not self.session or pair[0] in self.session]
             if not names:
                 which = f"session {self.session[0]!r} is not" if self.session else "no session is"

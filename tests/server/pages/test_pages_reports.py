@@ -99,6 +99,23 @@ def test_the_newest_of_many_reports_are_listed(room: Room, tmp_path: Path) -> No
     assert len(room.browser("admin").json("/reports?text=RUNS/")["reports"]) == 25
 
 
+def test_a_search_covers_all_reports_or_says_how_many_it_leaves_out(room: Room, tmp_path: Path) -> None:
+    for number in range(600):
+        (tmp_path / "runs" / f"{number:03}.html").write_text("<h1>one of many</h1>")
+    admin = room.browser("admin")
+    data = admin.json("/reports?text=one/")
+    assert ([row["id"] for row in data["reports"]], data["left_out"]) == (["runs/one/report.html"], 0)
+    for name in ("598", "599"):  # sparse: they are on disk in name alone
+        large = tmp_path / "runs" / f"{name}.json"
+        large.touch()
+        os.truncate(large, 150_000_000)
+        os.utime(large.with_suffix(".html"), (3e9, 3e9))
+    data = admin.json("/reports?text=59")
+    assert data["reports"][0]["id"] in ("runs/598.html", "runs/599.html")
+    assert (data["total"], data["left_out"]) == (1, 601)
+    assert "1 match; the oldest 601 reports not searched" in admin.get("/reports?text=59").text
+
+
 def test_a_report_is_opened_without_scripts(room: Room) -> None:
     admin = room.browser("admin")
     page = admin.get(LINKS[0]).text

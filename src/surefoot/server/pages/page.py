@@ -40,6 +40,7 @@ from surefoot.errors import (
 )
 from surefoot.server.gateway.access import Route, address_in
 from surefoot.server.gateway.changes import ChangeChart
+from surefoot.server.gateway.errors import invalid
 from surefoot.server.gateway.settings import PageSettings
 from surefoot.server.pages.mathematics import page_budget
 from surefoot.server.pages.render import FOLDER, HEADERS, templates
@@ -128,15 +129,7 @@ class Form:
     def number(self, name: str) -> float | None:
         """A finite number as people type it; ``None`` if the field is empty. The caller checks its range."""
         text = self.optional(name, most=40)
-        if text is None:
-            return None
-        try:
-            value = float(text)
-        except ValueError as error:
-            raise StoreError(f"'{name}' must be a number, not {text!r}") from error
-        if not math.isfinite(value):
-            raise StoreError(f"'{name}' must be a finite number")
-        return value
+        return None if text is None else _number(name, text)
 
     def value(self, name: str) -> Literal[-1, 0, 1]:
         """A label: -1, 0 or 1."""
@@ -198,9 +191,7 @@ def protocol_with(before: Protocol, **changes: Any) -> Protocol:
     try:
         return Protocol.model_validate({**before.model_dump(), **changes})
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise StoreError(f"'{where}': {first['msg']}") from error
+        raise StoreError(invalid(error.errors()).message) from error
 
 
 class Pages:
@@ -595,7 +586,7 @@ class Filter:
             elif sign != ":":
                 if name not in scorers or bounds.get("scorer", name) != name:
                     raise StoreError(unknown("scorer", name, scorers or ("none: no scores are stored",)))
-                bounds |= {"scorer": name, "high" if sign[0] == "<" else "low": _number(value)}
+                bounds |= {"scorer": name, "high" if sign[0] == "<" else "low": _number(name, value)}
             elif name not in terms:
                 raise StoreError(f"{unknown('filter', name, terms)}; put words into quotes")
             elif terms[name] and value not in terms[name]:
@@ -622,13 +613,13 @@ class Filter:
         return " ".join([*parts, *([] if value is None else [f"{name}:{quoted}"])])
 
 
-def _number(text: str) -> float:
+def _number(name: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise StoreError(f"compare a score with a number, not {text!r}")
+        raise StoreError(f"'{name}' must be a number, not {text!r}")
     return value
 
 

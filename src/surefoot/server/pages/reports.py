@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -15,8 +16,8 @@ from surefoot.records import FrozenModel
 from surefoot.server.pages.page import Filter, Page, show_list
 from surefoot.server.pages.render import HEADERS
 
-_MOST: Final = 500
-"""Newest reports that a search reads."""
+_MOST: Final = 200_000_000
+"""Bytes of JSON that a search reads, of the newest reports."""
 _LARGEST: Final = 50_000_000
 """Largest JSON file that is read, in bytes."""
 # a report may use only its own styles and drawings
@@ -52,16 +53,19 @@ def report_list(page: Page) -> Response:
     """Reports, newest first, with their sentence and verdicts; words search the sentences and names."""
     files, size = list(_files(page).items()), page.settings.rows
     start = (max(1, page.query.natural("page", default=1)) - 1) * size
-    words, total = Filter.of(page, {}).words.casefold().split(), len(files)
+    words, total, searched = Filter.of(page, {}).words.casefold().split(), len(files), len(files)
     if words:
-        rows = [_row(*file) for file in files[:_MOST]]
+        read = accumulate(_size(path) for _, path in files)
+        searched = sum(size <= _MOST for size in read)
+        rows = [_row(*file) for file in files[:searched]]
         texts = [f"{row['title']} {row['id']}".casefold() for row in rows]
         rows = [row for row, text in zip(rows, texts, strict=True) if all(word in text for word in words)]
         total, rows = len(rows), rows[start : start + size]
     else:
         rows = [_row(*file) for file in files[start : start + size]]
     folders = [str(folder) for folder in page.settings.reports]
-    return show_list(page, "reports", rows, {"folders": folders, "total": total})
+    data = {"folders": folders, "total": total, "left_out": len(files) - searched}
+    return show_list(page, "reports", rows, data)
 
 
 def report_page(page: Page) -> Response:
@@ -123,11 +127,17 @@ def _chosen(page: Page, count: int) -> dict[str, Path]:
     return chosen
 
 
+def _size(path: Path) -> int:
+    """Bytes of the JSON file of a report; 0 without one."""
+    path = path.with_suffix(".json")
+    return path.stat().st_size if path.exists() else 0
+
+
 def _content(path: Path) -> _Content:
     """The JSON file of a report; empty without a readable one."""
-    path = path.with_suffix(".json")
     try:
-        return _Content.model_validate_json(path.read_bytes() if path.stat().st_size <= _LARGEST else b"{}")
+        text = path.with_suffix(".json").read_bytes() if 0 < _size(path) <= _LARGEST else b"{}"
+        return _Content.model_validate_json(text)
     except (OSError, ValidationError):
         return _Content()
 

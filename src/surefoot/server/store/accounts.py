@@ -32,6 +32,7 @@ from surefoot.server.store.schema import (
     checked_name,
     checked_text,
     inserted,
+    matching,
     one_of,
     rows_of,
     table,
@@ -426,34 +427,30 @@ class Projects(Repository):
 
         Raises ``NotFoundError`` for an unknown user or project.
         """
-        where = (members.c.project_id == project_id) & (members.c.user_id == user_id)
+        ids = {"project_id": project_id, "user_id": user_id}
         with self._connections.write() as connection:
             locked_project(connection, project_id)
             if connection.scalar(sa.select(users.c.id).where(users.c.id == user_id)) is None:
                 raise NotFoundError(f"user {user_id} does not exist")
             values: dict[str, Any] = {"role": checked_role(role), "active": active}
-            if not changed_by(connection, sa.update(members).where(where).values(values)):
-                values |= {"project_id": project_id, "user_id": user_id}
-                values["pseudonym"] = f"rater-{secrets.token_hex(4)}"
+            if not changed_by(connection, sa.update(members).where(*matching(members, **ids)).values(values)):
+                values |= {**ids, "pseudonym": f"rater-{secrets.token_hex(4)}"}
                 connection.execute(sa.insert(members).values(values))
             if not active:
                 assignments = METADATA.tables["assignments"]
-                a = assignments.c
-                leased = (a.project_id == project_id) & (a.user_id == user_id) & (a.state == "leased")
-                connection.execute(sa.update(assignments).where(leased).values(leased_until=self._now))
-            return _members(connection, where)[0]
+                leased = matching(assignments, **ids, state="leased")
+                connection.execute(sa.update(assignments).where(*leased).values(leased_until=self._now))
+            return _members(connection, **ids)[0]
 
     def members(self, project_id: int) -> list[Member]:
         """All members by name, inactive ones too."""
         with self._connections.read() as connection:
-            return _members(connection, members.c.project_id == project_id)
+            return _members(connection, project_id=project_id)
 
     def member(self, project_id: int, user_id: int) -> Member | None:
         """The user's membership; ``None`` if they have none or it is not active."""
-        where = (members.c.project_id == project_id) & (members.c.user_id == user_id)
         with self._connections.read() as connection:
-            rows = _members(connection, where & members.c.active.is_(True))
-        return rows[0] if rows else None
+            return _active_member(connection, project_id, user_id)
 
     def list(self, user_id: int | None = None, *, archived: bool = False) -> list[Project]:
         """Projects by name: all, or those in which the user is an active member."""
@@ -485,12 +482,14 @@ def locked_project(connection: sa.Connection, project_id: int) -> Project:
 
 def pseudonym_in(connection: sa.Connection, project_id: int, user_id: int) -> str:
     """Pseudonym of an active member. Raises ``ForbiddenError`` for others."""
-    where = (members.c.project_id == project_id) & (members.c.user_id == user_id)
-    query = sa.select(members.c.pseudonym).where(where & members.c.active.is_(True))
-    pseudonym: str | None = connection.scalar(query)
-    if pseudonym is None:
+    member = _active_member(connection, project_id, user_id)
+    if member is None:
         raise ForbiddenError(f"user {user_id} is not a member of project {project_id}; add them first")
-    return pseudonym
+    return member.pseudonym
+
+
+def _active_member(connection: sa.Connection, project_id: int, user_id: int) -> Member | None:
+    return next(iter(_members(connection, project_id=project_id, user_id=user_id, active=True)), None)
 
 
 def _refuse_taken(connection: sa.Connection, name: str, own: int | None) -> None:
@@ -499,11 +498,6 @@ def _refuse_taken(connection: sa.Connection, name: str, own: int | None) -> None
         raise ConflictError(f"the name '{name}' is taken; choose another")
 
 
-def _members(connection: sa.Connection, where: Any) -> list[Member]:
-    query = (
-        sa.select(members, users.c.name)
-        .join(users, users.c.id == members.c.user_id)
-        .where(where)
-        .order_by(users.c.name)
-    )
-    return rows_of(connection, Member, query)
+def _members(connection: sa.Connection, **equal: int) -> list[Member]:
+    query = sa.select(members, users.c.name).join(users, users.c.id == members.c.user_id)
+    return rows_of(connection, Member, query.where(*matching(members, **equal)).order_by(users.c.name))
