@@ -11,9 +11,12 @@ from annotation_site import Browser, Room, link_of, open_room
 from gateway_server import served
 from nginx_server import nginx_program, sign_in_proxy
 from pydantic import ValidationError
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
+from surefoot.errors import ForbiddenError
 from surefoot.server import PageSettings, ServerSettings, create_app, create_pages_app, make_server
+from surefoot.server.pages.page import proxied_user
 
 HEADER = "X-Forwarded-User"
 PROXY = "10.0.0.1"
@@ -71,8 +74,12 @@ def test_addresses_and_networks_of_proxies(room: Room, address: str) -> None:
 
 def test_a_header_that_is_not_one_name_is_refused(room: Room) -> None:
     client = TestClient(room.app, client=(PROXY, 1), follow_redirects=False)
-    for headers in ([(HEADER, "ann"), (HEADER, "admin")], [(HEADER, b"\xff\xfe")]):
-        assert client.get("/sign-in", headers=cast("Any", headers)).status_code == 403
+    assert client.get("/sign-in", headers=[(HEADER, "ann"), (HEADER, "admin")]).status_code == 403
+    name = HEADER.lower().encode()
+    for sent in ([b"\xff\xfe"], [b"ann", b"admin"], [b"ann", b"ann"]):
+        scope = {"type": "http", "client": (PROXY, 1), "headers": [(name, value) for value in sent]}
+        with pytest.raises(ForbiddenError, match="must be one UTF-8 name"):
+            proxied_user(Request(scope), SETTINGS)
 
 
 def test_a_session_is_not_good_behind_the_proxy(room: Room) -> None:
