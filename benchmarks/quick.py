@@ -54,7 +54,7 @@ BENCHMARKS = {
     "prm800k": Quick("prm800k.run", ("--data", str(DATA), "--model", str(SMOLLM2)), SMOLLM2),
     "prm_vs_orm": Quick("prm_vs_orm.run"),
     "beam": Quick("performance.beam"),
-    "rl": Quick("rl.run", ("--quickstarts", "runs/prm_vs_orm")),
+    "rl": Quick("rl.run", ("--prms", "runs/prm_vs_orm")),
     "rules": Quick("rules.run"),
     "sandbox": Quick("sandbox.run"),
     "scale": Quick("scale.run"),

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 
 from benchmarks.common.figures import Figures, arguments, figure, over_draws, show, write
-from benchmarks.worlds.digits import Difficulty, ExactLabeller, NoisySolver, generate_problems
+from benchmarks.worlds.digits import PRM, Difficulty, ExactLabeller, NoisySolver, generate_problems
 from surefoot.models import load_prm
 from surefoot.policies import IN_PROCESS, Capabilities
 from surefoot.protocols import ProblemTrace, SampleRequest, SampleResult
@@ -272,7 +272,7 @@ def main() -> None:
     seeds = args.seeds or (1 if args.quick else 4)
     served, changed, repeats = (1500, 300, 4) if args.quick else (2000, 500, 10)
     quiet = 20_000 if args.quick else 100_000
-    started, prm = time.perf_counter(), load_prm("lab")
+    started, prm = time.perf_counter(), load_prm(PRM)
     outcomes: list[Outcome] = []
     alarms = requests = 0
     for seed in range(args.first_seed, args.first_seed + seeds):

@@ -324,7 +324,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--sal-python", default=sys.executable, help="interpreter that has vllm")
     parser.add_argument("--prm", type=Path, help="directory of the reward model")
-    parser.add_argument("--runs", type=Path, default=Path("runs/prm_vs_orm"), help="quickstarts, for the PRM")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/prm_vs_orm"), help="runs of prm_vs_orm, for the PRM"
+    )
     parser.add_argument(
         "--eager", action="store_true", help="vLLM does not compile the policy: starts sooner"
     )

@@ -1,4 +1,4 @@
-"""PRM against ORM against majority vote in the lab, on the same traces and samples."""
+"""PRM against ORM against majority vote in the digit world, on the same traces and samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.common.figures import Figure, Figures, arguments, show, write
 from benchmarks.common.figures import figure as one_figure
 from benchmarks.prm_vs_orm.curves import MODELS, READINGS, RULES, ScoredTraces, accuracy_curves, step_aucs
-from benchmarks.worlds.digits import ExactLabeller
+from benchmarks.worlds.digits import POLICY, TRUNK, ExactLabeller, generate_problems
 from surefoot.evaluation import sizes_up_to
 from surefoot.io import read_records, write_records
 from surefoot.protocols import ProblemTrace
@@ -25,8 +25,9 @@ from surefoot.stats import bootstrap_mean, mean_over_runs
 FULL = {"train_problems": 750, "test_problems": 300, "samples": 64}
 """Sizes of the published figures."""
 QUICK = {"train_problems": 200, "test_problems": 150, "samples": 16}
-TRAINING = ("--base", "lab", "--epochs", "4", "--max-length", "256", "--validation", "0")
-"""Settings of every model, as in the quickstart."""
+TRAINING = ("--base", TRUNK, "--epochs", "4", "--max-length", "256", "--validation", "0")
+"""Settings of every model."""
+POLICY_OF = ("--policy", POLICY, "--max-tokens", "96", "--extract", "phrase", "--equality", "exact")
 
 
 def surefoot(*words: object, quick: bool = False) -> None:
@@ -35,24 +36,45 @@ def surefoot(*words: object, quick: bool = False) -> None:
     subprocess.run([sys.executable, "-m", "surefoot", *map(str, words)], check=True, env=environment)
 
 
-def finish_quickstart(runs: Path, seed: int, *, quick: bool, test_seed: int = 1_000_000) -> Path:
-    """Run or resume the quickstart of a seed, with ``quick`` a smaller one on one thread; its directory."""
-    out = runs / f"{'quick' if quick else 'seed'}-{seed}"
-    runs.mkdir(parents=True, exist_ok=True)
-    sizes = [f"--{name.replace('_', '-')}={size}" for name, size in (QUICK if quick else FULL).items()]
-    surefoot("quickstart", *sizes, f"--seed={seed}", f"--test-seed={test_seed}", f"--out={out}", quick=quick)
+def finish_run(runs: Path, seed: int, *, quick: bool, test_seed: int = 1_000_000) -> Path:
+    """Train the PRM of a seed and score test samples, with ``quick`` fewer on one thread; the directory.
+
+    What is there is not made again.
+    """
+    out, size = runs / f"{'quick' if quick else 'seed'}-{seed}", QUICK if quick else FULL
+    out.mkdir(parents=True, exist_ok=True)
+    test_problems = generate_problems(size["test_problems"], seed=test_seed)
+    problems = generate_problems(size["train_problems"], seed=seed, exclude=test_problems)
+    write_records(out / "test-problems.jsonl", test_problems)
+    write_records(out / "train-problems.jsonl", problems)
+    data, test = (
+        (out / f"{name}-traces.jsonl", "--problems", out / f"{name}-problems.jsonl")
+        for name in ("train", "test")
+    )
+    labels, prm = out / "train-labels.jsonl", out / "prm"
+    samples = ("--n", size["samples"], "--seed", seed + test_seed)
+    commands: list[tuple[Path, tuple[object, ...]]] = [
+        (data[0], ("sample", data[2], *POLICY_OF, "--n", 2, "--seed", seed)),
+        (labels, ("label", data[0], "mc:rollouts=4", *data[1:], *POLICY_OF, "--seed", seed, "--workers", 2)),
+        (prm, ("train", "prm", *data, "--labels", labels, *TRAINING, "--seed", seed)),
+        (test[0], ("sample", test[2], *POLICY_OF, *samples)),
+        (scores_of(out, "prm", 0), ("score", *test, "--prm", prm)),
+    ]
+    for result, words in commands:
+        if not (result / "done" / "train.json" if result == prm else result).exists():
+            surefoot(*words, "--out", result, quick=quick)
     return out
 
 
 def trained_prm(runs: Path, seed: int, *, quick: bool) -> Path:
-    """Directory of the PRM of a seed's quickstart, which is run if it is not there.
+    """Directory of the PRM of a seed, which is trained if it is not there.
 
-    A quick measurement takes the PRM of a full quickstart where there is one.
+    A quick measurement takes that of a full run where there is one.
     """
     for name in (f"seed-{seed}", f"quick-{seed}")[: 1 + quick]:
         if (runs / name / "prm" / "done" / "train.json").exists():
             return runs / name / "prm"
-    return finish_quickstart(runs, seed, quick=quick) / "prm"
+    return finish_run(runs, seed, quick=quick) / "prm"
 
 
 def add_rivals(out: Path, seed: int, *, training_seeds: int, quick: bool) -> None:
@@ -82,7 +104,7 @@ def folder(kind: str, number: int) -> str:
 
 
 def scores_of(out: Path, kind: str, number: int) -> Path:
-    """The scores of a model; the quickstart has written those of its PRM."""
+    """The scores of a model; ``finish_run`` has written those of its PRM."""
     name = folder(kind, number)
     return out / ("scores.jsonl" if name == "prm" else f"scores-{name}.jsonl")
 
@@ -169,13 +191,13 @@ def of_one_seed(
 
 def main() -> None:
     """Command line."""
-    parser = arguments(__doc__, "one seed of a smaller quickstart, on one thread: a few minutes")
+    parser = arguments(__doc__, "one smaller seed, on one thread: a few minutes")
     parser.add_argument("--seeds", type=int, help="3; with --quick 1")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--test-seed", type=int, default=1_000_000, help="seed of the test problems")
     parser.add_argument("--training-seeds", type=int, default=1, help="models of each kind on equal labels")
     parser.add_argument("--out", type=Path, default=Path("runs/prm_vs_orm"))
-    parser.add_argument("--rivals", type=Path, metavar="DIR", help="only add the rivals to a quickstart")
+    parser.add_argument("--rivals", type=Path, metavar="DIR", help="only add the rivals to a run")
     options = parser.parse_args()
     if options.rivals:
         add_rivals(options.rivals, options.first_seed, training_seeds=1, quick=False)
@@ -185,7 +207,7 @@ def main() -> None:
     sizes = sizes_up_to((QUICK if options.quick else FULL)["samples"])
     curves, of_seeds = [], []
     for seed in seeds:
-        out = finish_quickstart(options.out, seed, quick=options.quick, test_seed=options.test_seed)
+        out = finish_run(options.out, seed, quick=options.quick, test_seed=options.test_seed)
         add_rivals(out, seed, training_seeds=options.training_seeds, quick=options.quick)
         scored = read_scored(out, options.training_seeds)
         found = accuracy_curves(scored, sizes, seed=seed)

@@ -142,7 +142,7 @@ class World:
     development: list[Problem]
     test: list[Problem]
     grader: Grader
-    quickstarts: Path
+    prms: Path
     runs: Path
 
     def directory(self, condition: Condition, seed: int) -> Path:
@@ -164,7 +164,7 @@ class World:
 
     def _scorer(self, condition: Condition, seed: int) -> StepScorer | None:
         if condition.rewards == "prm":
-            return load_prm(trained_prm(self.quickstarts, seed, quick=False))
+            return load_prm(trained_prm(self.prms, seed, quick=False))
         if condition.rewards == "checker":
             if condition.method == "pav":
                 return Prover(NoisySolver(error_rate=PROVER_ERROR))
@@ -459,7 +459,7 @@ def main() -> None:
             development=made[sizes[0] : sizes[0] + sizes[1]],
             test=made[sizes[0] + sizes[1] :],
             grader=grader,
-            quickstarts=options.quickstarts,
+            prms=options.prms,
             runs=options.runs / "quick" if options.quick else options.runs,
         )
         if options.part:
@@ -527,7 +527,7 @@ def greedy_accuracy(policy: Path, problems: Sequence[Problem], grader: Grader) -
 def _options() -> argparse.Namespace:
     parser = arguments(__doc__, "one seed and 20 updates of the published pair of methods")
     parser.add_argument("--runs", type=Path, default=Path("rl-runs"), help="directory of the runs")
-    parser.add_argument("--quickstarts", type=Path, default=Path("runs"), help="quickstarts, for the PRMs")
+    parser.add_argument("--prms", type=Path, default=Path("runs"), help="runs of prm_vs_orm, for the PRMs")
     parser.add_argument("--seeds", type=int, help="3; with --quick 1")
     parser.add_argument(
         "--first-seed",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.worlds.digits import TRUNK, generate_problems
+from benchmarks.worlds.digits import POLICY, TRUNK, generate_problems
 from surefoot.io import write_records
 from surefoot.models import CheckpointCard, RewardModel
 
@@ -35,20 +35,20 @@ class Inputs:
         """The job as arguments of ``surefoot``, without workers and output."""
         if what == "labelling":
             files = [str(self.traces), "mc", "--problems", str(self.problems)]
-            return ["label", *files, "--policy=lab", "--max-tokens", "96"]
+            return ["label", *files, "--policy", str(POLICY), "--max-tokens", "96"]
         files = ["--problems", str(self.problems), str(self.traces)]
         return ["score", "--prm", str(self.model), *files]
 
 
 def make_inputs(folder: Path, problems: int, n: int) -> Inputs:
-    """Problems of the lab, ``n`` traces each by its policy, and a reward model with a new head."""
+    """Problems of the digit world, ``n`` traces each by its policy, and a reward model with a new head."""
     folder.mkdir(parents=True)
     inputs = Inputs(
         problems=folder / "problems.jsonl", traces=folder / "traces.jsonl", model=folder.parent / "model"
     )
     write_records(inputs.problems, generate_problems(problems, seed=0))
     files = [str(inputs.problems), "--out", str(inputs.traces)]
-    surefoot("sample", *files, "--policy=lab", "--n", str(n), "--max-tokens", "96")
+    surefoot("sample", *files, "--policy", str(POLICY), "--n", str(n), "--max-tokens", "96")
     if not inputs.model.exists():
         model = RewardModel.initialise(
             TRUNK, card=CheckpointCard(kind="prm", label_source="none", base="lab")

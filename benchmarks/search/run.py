@@ -259,7 +259,9 @@ def main() -> None:
     )
     parser.add_argument("--problems", type=int, help="of each seed, the same for all: 100; with --quick 60")
     parser.add_argument("--development", type=int, default=60, help="problems to choose methods on")
-    parser.add_argument("--runs", type=Path, default=Path("runs/prm_vs_orm"), help="quickstarts, one a seed")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/prm_vs_orm"), help="runs of prm_vs_orm, one a seed"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/search"))
     options = parser.parse_args()
     if options.quick:

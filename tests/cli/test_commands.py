@@ -236,7 +236,8 @@ def test_workers_write_what_one_process_writes(files, tmp_path):
         for number in range(100)
     ]
     write_records(tmp_path / "t.jsonl", many)
-    words = ["label", tmp_path / "t.jsonl", "verify:rules=lab", "--problems", files / "p.jsonl"]
+    words = ["label", tmp_path / "t.jsonl", "verify:rules=benchmarks.worlds.digits:DigitVerifier"]
+    words += ["--problems", files / "p.jsonl"]
     alone = good(*words, "--out", tmp_path / "1.jsonl")
     together = good(*words, "--workers=2", "--out", tmp_path / "2.jsonl")
     assert len(read(tmp_path / "1.jsonl", StepLabel)) >= len(many) > 1000, "there are pieces for all workers"

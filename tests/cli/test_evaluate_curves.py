@@ -10,7 +10,8 @@ import pytest
 from command_line import good, refused, run
 from lab_traces import lab_item
 
-from benchmarks.worlds.digits.world import Difficulty, generate_problems
+from benchmarks.worlds.digits.world import Difficulty, ExactLabeller, generate_problems
+from surefoot.concurrency import run_sync
 from surefoot.io import write_records
 from surefoot.models.card import CheckpointCard
 from surefoot.models.kinds.classifier import RewardModel
@@ -19,6 +20,12 @@ from surefoot.protocols import ProblemTrace
 from surefoot.records import StepScores, Usage
 
 SAMPLES = 4
+
+
+def records(files: Path, after_error: str = "unlabelled") -> tuple[object, ...]:
+    """Options for the problems, their traces and exact labels."""
+    labels = files / f"labels-{after_error}.jsonl"
+    return ("--problems", files / "problems.jsonl", "--traces", files / "traces.jsonl", "--labels", labels)
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +49,9 @@ def files(items: list[ProblemTrace], tmp_path_factory: pytest.TempPathFactory) -
     problems = list({item.problem.id: item.problem for item in items}.values())
     write_records(folder / "problems.jsonl", problems)
     write_records(folder / "traces.jsonl", [item.trace for item in items])
+    for after in ("unlabelled", "wrong"):
+        labels = run_sync(ExactLabeller(after_error=after).label(items))
+        write_records(folder / f"labels-{after}.jsonl", [label for row in labels for label in row])
     rng = np.random.default_rng(0)
     scores = [
         StepScores(
@@ -159,11 +169,10 @@ def test_what_best_of_n_cannot_do_is_one_sentence(files: Path, tmp_path: Path):
 
 
 def test_calibration_is_fitted_reported_and_stored(files: Path, checkpoint: Path, tmp_path: Path):
-    records = ["--problems", files / "problems.jsonl", "--traces", files / "traces.jsonl", "--labels", "lab"]
-    words = ["evaluate", f"tiny={checkpoint}", *records]
+    words = ["evaluate", f"tiny={checkpoint}", *records(files, "wrong")]
     ended = good(
         *words,
-        "--as=calibration:after-error=wrong,fit=isotonic,store=true",
+        "--as=calibration:fit=isotonic,store=true",
         "--draws",
         "50",
         "--out",
@@ -184,8 +193,7 @@ def test_calibration_is_fitted_reported_and_stored(files: Path, checkpoint: Path
 
 
 def test_calibration_of_stored_scores(files: Path, tmp_path: Path):
-    records = ["--problems", files / "problems.jsonl", "--traces", files / "traces.jsonl", "--labels", "lab"]
-    words = (*records, "--out", tmp_path, "--tables")
+    words = (*records(files), "--out", tmp_path, "--tables")
     ended = good("evaluate", "--as=calibration:fit=none", f"hand={files / 'scores.jsonl'}", *words)
     assert "ECE" in ended.out
     data = json.loads((tmp_path / "calibration.json").read_text())
@@ -194,8 +202,7 @@ def test_calibration_of_stored_scores(files: Path, tmp_path: Path):
 
 
 def test_what_calibration_cannot_do_is_one_sentence(files: Path, checkpoint: Path, tmp_path: Path):
-    records = ["--problems", files / "problems.jsonl", "--traces", files / "traces.jsonl", "--labels", "lab"]
-    base = ["evaluate", *records, "--out", tmp_path]
+    base = ["evaluate", *records(files), "--out", tmp_path]
     scores = f"s={files / 'scores.jsonl'}"
     assert "'store' writes one map" in refused(*base, f"m={checkpoint}", "--as=calibration:store=true")
     assert "s is not one" in refused(*base, scores, "--as=calibration:store=true,fit=platt")

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from command_line import good, refused
 
+from benchmarks.worlds.digits import POLICY
 from benchmarks.worlds.digits.world import Difficulty, ExactLabeller, generate_problems
 from surefoot.io import read_records, write_records
 from surefoot.records import Trace
 
 READING = ("--extract", "phrase", "--equality", "exact", "--max-tokens", 72)
+VERIFIER = "benchmarks.worlds.digits:DigitVerifier"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -88,7 +90,7 @@ def test_of_labelled_traces_the_good_steps_alone_are_cloned(files, lab_base, lab
 
 @pytest.mark.slow
 def test_the_round_is_evaluated_on_held_out_problems(files, lab_base, tmp_path) -> None:
-    held_out = ("--held-out", files / "test.jsonl", "--gold", "lab")
+    held_out = ("--held-out", files / "test.jsonl", "--gold", VERIFIER)
     ended = imitate(files, lab_base, tmp_path, "--traces", files / "t.jsonl", *held_out)
     assert [row["round"] for row in curves(tmp_path)] == [0, 1]
     assert ended.err.count("accuracy") == 2
@@ -104,7 +106,7 @@ def test_a_policy_learns_from_its_own_good_solutions(tmp_path) -> None:
         "imitate",
         tmp_path / "p.jsonl",
         "--policy",
-        "lab",
+        POLICY,
         "--rounds",
         1,
         "--samples",
@@ -112,7 +114,7 @@ def test_a_policy_learns_from_its_own_good_solutions(tmp_path) -> None:
         "--out",
         out,
     )
-    ended = good(*words, "--verifier", "lab", *READING)
+    ended = good(*words, "--verifier", VERIFIER, *READING)
     [_, row] = curves(out)
     assert row["learned"] + sum(row["dropped"].values()) == row["sampled"] == 24
     assert "left out:" in ended.err
@@ -125,12 +127,12 @@ def test_a_policy_learns_from_its_own_good_solutions(tmp_path) -> None:
 
 
 def test_commands_that_make_no_sense_are_refused(files, tmp_path) -> None:
-    base = (files / "p.jsonl", "--policy", "lab", "--out", tmp_path / "x")
-    assert "give one of them" in refused("imitate", *base, "--prm", "x", "--verifier", "lab")
+    base = (files / "p.jsonl", "--policy", POLICY, "--out", tmp_path / "x")
+    assert "give one of them" in refused("imitate", *base, "--prm", "x", "--verifier", VERIFIER)
     assert "raise the temperature" in refused("imitate", *base, "--temperature", 0)
     assert "--threshold is of --labels" in refused("imitate", *base, "--threshold", 0.9)
     held = ("--held-out", files / "p.jsonl", "--traces", files / "t.jsonl")
     assert "--labels are of an expert's --traces" in refused("imitate", *base, "--labels", files / "l.jsonl")
-    for own in (("--prm", "x"), ("--verifier", "lab"), ("--round-problems", 4), ("--samples", 3)):
+    for own in (("--prm", "x"), ("--verifier", VERIFIER), ("--round-problems", 4), ("--samples", 3)):
         assert f"{own[0]} is for the policy's own solutions" in refused("imitate", *base, *held[2:], *own)
     assert "both held out and trained on" in refused("imitate", *base, *held)

@@ -12,6 +12,7 @@ import pytest
 from command_line import good, incomplete, refused
 from openai_server import Body, Reply, completion, serve
 
+from benchmarks.worlds.digits import POLICY
 from benchmarks.worlds.digits.solver import NoisySolver
 from benchmarks.worlds.digits.world import Difficulty, generate_problems
 from surefoot.answers import AnswerChecker, Grader
@@ -298,7 +299,14 @@ def test_trees_are_grown_resumed_and_taken_apart(data, tmp_path):
 
 
 def test_a_dry_run_of_trees_takes_lengths_from_traces(data, tmp_path):
-    command = ["label", data / "p.jsonl", "tree:search-limit=2", "--policy=lab", "--out", tmp_path / "x"]
+    command = [
+        "label",
+        data / "p.jsonl",
+        "tree:search-limit=2",
+        f"--policy={POLICY}",
+        "--out",
+        tmp_path / "x",
+    ]
     command += ["--dry-run", *GRADING]
     bound = "at most 540 prefixes of 8 rollouts each"  # 60 problems, 2 searches of at most 4 probes, the root
     without = good(*command)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from command_line import good, refused, run
 from model_chain import make_chain
 
+from surefoot.io import write_records
 from surefoot.io.lineage import lineage, record_of
+from surefoot.lab import generate_problems
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,7 @@ def test_a_failed_command_leaves_the_record_of_the_old_output(here: Path):
 
 def test_shipped_models_are_named_by_their_place_in_the_package(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "p.jsonl").write_text(json.dumps({"text": "Start with 7. Add 3.\n", "answer": "0"}) + "\n")
+    write_records("p.jsonl", generate_problems(1, seed=0))
     good("sample", "p.jsonl", "--policy", "lab", "-n", "1", "--max-tokens", "20", "--out", "t.jsonl")
     nodes = {node.name: node.licence for node in lineage(Path("t.jsonl")).walk()}
     assert nodes == {"t.jsonl": None, "p.jsonl": "not stated", "surefoot:lab/shipped/policy": "Apache-2.0"}

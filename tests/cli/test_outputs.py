@@ -7,6 +7,7 @@ import json
 import pytest
 from command_line import good, refused
 
+from benchmarks.worlds.digits import POLICY
 from surefoot.cli import load_settings
 from surefoot.cli.commands import COMMANDS
 from surefoot.cli.settings import output_fields
@@ -37,7 +38,7 @@ VERIFY = ("label", "t.jsonl", "verify:rules=equations", "--problems", "p.jsonl",
         (
             "sample",
             "p.jsonl",
-            "--policy=lab",
+            f"--policy={POLICY}",
             "--out=out.jsonl",
             "--n=1",
             "--max-tokens=4",
@@ -82,16 +83,7 @@ def test_a_checkpoint_is_not_trained_into_a_folder_of_other_files(folder):
 
 def test_a_report_stands_beside_another_but_not_over_its_own(folder):
     good(*VERIFY, "l.jsonl")
-    labels = (
-        "evaluate",
-        "--as=labels",
-        "a=l.jsonl",
-        "b=l.jsonl",
-        "--traces",
-        "t.jsonl",
-        "--problems",
-        "p.jsonl",
-    )
+    labels = ("evaluate", "--as=labels", "a=l.jsonl", "b=l.jsonl", "--traces", "t.jsonl")
     (folder / "report").mkdir()
     (folder / "report" / "calibration.json").write_text("{}")
     good(*labels, "--draws", "10", "--out", "report")

@@ -22,6 +22,7 @@ from surefoot.rl.advantage import Group, LeaveOneOut
 from surefoot.rl.config import KL, PRESETS, RLConfig
 from surefoot.rl.credit import ClipDelta, Effective, MinForm, Mixed, Outcome
 
+VERIFIER = "benchmarks.worlds.digits:DigitVerifier"
 SMALL = [
     "--updates",
     "2",
@@ -66,12 +67,12 @@ def test_a_run_leaves_policy_curves_samples_and_report(
     out = tmp_path / "run"
     line = ["rl", str(problems), "--policy", str(lab_base), "--credit", "min-form"]
     line += ["--set", "rl.batch_size=2"]
-    line += ["--verifier", "lab", "--gold", "lab", "--equality", "exact", "--out", str(out), *SMALL]
+    line += ["--verifier", VERIFIER, "--gold", VERIFIER, "--equality", "exact", "--out", str(out), *SMALL]
     assert "answers more problems after training" in good(*line).err
     assert (out / "policy" / "model.safetensors").exists()
-    assert "lab reads text; hidden reasoning: not graded" in (out / "report.html").read_text()
+    assert f"{VERIFIER} reads text; hidden reasoning: not graded" in (out / "report.html").read_text()
     assert json.loads((out / "done" / "rl.json").read_text())["data"]["channels"]["reads"] == {
-        "lab": ["text"]
+        VERIFIER: ["text"]
     }
     assert len((out / "curves.jsonl").read_text().splitlines()) == 5
     assert len(list((out / "samples").iterdir())) == 2
@@ -84,12 +85,12 @@ def test_a_run_leaves_policy_curves_samples_and_report(
 
 
 @pytest.mark.slow
-def test_problems_of_the_lab_are_made(lab_base: Path, tmp_path: Path) -> None:
+def test_problems_of_the_lab_are_made(tmp_path: Path) -> None:
     line = [
         "rl",
         "lab",
         "--policy",
-        str(lab_base),
+        "lab",
         "--out",
         str(tmp_path / "run"),
         *SMALL,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.worlds.digits import PRM
 from surefoot.cli import COMMANDS, GROUPS, load_settings
 from surefoot.cli.settings import options_of
 
@@ -67,16 +68,16 @@ def test_what_does_not_exist_is_reported_before_torch_is_imported(tmp_path, monk
 @pytest.mark.slow
 def test_a_score_imports_a_model_of_transformers_and_nothing_slow_beside():
     """The import of ``LlamaModel`` takes nine tenths of the time of a first score."""
-    program = """
+    program = f"""
 import sys
 from transformers import LlamaModel
 before = set(sys.modules)
-sys.argv = ["surefoot", "score", "--prm", "lab", "--problem", "Start with 7.", "--solution", "7 = 0"]
+sys.argv = ["surefoot", "score", "--prm", "{PRM}", "--problem", "Start with 7.", "--solution", "7 = 0"]
 from surefoot.cli import main
 try:
     main()
 finally:
-    packages = {name.split(".")[0] for name in set(sys.modules) - before}
+    packages = {{name.split(".")[0] for name in set(sys.modules) - before}}
     print(*packages - sys.stdlib_module_names, file=sys.stderr)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

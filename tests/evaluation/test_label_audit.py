@@ -341,10 +341,9 @@ def test_raters_of_one_file_are_told_apart():
 @pytest.fixture
 def files(tmp_path, lab_items, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_records(Path("problems.jsonl"), [item.problem for item in lab_items])
     write_records(Path("traces.jsonl"), [item.trace for item in lab_items])
-    for name, after in (("wrong", "wrong"), ("step", "step")):
-        found = asyncio.run(ExactLabeller(after_error=after, source=name).label(lab_items))
+    for name in ("wrong", "step", "unlabelled"):
+        found = asyncio.run(ExactLabeller(after_error=name, source=name).label(lab_items))
         write_records(Path(f"{name}.jsonl.gz"), [x for row in found for x in row])
     return tmp_path
 
@@ -356,8 +355,8 @@ def run(*words, settings=""):
 COMMON = ("--traces", "traces.jsonl", "--out", "audit", "--draws", "20", "--tables")
 
 
-def test_the_command_audits_against_the_exact_checker(files):
-    ended = run("one=wrong.jsonl.gz", "step.jsonl.gz", *COMMON, "--problems=problems.jsonl", "--labels=lab")
+def test_the_command_audits_against_true_labels(files):
+    ended = run("one=wrong.jsonl.gz", "step.jsonl.gz", *COMMON, "--labels=unlabelled.jsonl.gz")
     assert ended.exit_code == 0, ended.output
     assert "1.000 [1.000, 1.000]" in ended.output
     found = json.loads((files / "audit/labels.json").read_text(encoding="utf-8"))
@@ -371,13 +370,13 @@ def test_the_command_audits_against_the_exact_checker(files):
     assert (files / "audit/labels.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
-def test_after_error_says_what_the_checker_thinks_of_later_steps(files):
-    words = ("wrong.jsonl.gz", *COMMON, "--problems=problems.jsonl", "--labels=lab")
-    assert run(*words, settings=":after-error=step").exit_code == 0
+def test_true_labels_after_the_first_error_count_as_they_are(files):
+    words = ("wrong.jsonl.gz", *COMMON)
+    assert run(*words, "--labels=step.jsonl.gz").exit_code == 0
     later = json.loads((files / "audit/labels.json").read_text(encoding="utf-8"))
     assert later["truth"]["counts"]["unread"] == {}
     assert later["sources"][0]["against_truth"]["precision"]["value"] < 1  # right steps after a wrong one
-    assert run(*words, "--force", settings=":after-error=wrong").exit_code == 0
+    assert run(*words, "--force", "--labels=wrong.jsonl.gz").exit_code == 0
     later = json.loads((files / "audit/labels.json").read_text(encoding="utf-8"))
     assert later["sources"][0]["against_truth"]["precision"]["value"] == 1
 
@@ -414,8 +413,6 @@ def test_a_file_of_true_labels_and_a_cut(files, lab_items):
     [
         (("step.jsonl.gz", "step.jsonl.gz"), "", "two sources are called 'step'; give NAME=FILE"),
         (("=step.jsonl.gz",), "", "give NAME=FILE, or FILE alone"),
-        (("step.jsonl.gz", "--labels=lab"), "", "--labels lab needs --problems"),
-        (("step.jsonl.gz", "--labels=lab"), ":after-error=x", "choose unlabelled, step or wrong"),
         (("step.jsonl.gz",), ":neutral=maybe", "choose good, bad or drop"),
         (("step.jsonl.gz",), ":binning=fine", "choose equal-mass or equal-width"),
         (("step.jsonl.gz",), ":good-above=x", "good-above: Input should be a valid number"),

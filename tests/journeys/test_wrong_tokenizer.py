@@ -1,4 +1,4 @@
-"""Grade-school problems, and the lab's model of 27 tokens, which can read none of their words."""
+"""Grade-school problems, and a model of 27 tokens, which can read none of their words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command_line import refused
 
-from benchmarks.worlds.digits import TRUNK
+from benchmarks.worlds.digits import POLICY, TRUNK
 from surefoot.io import write_records
 from surefoot.models import CheckpointCard, RewardModel
 from surefoot.records import Problem, StepLabel, Trace
@@ -46,13 +46,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        ("sample", "p.jsonl", "--policy", "lab", "--n", "1", "--out", "out.jsonl"),
-        ("label", "t.jsonl", "mc", "--problems", "p.jsonl", "--policy", "lab", "--out", "out.jsonl"),
-        ("train", "prm", "t.jsonl", "--problems=p.jsonl", "--labels=l.jsonl", "--base=lab", "--out=out"),
-        ("train", "orm", "t.jsonl", "--problems=p.jsonl", "--base=lab", "--out=out"),
+        ("sample", "p.jsonl", "--policy", POLICY, "--n", "1", "--out", "out.jsonl"),
+        ("label", "t.jsonl", "mc", "--problems", "p.jsonl", "--policy", POLICY, "--out", "out.jsonl"),
+        ("train", "prm", "t.jsonl", "--problems=p.jsonl", "--labels=l.jsonl", "--base", TRUNK, "--out=out"),
+        ("train", "orm", "t.jsonl", "--problems=p.jsonl", "--base", TRUNK, "--out=out"),
         ("score", "t.jsonl", "--problems", "p.jsonl", "-m", "prm", "--out", "out.jsonl"),
     ],
-    ids=lambda words: " ".join(words[:2]),
+    ids=lambda words: " ".join(map(str, words[:2])),
 )
 def test_it_is_refused(folder, words):
     says = refused(*words)

@@ -100,7 +100,7 @@ def test_lab_verifier_agrees_with_the_exact_labeller():
     (exact,) = asyncio.run(ExactLabeller(after_error="step").label([one]))
     assert [label.value for label in row] == [label.value for label in exact]
     assert -1.0 in [label.value for label in row]
-    with pytest.raises(RecordError, match="lab"):
+    with pytest.raises(RecordError, match="not a problem of"):
         DigitVerifier().verify([item("7 + 3 = 0\n")])
 
 

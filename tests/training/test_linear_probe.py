@@ -8,7 +8,7 @@ import torch
 from command_line import good, refused
 from safetensors.torch import load_file
 
-from benchmarks.worlds.digits import generate_problems, note_problems, worked_solution
+from benchmarks.worlds.digits import TRUNK, generate_problems, note_problems, worked_solution
 from benchmarks.worlds.digits.world import Difficulty, parse_problem
 from benchmarks.worlds.organisms import SHIPPED
 from surefoot.errors import CheckpointError, TrainingError
@@ -171,14 +171,14 @@ def test_the_command_trains_on_labels_outcomes_and_interventions(tmp_path, monke
     write_records("p.jsonl", [item.problem for item in items])
     write_records("t.jsonl", [item.trace for item in items])
     write_records("l.jsonl", [label for item in items for label in item.labels])
-    data = ("t.jsonl", "--problems", "p.jsonl", "--base", "lab")
+    data = ("t.jsonl", "--problems", "p.jsonl", "--base", TRUNK)
     ended = good("train", "probe", *data, "--labels", "l.jsonl", "--out", "by-label")
     assert "token of every step in layer" in ended.err
     assert load_prm("by-label").card.trust.auc[1] > 0.95
     ended = good("train", "probe", *data, "--out", "by-outcome")
     assert "token of closing step in layer" in ended.err
     assert "give TRACES and --problems, or --interventions" in refused(
-        "train", "probe", "--base", "lab", "--out", "x"
+        "train", "probe", "--base", TRUNK, "--out", "x"
     )
 
 

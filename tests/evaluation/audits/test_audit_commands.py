@@ -62,8 +62,9 @@ def files(tmp_path_factory, lab_base) -> Path:
     return folder
 
 
-def lab(files):
-    return ("--problems", files / "p.jsonl", "--traces", files / "t.jsonl", "--labels", "lab")
+def data(files):
+    """Options for the problems, their traces and exact labels."""
+    return ("--problems", files / "p.jsonl", "--traces", files / "t.jsonl", "--labels", files / "l.jsonl")
 
 
 def result(out: Path):
@@ -75,7 +76,7 @@ def result(out: Path):
 
 def test_gaming_edits(files, tmp_path):
     test = "gaming:per-problem=2"
-    words = (f"a={files / 'prm'}", *lab(files), "--limit=4", *QUICK, "--out", tmp_path, "--tables")
+    words = (f"a={files / 'prm'}", *data(files), "--limit=4", *QUICK, "--out", tmp_path, "--tables")
     ended = good("audit", "--test", test, *words)
     found = result(tmp_path)
     assert "Verifier gaming" in ended.out
@@ -91,24 +92,23 @@ def test_gaming_edits(files, tmp_path):
 
 def test_outcome_tells_stored_scorers_apart_side_by_side(files, tmp_path):
     scorers = [f"{name}={files / name}.jsonl" for name in ("exact", "outcome")]
-    good("audit", "--test=outcome", *scorers, *lab(files), *QUICK, "--out", tmp_path)
+    good("audit", "--test=outcome", *scorers, *data(files), *QUICK, "--out", tmp_path)
     by_name = {audit["scorer"]: audit for audit in result(tmp_path)["outcome"]}
     assert by_name["outcome"]["lowest_last"]["wrong answer"]["share"]["value"] == 1
     assert by_name["exact"]["around_error"]["wrong answer"]["drop"]["value"] == 1
     assert by_name["exact"]["without_controls"]
     live = tmp_path / "live"
-    good("audit", "--test=outcome", files / "prm", *lab(files), *QUICK, "--limit=4", "--out", live)
+    good("audit", "--test=outcome", files / "prm", *data(files), *QUICK, "--limit=4", "--out", live)
     [audit] = result(live)["outcome"]
     assert audit["scorer"] == "prm"
     assert list(audit["controls"]) == ["whole", "last step only", "shuffled steps"]
 
 
-def test_clean_from_labels_from_processbench_and_the_lab(files, tmp_path):
+def test_clean_from_labels_and_from_processbench(files, tmp_path):
     rules = ("--aggregate", "outcome=last,min")
     scorers = [f"{name}={files / name}.jsonl" for name in ("exact", "outcome")]
-    mine = ("--problems", files / "p.jsonl", "--traces", files / "t.jsonl", "--labels", files / "l.jsonl")
     found = []
-    for number, source in enumerate((mine, ("--processbench", files / "pb.json"))):
+    for number, source in enumerate((data(files), ("--processbench", files / "pb.json"))):
         out = tmp_path / str(number)
         good("audit", "--test=clean", *scorers, *source, *rules, *QUICK, "--out", out)
         found.append(result(out)["clean"])
@@ -118,7 +118,7 @@ def test_clean_from_labels_from_processbench_and_the_lab(files, tmp_path):
     assert by_name["outcome"]["right_over_rationalised"]["value"] == 0.5
     assert (by_name["exact"]["rule"], by_name["outcome"]["rule"]) == ("min", "last")
     given = tmp_path / "given"
-    good("audit", "--test=clean", files / "prm", *lab(files), *QUICK, "--out", given)
+    good("audit", "--test=clean", files / "prm", *data(files), *QUICK, "--out", given)
     [live] = result(given)["clean"]
     live, stored = (
         {name: group["traces"] for name, group in audit["groups"].items()} for audit in (live, found[0][0])
@@ -127,8 +127,12 @@ def test_clean_from_labels_from_processbench_and_the_lab(files, tmp_path):
 
 
 def test_problems_are_drawn_from_the_whole_file(files):
-    about = {"problems": str(files / "p.jsonl"), "traces": str(files / "t.jsonl"), "labels": "lab"}
-    audits = [Audit(verifier=("lab",), out=files, limit=4, seed=seed, **about) for seed in (0, 0, 1)]
+    about = {
+        "problems": str(files / "p.jsonl"),
+        "traces": str(files / "t.jsonl"),
+        "labels": str(files / "l.jsonl"),
+    }
+    audits = [Audit(verifier=("equations",), out=files, limit=4, seed=seed, **about) for seed in (0, 0, 1)]
     chosen = [{case.problem_id for case in audit.cases} for audit in audits]
     assert [len(ids) for ids in chosen] == [4, 4, 4]
     assert chosen[0] == chosen[1] != chosen[2]
@@ -158,12 +162,12 @@ def test_over_optimisation_of_stored_scores(files, tmp_path):
 
 def test_all_runs_what_can_be_run_and_says_what_cannot(files, tmp_path):
     tests = ("--test", "gaming,outcome:per-problem=2,clean,over-optimisation:largest=3")
-    good("audit", *tests, files / "prm", *lab(files), "--limit=4", *QUICK, "--out", tmp_path)
+    good("audit", *tests, files / "prm", *data(files), "--limit=4", *QUICK, "--out", tmp_path)
     found = result(tmp_path)
     assert "left_out" not in found
     assert {"gaming", "outcome", "clean", "over_optimisation"} <= set(found)
     stored = tmp_path / "stored"
-    ended = good("audit", f"e={files / 'exact.jsonl'}", *lab(files), *QUICK, "--out", stored)
+    ended = good("audit", f"e={files / 'exact.jsonl'}", *data(files), *QUICK, "--out", stored)
     assert "gaming left out: there are only stored scores" in ended.err
     found = result(stored)
     assert list(found["left_out"]) == ["gaming"]
@@ -173,9 +177,9 @@ def test_all_runs_what_can_be_run_and_says_what_cannot(files, tmp_path):
 
 def test_settings_reach_the_tests(files, tmp_path):
     tests = "gaming:tolerance=0.2,must-fall=0,per-problem=1,twins:tolerance=0.3,must-fall=0"
-    about = (*lab(files), "--limit=6", "--threshold=0.9", "--partial", *QUICK, "--out", tmp_path)
+    about = (*data(files), "--limit=6", "--threshold=0.9", "--partial", *QUICK, "--out", tmp_path)
     good("audit", files / "prm", "--test", f"{tests},argument:must-fall=0,granularity", *about)
-    every = (*lab(files), "--threshold=0.9", "--partial", *QUICK, "--out", tmp_path / "all")
+    every = (*data(files), "--threshold=0.9", "--partial", *QUICK, "--out", tmp_path / "all")
     good("audit", files / "prm", "--test=clean", *every)
     found = result(tmp_path) | {"clean": result(tmp_path / "all")["clean"]}
     assert (found["gaming"][0]["tolerance"], found["twins"][0]["tolerance"]) == (0.2, 0.3)
@@ -192,7 +196,7 @@ def test_settings_reach_the_tests(files, tmp_path):
 def test_equal_runs_leave_equal_files(files, tmp_path):
     for name in ("one", "two"):
         scorer = f"length={files / 'length.jsonl'}"
-        good("audit", "--test=clean", scorer, *lab(files), *QUICK, "--out", tmp_path / name)
+        good("audit", "--test=clean", scorer, *data(files), *QUICK, "--out", tmp_path / name)
     one, two = ((tmp_path / name / "audit.html").read_text() for name in ("one", "two"))
     assert one.replace(str(tmp_path / "one"), "") == two.replace(str(tmp_path / "two"), "")
 
@@ -204,8 +208,8 @@ def test_equal_runs_leave_equal_files(files, tmp_path):
         ("outcome {exact} {exact} {data} -o x", "two sources"),
         ("outcome ={exact} {data} -o x", "give NAME=FILE"),
         ("outcome {data} -o x", "or --verifier"),
-        ("gaming {exact} {data} --labels lab -o x", "give a checkpoint"),
-        ("clean {exact} --problems {p} --labels lab -o x", "give --problems and --traces"),
+        ("gaming {exact} {data} --labels {l} -o x", "give a checkpoint"),
+        ("clean {exact} --problems {p} --labels {l} -o x", "give --problems and --traces"),
         ("clean {exact} --aggregate mid -o x", "choose from min"),
         ("clean {exact} {data} --aggregate b=min -o x", "no scorer has this name"),
         ("outcome {p} {data} -o x", "n_steps"),
@@ -217,14 +221,14 @@ def test_equal_runs_leave_equal_files(files, tmp_path):
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_sentence(files, words, message):
-    names = {name: files / f"{name}.jsonl" for name in ("exact", "p")} | {"prm": files / "prm"}
-    data = f"--problems {files / 'p.jsonl'} --traces {files / 't.jsonl'}"
-    assert message in refused("audit", "--test", *words.format(**names, data=data).split())
+    names = {name: files / f"{name}.jsonl" for name in ("exact", "p", "l")} | {"prm": files / "prm"}
+    about = f"--problems {files / 'p.jsonl'} --traces {files / 't.jsonl'}"
+    assert message in refused("audit", "--test", *words.format(**names, data=about).split())
 
 
 def test_traces_without_stored_scores_are_left_out_and_counted(files, tmp_path):
     lines = (files / "exact.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "some.jsonl").write_text("".join(lines[:-2]))
     scorer = f"e={tmp_path / 'some.jsonl'}"
-    ended = good("audit", "--test=outcome", scorer, *lab(files), *QUICK, "--out", tmp_path)
+    ended = good("audit", "--test=outcome", scorer, *data(files), *QUICK, "--out", tmp_path)
     assert "2 traces left out: not in every file of scores" in ended.err
