@@ -22,7 +22,6 @@ HEAVY = (
 """Packages that take long to load, so that neither ``import surefoot`` nor ``--help`` may load them."""
 
 MAY_IMPORT_TORCH = (
-    "surefoot.policies.prefix_cache",
     "surefoot.policies.pretrained",
     "surefoot.policies.transformers",
     "surefoot.models",

@@ -35,8 +35,8 @@ OTHERS = {"prime_rl", "verl"}
 BEHIND = {
     "models": (
         "models.engine", "models.families", "models.kinds.classifier",
-        "models.kinds.generative", "models.kinds.implicit", "models.kinds.probe", "models.kinds.yes_no",
-        "policies.prefix_cache", "policies.pretrained", "policies.transformers", "rl",
+        "models.kinds.generative", "models.kinds.implicit", "models.kinds.yes_no",
+        "policies.pretrained", "policies.transformers", "rl",
         "training",
     ),
     "server": ("server",),

@@ -16,8 +16,7 @@ from pydantic import Field
 
 from surefoot.errors import RecordError
 from surefoot.formats.rows import RECORD_BYTES, FileRow, TraceBuilder, expand_rows
-from surefoot.io.files import ReadReport
-from surefoot.io.limits import FileLimits, RowSize
+from surefoot.io.files import FileLimits, ReadReport, RowSize
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, Step, Trace
 

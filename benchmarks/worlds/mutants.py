@@ -19,7 +19,7 @@ from surefoot.labels import AFTER_FIRST_ERROR, up_to_first_error
 from surefoot.protocols import LabelledTrace, ProblemTrace, Segmenter
 from surefoot.records import CodeTask, Evidence, Problem, StepLabel, Trace
 from surefoot.sandbox import Sandbox
-from surefoot.segment.code import PythonCode, parse
+from surefoot.segment.segmenters import PythonCode, parse
 from surefoot.segment.traces import segment_trace
 
 SOURCE = "mutant"

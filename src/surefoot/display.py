@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from surefoot.answers.extraction import extract_answer
+from surefoot.answers.grading import extract_answer
 from surefoot.errors import MissingExtraError, RecordError
 from surefoot.images import embedded, is_inline, is_kept
 from surefoot.printable import printable

@@ -18,7 +18,7 @@ from surefoot.errors import RunError
 from surefoot.io import read_records, write_records
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
-from surefoot.models.engine.incremental import IncrementalScorer
+from surefoot.models.engine.causal import IncrementalScorer
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.kinds.derived import CalibratedScorer, IsotonicMap, fit_calibration, save_calibration
 from surefoot.models.loading import load_prm

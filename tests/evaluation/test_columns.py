@@ -23,7 +23,7 @@ from surefoot.evaluation.columns import (
 from surefoot.evaluation.labels import label_codes, label_sets
 from surefoot.evaluation.step_layout import BAD, GOOD, UNREAD, StepLayout
 from surefoot.io import ReadReport, read_records, write_records
-from surefoot.io.limits import FileLimits
+from surefoot.io.files import FileLimits
 from surefoot.io.tables import Facts
 from surefoot.labels import LabelRule
 from surefoot.records import Evidence, Message, Step, StepLabel, Trace, Usage

@@ -31,7 +31,7 @@ from surefoot.errors import RecordError
 from surefoot.formats import ImportContext, ImportSettings, detect_format, import_traces, read_source
 from surefoot.formats.processbench import read_fover_scores
 from surefoot.io import ReadReport, read_records
-from surefoot.io.limits import lower_limits
+from surefoot.io.files import lower_limits
 from surefoot.records import MAX_COUNT, Problem, Record, Trace
 
 EXAMPLES = int(os.environ.get("SUREFOOT_HOSTILE_EXAMPLES", "10"))

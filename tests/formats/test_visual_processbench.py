@@ -11,7 +11,7 @@ from PIL import Image
 from surefoot.cli import app
 from surefoot.errors import RecordError
 from surefoot.formats import detect_format
-from surefoot.formats.visual_processbench import read_visual_processbench
+from surefoot.formats.processbench import read_visual_processbench
 from surefoot.io import read_records
 from surefoot.records import Trace
 

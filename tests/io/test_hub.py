@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from benchmarks.worlds.digits.checkpoints import POLICY, TRUNK
 from surefoot.errors import CheckpointError, PolicyError, RunError
 from surefoot.io import Run
-from surefoot.io.hub import checkpoint_directory, hub_commits, is_hub_name, pinned, split_revision
+from surefoot.io.sources import checkpoint_directory, hub_commits, is_hub_name, pinned, split_revision
 from surefoot.models.card import CheckpointCard
 from surefoot.models.engine.causal import load_causal, save_causal
 from surefoot.models.kinds.classifier import RewardModel

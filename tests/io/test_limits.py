@@ -14,8 +14,7 @@ from parquet_files import write_as, write_parquet
 from surefoot.errors import RecordError
 from surefoot.formats import read_source
 from surefoot.io import ReadReport, read_records
-from surefoot.io.files import check_size
-from surefoot.io.limits import FileLimits, lower_limits
+from surefoot.io.files import FileLimits, check_size, lower_limits
 from surefoot.records import Problem, Trace
 
 SMALL = {"max_rows": 50, "max_piece_bytes": 20_000, "max_unpacked_bytes": 100_000}
@@ -66,7 +65,7 @@ def test_a_parquet_file_that_repeats_one_text_is_refused(tmp_path, nested):
 
 
 def test_a_small_file_may_not_unpack_to_a_large_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("surefoot.io.limits._ANY_EXPANSION", 2**20)
+    monkeypatch.setattr("surefoot.io.files._ANY_EXPANSION", 2**20)
     path = repeated_text(tmp_path / "bomb.parquet", 400, 50_000)
     with pytest.raises(RecordError, match=r"bomb\.parquet: .* times its size.*set SUREFOOT_MAX_EXPANSION"):
         check_size(path)

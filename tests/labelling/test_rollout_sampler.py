@@ -16,8 +16,7 @@ from benchmarks.worlds.digits.solver import NoisySolver
 from benchmarks.worlds.digits.world import Difficulty, generate_problems
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.labelling import MonteCarloLabeller, MonteCarloSettings, OmegaPRMLabeller, TreeSettings
-from surefoot.labelling.monte_carlo import independent_groups
-from surefoot.labelling.rollouts import prefixes_of
+from surefoot.labelling.monte_carlo import independent_groups, prefixes_of
 from surefoot.policies import IN_PROCESS
 from surefoot.policies.episodes import sample_traces
 from surefoot.protocols import ProblemTrace

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.labelling.rollouts import RolloutRule
+from surefoot.labelling.monte_carlo import RolloutRule
 
 
 def played(rule, p):

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 
 import surefoot
 from surefoot.errors import CheckpointError, PolicyError
-from surefoot.io.hub import reading_checkpoint
+from surefoot.io.sources import reading_checkpoint
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.policies.devices import LOADING
 from surefoot.policies.loading import load_policy

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from surefoot.models.card import CheckpointCard
-from surefoot.models.encoding import Encoding
+from surefoot.models.encoding import Encoding, windows_of
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.loading import load_prm
 from surefoot.models.scorer import Scorer
-from surefoot.models.windows import windows_of
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Message, Problem, StepLabel, ToolCall, Trace
 from surefoot.segment import Line, cut_trace, segment_trace

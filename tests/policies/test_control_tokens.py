@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from published_checkpoints import byte_tokenizer, piece_tokenizer
 
-from surefoot.policies.control_tokens import ControlTokens, break_control_tokens, special_tokens
+from surefoot.policies.prompts import ControlTokens, break_control_tokens, special_tokens
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<extra_0>", "⟦stop⟧", " <sep>", "<<x"]
 TOKENIZER = byte_tokenizer(SPECIAL)

@@ -19,8 +19,7 @@ from transformers import (
 )
 
 from benchmarks.worlds.digits.world import generate_problems
-from surefoot.policies.prefix_cache import bytes_per_token
-from surefoot.policies.transformers import TransformersPolicy
+from surefoot.policies.transformers import TransformersPolicy, bytes_per_token
 from surefoot.protocols import SampleRequest, Sampling
 
 STEP = Sampling(max_tokens=9, stop=("\n",))

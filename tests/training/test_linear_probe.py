@@ -15,7 +15,13 @@ from surefoot.errors import CheckpointError, TrainingError
 from surefoot.io import write_records
 from surefoot.models import CheckpointCard, RewardModel, load_prm
 from surefoot.models.engine.packing import read_states
-from surefoot.models.kinds.probe import LinearProbe, ProbeScorer, ProbeSettings, chosen_steps, reading_layers
+from surefoot.models.kinds.classifier import (
+    LinearProbe,
+    ProbeScorer,
+    ProbeSettings,
+    chosen_steps,
+    reading_layers,
+)
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import StepLabel, Trace
 from surefoot.search import score_held_out, trust_of

@@ -1,9 +1,9 @@
 from .checker import AnswerChecker as AnswerChecker
-from .extraction import AnswerStyle as AnswerStyle
-from .extraction import extract_answer as extract_answer
+from .grading import AnswerStyle as AnswerStyle
 from .grading import Grade as Grade
 from .grading import Grader as Grader
 from .grading import ProblemGrader as ProblemGrader
 from .grading import Solution as Solution
+from .grading import extract_answer as extract_answer
 from .grading import final_answer as final_answer
 from .grouping import group_equal as group_equal

@@ -27,7 +27,7 @@ train probe | train:TrainProbe | A linear probe on a policy's hidden states.
 rl | rl:RL | Train a policy with step rewards, outcome rewards, or both.
 imitate | imitate:Imitate | Train a policy on an expert's steps, or on its own correct solutions.
 score | score:Score | Score one solution or a file of traces with a reward model.
-execute | execute:Execute | Run programs on their visible tests.
+execute | sample:Execute | Run programs on their visible tests.
 select | select:Select | Choose one trace per problem and report its accuracy.
 reward | reward:Reward | Turn step labels and scores of agent runs into a reward for every turn.
 search | search:RunSearch | Search with a reward model: beam, DVTS, REBASE, particles, MCTS …

@@ -22,7 +22,7 @@ from surefoot import answers, labelling, models, policies, work
 from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.errors import CheckpointError, RunError, SandboxError, counted
-from surefoot.io.hub import is_hub_name
+from surefoot.io.sources import is_hub_name
 from surefoot.lab.checkpoints import POLICY, TRUNK
 from surefoot.labels import Neutral
 from surefoot.policies.devices import Loading
@@ -31,7 +31,7 @@ from surefoot.scores import TraceRule
 from surefoot.segment import segmenter
 
 if TYPE_CHECKING:
-    from surefoot.policies.capabilities import CapabilityName
+    from surefoot.policies.probe import CapabilityName
 
 INPUT = Flag(transient=True, common=True, file=True)
 """A file: the manifest holds its hash, so the path does not matter."""
@@ -46,7 +46,7 @@ def _segmenter(name: str) -> str:
 
 
 def _sandbox(name: str) -> str:
-    from surefoot.sandbox.containers import check_sandbox_name
+    from surefoot.sandbox.backends import check_sandbox_name
 
     try:
         check_sandbox_name(name)

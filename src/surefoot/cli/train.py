@@ -19,7 +19,7 @@ from surefoot.cli.settings import Command, OptionGroup
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import RunError, TrainingError, counted
 from surefoot.evaluation.audits.interventions import FaithfulnessRow, reasoning_to_probe
-from surefoot.io.hub import pinned
+from surefoot.io.sources import pinned
 from surefoot.io.tables import LabelledTraces
 from surefoot.labels import Neutral
 from surefoot.models.card import (

@@ -18,8 +18,7 @@ from pydantic import AwareDatetime, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from surefoot.io import ReadReport, read_records
-from surefoot.io.files import needs, parse_line, placed_lines, readable
-from surefoot.io.limits import FileLimits, open_bounded
+from surefoot.io.files import FileLimits, needs, open_bounded, parse_line, placed_lines, readable
 from surefoot.io.sources import OUT_ENDINGS, files_of
 from surefoot.records import MAX_COUNT, LabelKind, StepLabel, StepScores, Trace
 

@@ -17,7 +17,7 @@ from surefoot.errors import RecordError
 from surefoot.failures import FLAG_NAMES, fields_failed
 from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, row_note, run_of
 from surefoot.formats.rows import raw_rows
-from surefoot.formats.trial_results import result_of, with_result
+from surefoot.formats.run_folders import result_of, with_result
 from surefoot.records import as_json, reported_count
 
 _RETURN_CODE: Final = re.compile(r'\{\s*"returncode"\s*:\s*(-?\d{1,10})\s*[,}]')

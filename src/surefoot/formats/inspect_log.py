@@ -20,8 +20,7 @@ from surefoot.extras import need
 from surefoot.formats.account import count_fields
 from surefoot.formats.imports import ImportContext, ImportedTrace, check_assistant, run_on, task_of
 from surefoot.formats.rows import Row
-from surefoot.io.files import ReadReport, readable, shortened
-from surefoot.io.limits import FileLimits, RowSize, open_bounded, read_whole
+from surefoot.io.files import FileLimits, ReadReport, RowSize, open_bounded, read_whole, readable, shortened
 from surefoot.records import Problem
 
 _ZSTANDARD = 93

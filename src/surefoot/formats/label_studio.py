@@ -15,7 +15,7 @@ from pydantic import Field
 
 from surefoot.errors import RecordError
 from surefoot.formats.rows import RECORD_BYTES, FileRow, TraceBuilder, WriteReport, reader_of, write_rows
-from surefoot.io.limits import FileLimits, RowSize
+from surefoot.io.files import FileLimits, RowSize
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Evidence, LabelKind, Problem, StepLabel, Trace, content_id
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from surefoot.errors import RecordError
 from surefoot.formats.imports import ChatRows, ImportContext, ImportedTrace, reader_of_runs, run_of
 from surefoot.formats.rows import Row, raw_rows
-from surefoot.io.limits import FileLimits, RowSize
+from surefoot.io.files import FileLimits, RowSize
 
 _FAILED: Final = {"completed": False, "error": True}
 """Whether a call failed, by the status of its part; others are not finished."""

@@ -16,7 +16,7 @@ from surefoot.errors import RecordError
 from surefoot.failures import fields_failed
 from surefoot.formats.imports import ImportContext, ImportedTrace, reader_of_runs, run_of
 from surefoot.formats.rows import Row, raw_rows
-from surefoot.io.limits import FileLimits, RowSize
+from surefoot.io.files import FileLimits, RowSize
 from surefoot.records import as_json
 
 _SKIPPED: Final = {

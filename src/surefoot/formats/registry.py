@@ -31,7 +31,6 @@ from surefoot.formats.inspect_log import is_inspect_archive, is_inspect_log, rea
 from surefoot.formats.label_studio import read_label_studio, write_label_studio
 from surefoot.formats.lerobot import is_lerobot, read_lerobot
 from surefoot.formats.math_shepherd import TAG, read_math_shepherd
-from surefoot.formats.mini_swe_agent import is_mini_swe_agent, read_mini_swe_agent
 from surefoot.formats.observations import is_langfuse, read_langfuse, read_langsmith
 from surefoot.formats.opencode import is_opencode, is_opencode_database, read_opencode
 from surefoot.formats.openhands import is_openhands, read_openhands
@@ -47,14 +46,12 @@ from surefoot.formats.problems import (
     read_mbpp,
     read_mbpp_check,
 )
-from surefoot.formats.processbench import read_processbench, write_processbench
+from surefoot.formats.processbench import read_processbench, read_visual_processbench, write_processbench
 from surefoot.formats.rows import WriteReport, head_row, raw_rows
-from surefoot.formats.run_folders import is_saved_dataset, open_run_folder
+from surefoot.formats.run_folders import is_saved_dataset, open_run_folder, with_result_beside
 from surefoot.formats.stepwise import read_stepwise, write_stepwise
-from surefoot.formats.swe_agent import is_swe_agent, read_swe_agent
+from surefoot.formats.swe_agent import is_mini_swe_agent, is_swe_agent, read_mini_swe_agent, read_swe_agent
 from surefoot.formats.tau_bench import is_tau2, read_tau2, read_tau_bench
-from surefoot.formats.trial_results import with_result_beside
-from surefoot.formats.visual_processbench import read_visual_processbench
 from surefoot.formats.who_and_when import read_who_and_when
 from surefoot.io.files import ReadReport
 from surefoot.io.sources import files_of

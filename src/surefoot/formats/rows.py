@@ -26,8 +26,18 @@ from surefoot.errors import RecordError
 from surefoot.extras import need
 from surefoot.formats.account import count_fields
 from surefoot.io.atomic import atomic_file
-from surefoot.io.files import ReadReport, error_reason, json_lines, readable, shortened, table_rows
-from surefoot.io.limits import FileLimits, RowSize, open_bounded, read_whole
+from surefoot.io.files import (
+    FileLimits,
+    ReadReport,
+    RowSize,
+    error_reason,
+    json_lines,
+    open_bounded,
+    read_whole,
+    readable,
+    shortened,
+    table_rows,
+)
 from surefoot.io.sources import files_of
 from surefoot.labels import AFTER_FIRST_ERROR, NO_ERROR, up_to_first_error
 from surefoot.protocols import LabelledTrace

@@ -20,8 +20,8 @@ from pydantic import Field
 from surefoot.errors import RunError
 from surefoot.extras import installed
 from surefoot.io.atomic import write_json
-from surefoot.io.hub import is_hub_name
 from surefoot.io.runs import digest_of, load_object
+from surefoot.io.sources import is_hub_name
 from surefoot.records import FrozenModel
 
 MANIFEST: Final = "manifest.json"

@@ -28,7 +28,7 @@ from pydantic_core import from_json
 from surefoot.errors import RunError
 from surefoot.io.atomic import TEMPORARY_SUFFIX, atomic_file, make_directory, write_json
 from surefoot.io.files import json_line
-from surefoot.io.hub import hub_commits
+from surefoot.io.sources import hub_commits
 from surefoot.records import Record, now
 
 _LOG = logging.getLogger("surefoot.io")

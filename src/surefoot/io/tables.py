@@ -24,8 +24,7 @@ from weakref import finalize
 
 from surefoot.errors import RecordError
 from surefoot.io.atomic import atomic_path
-from surefoot.io.files import ReadReport, json_line, parse_line, placed_lines, readable
-from surefoot.io.limits import FileLimits
+from surefoot.io.files import FileLimits, ReadReport, json_line, parse_line, placed_lines, readable
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace, as_json, content_id
 

@@ -1,9 +1,5 @@
 from .advantage import advantage_labels as advantage_labels
 from .advantage import start_values as start_values
-from .behaviour import Behaviour as Behaviour
-from .behaviour import literal_calls as literal_calls
-from .behaviour import observe_programs as observe_programs
-from .behaviour import task_inputs as task_inputs
 from .consensus import Consensus as Consensus
 from .consensus import ConsensusSettings as ConsensusSettings
 from .expert import ExpertLabeller as ExpertLabeller
@@ -23,11 +19,11 @@ from .judge_scores import hold_tournament as hold_tournament
 from .judge_scores import letter_score as letter_score
 from .monte_carlo import MonteCarloLabeller as MonteCarloLabeller
 from .monte_carlo import MonteCarloSettings as MonteCarloSettings
+from .monte_carlo import RolloutRule as RolloutRule
 from .omegaprm import OmegaPRMLabeller as OmegaPRMLabeller
 from .omegaprm import TreeSettings as TreeSettings
 from .queueing import QueueCandidate as QueueCandidate
 from .queueing import priorities as priorities
-from .rollouts import RolloutRule as RolloutRule
 from .specification import Clause as Clause
 from .specification import Specification as Specification
 from .specification import read_tool_policy as read_tool_policy
@@ -37,8 +33,12 @@ from .verifier import open_verifier as open_verifier
 from .verifiers.equations.verifier import EquationCheck as EquationCheck
 from .verifiers.equations.verifier import EquationVerifier as EquationVerifier
 from .verifiers.gold_calls import GoldCallVerifier as GoldCallVerifier
+from .verifiers.programs import Behaviour as Behaviour
 from .verifiers.programs import ProgramGrader as ProgramGrader
 from .verifiers.programs import grade_traces as grade_traces
+from .verifiers.programs import literal_calls as literal_calls
+from .verifiers.programs import observe_programs as observe_programs
+from .verifiers.programs import task_inputs as task_inputs
 from .verifiers.state_replay import RunMonteCarloLabeller as RunMonteCarloLabeller
 from .verifiers.state_replay import StateReplayVerifier as StateReplayVerifier
 from .verifiers.state_replay import gold_calls as gold_calls

@@ -26,7 +26,7 @@ from surefoot.errors import LabelError, RecordError
 from surefoot.images import embedded
 from surefoot.labelling.specification import Specification
 from surefoot.labels import AFTER_FIRST_ERROR, up_to_first_error
-from surefoot.policies.control_tokens import break_control_tokens
+from surefoot.policies.prompts import break_control_tokens
 from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
 from surefoot.records import (
     Attachment,

@@ -26,7 +26,7 @@ from pydantic import Field, ValidationError
 
 from surefoot.errors import LabelError, RecordError
 from surefoot.labelling.judge import attached, material, run_blocks
-from surefoot.policies.control_tokens import break_control_tokens
+from surefoot.policies.prompts import break_control_tokens
 from surefoot.protocols import Completion, Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
 from surefoot.records import Attachment, Evidence, FrozenModel, Message, StepLabel, Usage, content_id
 

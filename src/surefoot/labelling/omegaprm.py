@@ -15,8 +15,13 @@ from pydantic import Field
 
 from surefoot.answers import Grader
 from surefoot.batching import Batcher
-from surefoot.labelling.monte_carlo import probe
-from surefoot.labelling.rollouts import PrefixRollouts, RolloutRule, RolloutSampler, require_rollable
+from surefoot.labelling.monte_carlo import (
+    PrefixRollouts,
+    RolloutRule,
+    RolloutSampler,
+    probe,
+    require_rollable,
+)
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import LabelledTrace, Policy, ProblemTrace, Sampling, Segmenter
 from surefoot.records import Evidence, FrozenModel, Problem, Step, StepLabel, StepPair, Trace, Usage

@@ -2,10 +2,14 @@ from .card import CheckpointCard as CheckpointCard
 from .card import Trust as Trust
 from .encoding import EncodedTrace as EncodedTrace
 from .encoding import Encoding as Encoding
+from .encoding import Window as Window
 from .encoding import encode_traces as encode_traces
+from .encoding import windows_of as windows_of
+from .engine.causal import IncrementalScorer as IncrementalScorer
 from .engine.causal import load_causal as load_causal
-from .engine.incremental import IncrementalScorer as IncrementalScorer
 from .engine.packing import read_states as read_states
+from .kinds.classifier import LinearProbe as LinearProbe
+from .kinds.classifier import ProbeScorer as ProbeScorer
 from .kinds.classifier import RewardModel as RewardModel
 from .kinds.derived import CalibratedScorer as CalibratedScorer
 from .kinds.derived import Ensemble as Ensemble
@@ -18,8 +22,6 @@ from .kinds.generative import GenerativeVerifier as GenerativeVerifier
 from .kinds.generative import load_verifier as load_verifier
 from .kinds.implicit import ImplicitPRM as ImplicitPRM
 from .kinds.implicit import implicit_scores as implicit_scores
-from .kinds.probe import LinearProbe as LinearProbe
-from .kinds.probe import ProbeScorer as ProbeScorer
 from .kinds.verifier_format import VerifierFormat as VerifierFormat
 from .kinds.yes_no import OpenAIYesNo as OpenAIYesNo
 from .kinds.yes_no import TransformersYesNo as TransformersYesNo
@@ -33,5 +35,3 @@ from .remote.wires import GatewayScore as GatewayScore
 from .remote.wires import VllmPooling as VllmPooling
 from .scorer import CheckpointScorer as CheckpointScorer
 from .scorer import Scorer as Scorer
-from .windows import Window as Window
-from .windows import windows_of as windows_of

@@ -8,8 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from surefoot.errors import ScoreError
-from surefoot.policies.control_tokens import ControlTokens
-from surefoot.policies.prompts import chat_support, render_chat, shown_content
+from surefoot.policies.prompts import ControlTokens, chat_support, render_chat, shown_content
 from surefoot.records import Step, Trace
 from surefoot.segment.spans import Span
 from surefoot.tree import shared_length

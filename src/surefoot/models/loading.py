@@ -9,7 +9,7 @@ from typing import Any
 
 from surefoot.errors import CheckpointError
 from surefoot.extras import need
-from surefoot.io.hub import checkpoint_directory, is_hub_name, reading_checkpoint, split_revision
+from surefoot.io.sources import checkpoint_directory, is_hub_name, reading_checkpoint, split_revision
 from surefoot.models.card import (
     CALIBRATION,
     CARD,
@@ -233,7 +233,7 @@ def _own(
         return Scorer(model, name=name, batch_tokens=loading.batch_tokens)
     if card.family == PROBE:
         _refuse(options, "base", of="a probe")
-        from surefoot.models.kinds.probe import LinearProbe, ProbeScorer
+        from surefoot.models.kinds.classifier import LinearProbe, ProbeScorer
 
         probe = LinearProbe.load(directory, base=base, loading=loading)
         return ProbeScorer(probe, name=name, batch_tokens=loading.batch_tokens)

@@ -15,7 +15,7 @@ from pydantic_core import from_json
 
 from surefoot.errors import CheckpointError
 from surefoot.extras import need
-from surefoot.io.hub import is_hub_name, reading_checkpoint, split_revision
+from surefoot.io.sources import is_hub_name, reading_checkpoint, split_revision
 from surefoot.records import FrozenModel
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from surefoot.errors import ScoreError
 from surefoot.models.card import CheckpointCard
-from surefoot.models.encoding import EncodedTrace
-from surefoot.models.windows import Window, windows_of
+from surefoot.models.encoding import EncodedTrace, Window, windows_of
 from surefoot.protocols import ProblemTrace, Segmenter, TraceChannel
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.scores import aggregate
@@ -99,7 +98,7 @@ class Scorer(CheckpointScorer):
     What traces have in common from their beginning on (the prompt, a shared prefix, all of it) goes through
     the trunk once a call; see ``engine.packing`` for how, and for trunks that do not allow it.
     ``batch_tokens`` bounds the tokens of one forward pass. With ``windows`` a trace that is longer than the
-    context is read in several (:mod:`surefoot.models.windows`), by default as the checkpoint was trained.
+    context is read in several (:mod:`surefoot.models.encoding`), by default as the checkpoint was trained.
     """
 
     def __init__(

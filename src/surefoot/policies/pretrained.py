@@ -14,7 +14,7 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError
-from surefoot.io.hub import pinned, pretrained_source, reading_checkpoint
+from surefoot.io.sources import pinned, pretrained_source, reading_checkpoint
 from surefoot.policies.devices import Loading
 
 _KINDS = {"AutoModel": "transformers checkpoint", "AutoModelForCausalLM": "causal language model"}

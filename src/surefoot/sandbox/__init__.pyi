@@ -1,6 +1,6 @@
-from .bubblewrap import BubblewrapSandbox as BubblewrapSandbox
-from .containers import ContainerSandbox as ContainerSandbox
-from .containers import open_sandbox as open_sandbox
+from .backends import BubblewrapSandbox as BubblewrapSandbox
+from .backends import ContainerSandbox as ContainerSandbox
+from .backends import open_sandbox as open_sandbox
 from .protocol import Ending as Ending
 from .protocol import Limits as Limits
 from .protocol import Program as Program

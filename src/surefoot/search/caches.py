@@ -18,8 +18,7 @@ def remembering_policy(policy: Policy, size: int) -> Policy:
     """The same weights with an empty cache of ``size`` bytes; a server's model unchanged."""
     if "surefoot.policies.transformers" not in sys.modules:  # no policy is one of this process
         return policy
-    from surefoot.policies.prefix_cache import bytes_per_token
-    from surefoot.policies.transformers import TransformersPolicy
+    from surefoot.policies.transformers import TransformersPolicy, bytes_per_token
 
     if not isinstance(policy, TransformersPolicy):
         return policy
@@ -36,7 +35,7 @@ def remembering_policy(policy: Policy, size: int) -> Policy:
 def remembering_scorer(scorer: StepScorer, size: int) -> StepScorer:
     """The same weights with an empty cache of ``size`` bytes; other models are returned unchanged."""
     if isinstance(scorer, Scorer) and type(scorer) is Scorer:  # subclasses score in other ways
-        from surefoot.models.engine.incremental import IncrementalScorer, bytes_per_scored_token
+        from surefoot.models.engine.causal import IncrementalScorer, bytes_per_scored_token
 
         tokens = _tokens(size, bytes_per_scored_token(scorer.model.trunk))
         if not tokens:

@@ -1,8 +1,8 @@
-from .code import ProseAndCode as ProseAndCode
-from .code import PythonCode as PythonCode
 from .segmenters import BlankLine as BlankLine
 from .segmenters import Line as Line
 from .segmenters import Marker as Marker
+from .segmenters import ProseAndCode as ProseAndCode
+from .segmenters import PythonCode as PythonCode
 from .segmenters import Sentence as Sentence
 from .segmenters import Thoughts as Thoughts
 from .segmenters import segmenter as segmenter

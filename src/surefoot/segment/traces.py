@@ -25,8 +25,7 @@ from surefoot.records import (
     Trace,
     trusted_copy,
 )
-from surefoot.segment.code import code_spans
-from surefoot.segment.segmenters import BlankLine, Line, Thoughts, segmenter, segmenter_name
+from surefoot.segment.segmenters import BlankLine, Line, Thoughts, code_spans, segmenter, segmenter_name
 from surefoot.segment.spans import VISIBLE, Span
 
 Granularity = Literal["part", "message"]

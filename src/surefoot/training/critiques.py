@@ -18,8 +18,7 @@ from surefoot.errors import TrainingError
 from surefoot.labels import LabelRule, Neutral
 from surefoot.models.kinds.verifier_format import CritiqueError, VerifierFormat
 from surefoot.models.kinds.yes_no import single_token
-from surefoot.policies.control_tokens import special_tokens
-from surefoot.policies.prompts import render_chat
+from surefoot.policies.prompts import render_chat, special_tokens
 from surefoot.protocols import LabelledTrace, Policy, ProblemTrace, SampleRequest, Sampling
 from surefoot.records import Record, Usage
 from surefoot.training.examples import Example, ExampleSet

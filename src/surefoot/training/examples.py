@@ -21,9 +21,8 @@ from surefoot.errors import TrainingError
 from surefoot.io.atomic import atomic_path
 from surefoot.io.tables import LabelledTraces, OnDisk
 from surefoot.labels import as_target
-from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces
+from surefoot.models.encoding import EncodedTrace, Encoding, Window, encode_traces, windows_of
 from surefoot.models.engine.tensor_shards import content_key
-from surefoot.models.windows import Window, windows_of
 from surefoot.protocols import LabelledTrace, ProblemTrace, Segmenter
 from surefoot.records import LabelKind, Problem, Step, StepPair, Trace
 from surefoot.training.config import OutcomeTargets, StepTargets

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 
 from surefoot.io import write_json
 from surefoot.io.atomic import atomic_path, sync_tree
-from surefoot.io.hub import reading_checkpoint
+from surefoot.io.sources import reading_checkpoint
 from surefoot.training.batches import batch_order, cut_microbatches, tokens_read
 from surefoot.training.config import Evaluation, LoopConfig, TrainingLog, rate_share, write_rows
 from surefoot.training.examples import Example

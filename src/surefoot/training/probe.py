@@ -21,7 +21,7 @@ from surefoot.io.atomic import write_json
 from surefoot.labels import as_target, target_is_good
 from surefoot.models.encoding import encode_traces
 from surefoot.models.engine.packing import read_states
-from surefoot.models.kinds.probe import (
+from surefoot.models.kinds.classifier import (
     LinearProbe,
     Position,
     ProbeSettings,

@@ -19,7 +19,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import TrainingError
 from surefoot.io.atomic import write_json
-from surefoot.io.hub import checkpoint_directory, reading_checkpoint
+from surefoot.io.sources import checkpoint_directory, reading_checkpoint
 from surefoot.labels import LabelRule, improves
 from surefoot.models.card import GENERATIVE, VERIFIER_FORMAT, CheckpointCard, write_card
 from surefoot.models.encoding import EncodedTrace, Encoding, encode_traces

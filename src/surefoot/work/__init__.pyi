@@ -1,11 +1,11 @@
-from .engines import Engine as Engine
-from .engines import Here as Here
-from .engines import Processes as Processes
-from .engines import RayEngine as RayEngine
+from .jobs import Engine as Engine
+from .jobs import Here as Here
 from .jobs import Job as Job
 from .jobs import Opened as Opened
 from .jobs import PieceDone as PieceDone
 from .jobs import Pieces as Pieces
+from .jobs import Processes as Processes
+from .jobs import RayEngine as RayEngine
 from .jobs import WorkerTask as WorkerTask
 from .progress import Progress as Progress
 from .progress import show_progress as show_progress

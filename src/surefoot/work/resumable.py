@@ -17,8 +17,7 @@ from surefoot.io.runs import Journal, Run
 from surefoot.io.sources import OUT_ENDINGS
 from surefoot.io.tables import OnDisk
 from surefoot.records import Record, Trace, content_id
-from surefoot.work.engines import Engine, Here, RunPieces
-from surefoot.work.jobs import Job, PieceDone, Pieces, tokens_of
+from surefoot.work.jobs import Engine, Here, Job, PieceDone, Pieces, RunPieces, tokens_of
 from surefoot.work.progress import Progress, show_progress
 
 R = TypeVar("R", bound=Record)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.readers.math_aps import read_math_aps
 from surefoot.io import ReadReport
-from surefoot.io.limits import lower_limits
+from surefoot.io.files import lower_limits
 from surefoot.protocols import LabelledTrace
 
 

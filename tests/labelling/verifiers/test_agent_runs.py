@@ -8,8 +8,7 @@ import pytest
 
 from benchmarks.agents.rules import RUNS, planted_trace
 from surefoot.labelling import ToolCallVerifier
-from surefoot.labelling.verifiers.claims import admits, asserts, claims, stem, stems_of_name
-from surefoot.labelling.verifiers.provenance import Provenance
+from surefoot.labelling.verifiers.provenance import Provenance, admits, asserts, claims, stem, stems_of_name
 from surefoot.labelling.verifiers.tool_calls import ADVICE
 from surefoot.protocols import ProblemTrace, Verdict
 from surefoot.records import Problem

@@ -9,7 +9,7 @@ import torch
 from benchmarks.worlds.digits.world import generate_problems
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace
-from surefoot.models.engine.incremental import IncrementalScorer, bytes_per_scored_token
+from surefoot.models.engine.causal import IncrementalScorer, bytes_per_scored_token
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.models.scorer import Scorer
 from surefoot.protocols import ProblemTrace, StepScorer

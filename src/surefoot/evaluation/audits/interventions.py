@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from surefoot.answers import Grader, Solution
-from surefoot.answers.extraction import EXPLICIT, extract_statement
+from surefoot.answers.grading import EXPLICIT, extract_statement
 from surefoot.batching import Batcher
 from surefoot.errors import RecordError
 from surefoot.lab.notes import planted_mistakes, with_note

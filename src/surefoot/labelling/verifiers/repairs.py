@@ -36,7 +36,7 @@ from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.protocols import ProblemTrace, Verdict, verify_each
 from surefoot.records import CodeTask, Execution, TestVisibility
 from surefoot.sandbox import TaskVerdict, TestOutcome, grade_python
-from surefoot.segment.code import parse
+from surefoot.segment.segmenters import parse
 
 REFERENCES, REPAIRS = 4, 24
 """Most passing programs that one is compared with, and most repairs of it that are tested."""

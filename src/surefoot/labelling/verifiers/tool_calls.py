@@ -16,10 +16,9 @@ from itertools import groupby, takewhile
 from typing import Final, Literal, get_args
 
 from surefoot.errors import LabelError, SchemaError
-from surefoot.labelling.verifiers.claims import Claim, admits, asserts, claims, stems_of_name
-from surefoot.labelling.verifiers.claims import stem as stem_of
 from surefoot.labelling.verifiers.gold_calls import only_reads
-from surefoot.labelling.verifiers.provenance import Provenance
+from surefoot.labelling.verifiers.provenance import Claim, Provenance, admits, asserts, claims, stems_of_name
+from surefoot.labelling.verifiers.provenance import stem as stem_of
 from surefoot.labelling.verifiers.tool_policy import (
     CallHistory,
     CallResult,

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from surefoot.io.atomic import TEMPORARY_SUFFIX, atomic_path
-from surefoot.io.hub import reading_checkpoint
+from surefoot.io.sources import reading_checkpoint
 
 
 class TensorShards:

@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTo
 from transformers.utils import logging
 
 from surefoot.errors import CheckpointError
-from surefoot.io.hub import reading_checkpoint
+from surefoot.io.sources import reading_checkpoint
 from surefoot.models.card import read_json
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.pretrained import require_finite, require_size

@@ -31,7 +31,7 @@ from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.families.published import chat_text, encode_texts, plain_ids, step_texts, within_context
 from surefoot.models.kinds.implicit import log_ratios
 from surefoot.models.scorer import CheckpointScorer
-from surefoot.policies.control_tokens import control_tokens
+from surefoot.policies.prompts import control_tokens
 from surefoot.protocols import ProblemTrace
 from surefoot.records import StepScores
 from surefoot.segment.spans import Span

@@ -23,9 +23,8 @@ from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import EncodedTrace, too_long
 from surefoot.models.families.checkpoint import Checkpoint
 from surefoot.models.scorer import Scorer
-from surefoot.policies.control_tokens import ControlTokens, control_tokens
 from surefoot.policies.pretrained import context_length
-from surefoot.policies.prompts import render_chat, unknown_tokens
+from surefoot.policies.prompts import ControlTokens, control_tokens, render_chat, unknown_tokens
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message
 from surefoot.segment.spans import Span, own_lines

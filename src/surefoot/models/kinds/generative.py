@@ -20,9 +20,8 @@ from surefoot.models.kinds.verifier_format import Critique, CritiqueError, Verif
 from surefoot.models.kinds.yes_no import TransformersYesNo, YesNoReader
 from surefoot.models.lora import load_adapted
 from surefoot.models.scorer import CheckpointScorer
-from surefoot.policies.control_tokens import special_tokens
 from surefoot.policies.devices import LOADING, Loading
-from surefoot.policies.prompts import render_chat
+from surefoot.policies.prompts import render_chat, special_tokens
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, Sampling
 from surefoot.records import Message, StepScores, Trace, Usage

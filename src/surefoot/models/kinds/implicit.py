@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.io import write_json
-from surefoot.io.hub import pinned
+from surefoot.io.sources import pinned
 from surefoot.models.card import (
     IMPLICIT,
     IMPLICIT_SETTINGS,

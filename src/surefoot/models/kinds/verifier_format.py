@@ -20,7 +20,7 @@ from typing import Self
 from pydantic import model_validator
 
 from surefoot.errors import ScoreError
-from surefoot.policies.control_tokens import break_control_tokens
+from surefoot.policies.prompts import break_control_tokens
 from surefoot.protocols import ProblemTrace
 from surefoot.records import FrozenModel, Message
 
@@ -103,7 +103,7 @@ class VerifierFormat(FrozenModel):
         A heading that a step has already (``Step 3:``) is left out, since it gets its number here. Control
         tokens in the problem or a step: the tokens of common chat templates and the ``special`` ones of the
         model's tokenizer, get a space after their first character
-        (:func:`surefoot.policies.control_tokens.break_control_tokens`); so do verdicts, which a critique that
+        (:func:`surefoot.policies.prompts.break_control_tokens`); so do verdicts, which a critique that
         repeats the step would give as its own.
         """
         if item.trace.text is None or not item.trace.steps:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from surefoot.errors import CheckpointError, LabelError, PolicyError, ScoreError
-from surefoot.io.hub import checkpoint_directory, reading_checkpoint
+from surefoot.io.sources import checkpoint_directory, reading_checkpoint
 from surefoot.labelling.judge_scores import Rubric, RunJudge
 from surefoot.models.card import GENERATIVE
 from surefoot.models.families.registry import FAMILIES, family_named, find_family, quoted

@@ -22,7 +22,7 @@ from starlette.responses import Response, StreamingResponse
 from surefoot.errors import NotFoundError, RecordError, StoreError
 from surefoot.images import checked
 from surefoot.io import ReadReport, read_records
-from surefoot.io.limits import lower_limits
+from surefoot.io.files import lower_limits
 from surefoot.records import Record, StepLabel
 from surefoot.server.pages.page import LABEL_VALUES, Form, Page
 from surefoot.server.pages.render import HEADERS

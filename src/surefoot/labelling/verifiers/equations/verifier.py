@@ -13,13 +13,14 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 from surefoot.answers.formulas import FormulaNode
-from surefoot.labelling.verifiers.equations.compare import compare, equal
 from surefoot.labelling.verifiers.equations.derivation import (
     MAX_UNKNOWNS,
     Relation,
     Work,
     WorkLimitError,
+    compare,
     confirming,
+    equal,
     is_identity,
     is_impossible,
     wrong_rewriting,
