@@ -37,7 +37,7 @@ CONSUMERS = {
     "policies/episodes.py": "test_an_answer_that_breaks_its_comparison_is_wrong",
     "rl/credit.py": "test_no_reward_is_no_better_than_failing",
     "rl/engines/rewards.py": "test_no_reward_is_no_better_than_failing",
-    "sandbox/python_tests.py": "test_a_candidate_that_breaks_its_tests_has_failed",
+    "sandbox/programs.py": "test_a_candidate_that_breaks_its_tests_has_failed",
     "search/estimators.py": "test_curves_treat_unscored_votes_as_the_selectors_do",
     "search/method.py": "test_a_refuted_candidate_is_chosen_only_among_refuted_ones",
     "search/space.py": "test_an_answer_that_breaks_its_comparison_is_wrong",

@@ -30,7 +30,7 @@ from typing import IO, Any
 from surefoot.concurrency import FairQueue
 from surefoot.errors import SandboxError
 from surefoot.sandbox.inside import box, single
-from surefoot.sandbox.protocol import (
+from surefoot.sandbox.programs import (
     Ending,
     Limits,
     LocalSandbox,

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from surefoot import load_prm
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.families.checkpoint import Checkpoint
-from surefoot.models.families.qwen_prm import QwenPRM
 from surefoot.models.families.registry import find_family
+from surefoot.models.families.step_models import QwenPRM
 from surefoot.policies.devices import Loading
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, Step, Trace

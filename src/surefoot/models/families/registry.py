@@ -60,48 +60,48 @@ def _head(architecture: str, weight: str) -> Callable[[Checkpoint], bool]:
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "math-shepherd": Family(
-            "math_shepherd:MathShepherd",
+            "step_models:MathShepherd",
             ("peiyi9979/math-shepherd-mistral-7b-prm",),
             _causal("mistral", "▁ки"),
             certain=False,
             vllm=True,
         ),
         "rlhflow": Family(
-            "rlhflow:RLHFlow",
+            "step_models:RLHFlow",
             ("RLHFlow/Llama3.1-8B-PRM-Mistral-Data", "RLHFlow/Llama3.1-8B-PRM-Deepseek-Data"),
             _causal("llama", "<|reserved_special_token_0|>"),
             certain=False,
             vllm=True,
         ),
         "skywork": Family(
-            "skywork:Skywork",
+            "step_models:Skywork",
             ("Skywork/Skywork-o1-Open-PRM-Qwen-2.5-1.5B", "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-7B"),
             _head("Qwen2ForPrmModel", "v_head.summary.weight"),
         ),
         "qwen-prm": Family(
-            "qwen_prm:QwenPRM",
+            "step_models:QwenPRM",
             ("Qwen/Qwen2.5-Math-PRM-7B", "Qwen/Qwen2.5-Math-PRM-72B", "Qwen/Qwen2.5-Math-7B-PRM800K"),
             _qwen_head(marker=True),
             vllm=True,
         ),
         "pure": Family(
-            "trl:Pure",
+            "step_models:Pure",
             ("jinachris/PURE-PRM-7B", "jinachris/Qwen2.5-Math-7B-PRM800K"),
             _qwen_head(marker=False),
             vllm=True,
         ),
         "reasoneval": Family(
-            "reasoneval:ReasonEval",
+            "step_models:ReasonEval",
             ("GAIR/ReasonEval-7B", "GAIR/ReasonEval-34B"),
             _head("ReasonEval*", "score_head.weight"),
         ),
         "trl": Family(
-            "trl:TokenClassifier",
+            "step_models:TokenClassifier",
             ("trl-lib/Qwen2-0.5B-Reward-Math-Sheperd",),
             lambda it: bool(fnmatch.filter(it.architectures, "*ForTokenClassification")) and it.labels == 2,
         ),
         "eurus": Family(
-            "eurus:ImplicitModel",
+            "causal:ImplicitModel",
             ("PRIME-RL/EurusPRM-Stage1", "PRIME-RL/EurusPRM-Stage2"),
             _causal("qwen2"),
             certain=False,
@@ -115,7 +115,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         # it closes thoughts, as DeepSeek-R1-Distill-Qwen does, which it is trained from
         "thinkprm": Family(
-            "thinkprm:ThinkPRM",
+            "causal:ThinkPRM",
             ("launch/ThinkPRM-1.5B", "launch/ThinkPRM-7B", "launch/ThinkPRM-14B"),
             _causal("qwen2", "</think>"),
             certain=False,
