@@ -31,7 +31,7 @@ from surefoot.scores import TraceRule
 from surefoot.segment import segmenter
 
 if TYPE_CHECKING:
-    from surefoot.policies.probe import CapabilityName
+    from surefoot.policies.capabilities import CapabilityName
 
 INPUT = Flag(transient=True, common=True, file=True)
 """A file: the manifest holds its hash, so the path does not matter."""

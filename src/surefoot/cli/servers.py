@@ -29,7 +29,8 @@ class Doctor(Command):
 
     def run(self) -> None:
         """Probe and print. Raises ``PolicyError`` if neither endpoint answers."""
-        from surefoot.policies.probe import MEANINGS, checked_url, list_models
+        from surefoot.policies.capabilities import MEANINGS
+        from surefoot.policies.probe import checked_url, list_models
 
         url = checked_url(self.url)
         models = list_models(url)

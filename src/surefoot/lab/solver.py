@@ -18,7 +18,7 @@ from surefoot.answers import Solution, final_answer
 from surefoot.errors import RecordError
 from surefoot.lab.checkpoints import PIECES
 from surefoot.lab.world import SYMBOLS, ArithmeticChain, SolutionState, apply, is_line, parse_problem
-from surefoot.policies.probe import IN_PROCESS, Capabilities
+from surefoot.policies.capabilities import IN_PROCESS, Capabilities
 from surefoot.protocols import Completion, SampleRequest, SampleResult, Sampling
 from surefoot.records import Problem, Usage
 

@@ -1,3 +1,7 @@
+from .capabilities import IN_PROCESS as IN_PROCESS
+from .capabilities import Capabilities as Capabilities
+from .capabilities import Capability as Capability
+from .capabilities import capabilities_of as capabilities_of
 from .devices import Loading as Loading
 from .episodes import Episode as Episode
 from .episodes import build_traces as build_traces
@@ -7,10 +11,6 @@ from .episodes import sample_traces as sample_traces
 from .loading import load_environment as load_environment
 from .loading import load_policy as load_policy
 from .openai import OpenAIPolicy as OpenAIPolicy
-from .probe import IN_PROCESS as IN_PROCESS
-from .probe import Capabilities as Capabilities
-from .probe import Capability as Capability
-from .probe import capabilities_of as capabilities_of
 from .prompts import PromptFormat as PromptFormat
 from .prompts import break_control_tokens as break_control_tokens
 from .prompts import encode_prompt as encode_prompt

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from surefoot.concurrency import FairQueue, run_sync
 from surefoot.errors import PolicyError
+from surefoot.policies.capabilities import Capabilities
 from surefoot.policies.http_client import MAX_RESPONSE_BYTES, CallError, HttpClient, NotStreamed, open_session
 from surefoot.policies.openai_requests import PATHS, Dialect, body_of, openai_message
 from surefoot.policies.openai_responses import (
@@ -27,7 +28,7 @@ from surefoot.policies.openai_responses import (
     merge,
     read,
 )
-from surefoot.policies.probe import Capabilities, probe_server
+from surefoot.policies.probe import probe_server
 from surefoot.printable import quoted
 from surefoot.protocols import SampleRequest, SampleResult
 from surefoot.records import Usage, content_id

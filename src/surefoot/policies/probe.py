@@ -1,4 +1,4 @@
-"""What a policy can do, how that is known, and what a server serves, asked before work starts.
+"""What a server serves and can do, asked before work starts.
 
 A wrong address, key or model gives one clear error here instead of the same failure for every request.
 Servers take fields that they do not know and ignore them, so a status of 200 says nothing: each capability is
@@ -18,72 +18,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from surefoot.errors import PolicyError
+from surefoot.policies.capabilities import Capabilities, Capability
 from surefoot.policies.http_client import API_KEY_VARIABLE, CallError, HttpClient, RemoteServer
 from surefoot.policies.openai_requests import PATHS
 from surefoot.policies.openai_responses import Mode, ResponseBody, ResponseChoice
 from surefoot.printable import quoted
-from surefoot.protocols import Policy
-from surefoot.records import Count, FrozenModel, Message
-
-CapabilityName = Literal["continuation", "logprobs", "n", "tool_calls", "stop_strings", "token_ids"]
-MEANINGS: Mapping[CapabilityName, str] = {
-    "continuation": "continue the beginning of an answer",
-    "logprobs": "return the log-probabilities of sampled tokens",
-    "n": "return several samples of one request",
-    "tool_calls": "call tools",
-    "stop_strings": "say which stop text ended a sample",
-    "token_ids": "return the ids of sampled tokens",
-}
-
-
-class Capability(FrozenModel):
-    """Whether a server can do one thing, and how this is known."""
-
-    status: Literal["yes", "no", "unknown"]
-    evidence: str
-
-    @property
-    def confirmed(self) -> bool:
-        """Unknown is never better than missing."""
-        return self.status == "yes"
-
-
-class Capabilities(FrozenModel):
-    """What a policy can do; see :data:`MEANINGS`."""
-
-    continuation: Capability
-    logprobs: Capability
-    n: Capability
-    tool_calls: Capability
-    stop_strings: Capability
-    token_ids: Capability
-
-    def require(
-        self, name: CapabilityName, server: str, instead: str, *, accept_unknown: bool = False
-    ) -> None:
-        """Raise :class:`PolicyError` unless ``name`` is confirmed; ``instead`` names an alternative."""
-        capability: Capability = getattr(self, name)
-        if not (capability.confirmed or (accept_unknown and capability.status == "unknown")):
-            failing = "cannot" if capability.status == "no" else "may not be able to"
-            raise PolicyError(f"{server} {failing} {MEANINGS[name]} ({capability.evidence}); {instead}")
-
-
-IN_PROCESS = Capabilities.model_validate(
-    {name: {"status": "yes", "evidence": "the model is in this process"} for name in MEANINGS}
-)
-"""Of a policy that keeps to the whole protocol."""
-_UNKNOWN = Capabilities.model_validate(
-    {name: {"status": "unknown", "evidence": "it lacks the method 'capabilities'"} for name in MEANINGS}
-)
-
-
-def capabilities_of(policy: Policy) -> Capabilities:
-    """What ``policy`` can do: a server is probed once. Unknown for a policy without ``capabilities``.
-
-    Blocks for some seconds at a server's first call; in an event loop call it in a thread.
-    """
-    probe = getattr(policy, "capabilities", None)
-    return _UNKNOWN if probe is None else probe()
+from surefoot.records import Count, Message
 
 
 class ServedModel(BaseModel):

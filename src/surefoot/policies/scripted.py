@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from surefoot.policies.probe import IN_PROCESS, Capabilities
+from surefoot.policies.capabilities import IN_PROCESS, Capabilities
 from surefoot.protocols import Completion, SampleRequest, SampleResult, Sampling
 from surefoot.records import Usage
 

@@ -31,9 +31,9 @@ from transformers import (
 from transformers.cache_utils import DynamicLayer
 
 from surefoot.errors import CheckpointError, PolicyError
+from surefoot.policies.capabilities import IN_PROCESS, Capabilities
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.pretrained import context_length, load_pretrained
-from surefoot.policies.probe import IN_PROCESS, Capabilities
 from surefoot.policies.prompts import encode_prompt, unknown_tokens
 from surefoot.protocols import Completion, SampleRequest, SampleResult, Sampling
 from surefoot.records import Usage
