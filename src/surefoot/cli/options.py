@@ -22,6 +22,7 @@ from surefoot import answers, labelling, models, policies, work
 from surefoot.cli.settings import Flag, OptionGroup
 from surefoot.cli.terminal import note
 from surefoot.errors import CheckpointError, RunError, SandboxError, counted
+from surefoot.io.files import error_reason
 from surefoot.io.sources import is_hub_name
 from surefoot.lab.checkpoints import POLICY, TRUNK
 from surefoot.labels import Neutral
@@ -413,7 +414,4 @@ def verifier_format(path: Path | None) -> models.VerifierFormat:
         content = path.read_bytes() if path else b"{}"
         return models.VerifierFormat.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        message = first["msg"].removeprefix("Value error, ")
-        raise RunError(f"--format {path}: {where + ': ' if where else ''}{message}") from error
+        raise RunError(f"--format {path}: {error_reason(error)}") from error
