@@ -1,24 +1,18 @@
-"""Search the lab's problems under the guidance of step scores, count the cost, and print a tree.
-
-Steps come from a scripted solver that gets one line in four wrong, scores from the lab's exact checker with
-some noise put on: no model is needed, and the numbers say nothing about models. The solver has no memory:
-it reads the problem and the solution so far for each step again, which a model's key-value cache saves.
-"""
+"""Search the lab's problems under the guidance of its reward model, count the cost, and print a tree."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from surefoot import load_prm
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import write_records
-from surefoot.lab import Difficulty, NoisySolver, check_steps, generate_problems
-from surefoot.protocols import ProblemTrace
-from surefoot.records import StepScores, Usage, content_id
+from surefoot.lab import POLICY, generate_problems
+from surefoot.policies import load_policy
+from surefoot.records import Usage
 from surefoot.search import (
     BeamSearch,
     BestOfNSearch,
@@ -34,33 +28,6 @@ from surefoot.search import (
 )
 from surefoot.stats import bootstrap_mean
 
-
-@dataclass(frozen=True, kw_only=True)
-class NoisyChecker:
-    """Scores correct steps near 0.8 and wrong steps near 0.3; equal prefixes get equal scores."""
-
-    name: str = "noisy-checker"
-
-    def score_traces(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
-        """One record per trace."""
-        return [
-            StepScores(
-                trace_id=item.trace.id,
-                scorer=self.name,
-                scores=tuple(
-                    self._score(item.problem.id + item.trace.prefix(step + 1), verdict.value)
-                    for step, verdict in enumerate(check_steps(item.problem, item.trace))
-                ),
-                usage=Usage(verifier_tokens=len(item.trace.steps), calls=1),
-            )
-            for item in items
-        ]
-
-    def _score(self, prefix: str, verdict: int | None) -> float:
-        noise = np.random.default_rng(int(content_id("noise", prefix), 16)).normal(scale=0.1)
-        return float(np.clip((0.3 if verdict == -1 else 0.8) + noise, 0.0, 1.0))
-
-
 SEARCHES: dict[str, SearchMethod] = {
     "majority of 16": MajoritySearch(n=16),
     "best of 16": BestOfNSearch(n=16, rule="best_of_n"),
@@ -68,7 +35,8 @@ SEARCHES: dict[str, SearchMethod] = {
     "REBASE 16": Rebase(n=16),
 }
 
-problems = generate_problems(40, seed=2, difficulty=Difficulty(min_operations=6, max_operations=10))
+problems = generate_problems(20, seed=2)
+policy, prm = load_policy(POLICY), load_prm("lab")
 trees: list[SavedTree] = []
 
 
@@ -84,8 +52,8 @@ with AnswerChecker("exact") as checker:
             run_search(
                 search,
                 problems,
-                NoisySolver(error_rate=0.25),
-                NoisyChecker(),
+                policy,
+                prm,
                 grader=Grader(checker=checker, styles=("phrase",)),
                 seed=1,
                 watch=keep,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.lab import POLICY, ExactLabeller, generate_problems
+from surefoot.lab import POLICY, LabVerifier, generate_problems
+from surefoot.labelling import VerifierLabeller
 from surefoot.models import LabelScorer, load_causal
 from surefoot.rl import Credit, MinForm, Outcome, RLConfig, Task, train_policy
 from surefoot.segment import Line
@@ -32,14 +33,15 @@ def train(task: Task, credit: Credit, directory: Path) -> None:
 def main() -> None:
     """Both, from the same start, on the same problems."""
     held_out = generate_problems(10, seed=7)
+    truth = VerifierLabeller(verifiers=(LabVerifier(),))
     with AnswerChecker("exact") as checker:
         task = Task(
             problems=generate_problems(40, seed=0, exclude=held_out),
             held_out=held_out,
             segmenter=Line(),
             grader=Grader(checker=checker, styles=("phrase",)),
-            scorer=LabelScorer(ExactLabeller(after_error="step"), name="checker"),
-            gold=ExactLabeller(after_error="step"),
+            scorer=LabelScorer(truth, name="checker"),
+            gold=truth,
         )
         train(task, MinForm(), Path("runs/min-form"))
         train(task, Outcome(), Path("runs/outcome"))

@@ -14,26 +14,34 @@ from pathlib import Path
 
 from surefoot import load_prm
 from surefoot.answers import AnswerChecker, Grader
-from surefoot.lab import TRUNK, ExactLabeller, NoisySolver, generate_problems
+from surefoot.lab import POLICY, LabVerifier, generate_problems
+from surefoot.labelling import VerifierLabeller
 from surefoot.models import CheckpointCard, Encoding, RewardModel
-from surefoot.policies import sample_traces
+from surefoot.policies import load_policy, sample_traces
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.segment import Line
 from surefoot.training import StepTargets, TrainingConfig, build_examples, train
 
-PROBLEM = "Start with 7. Add 3. Multiply by 4. Subtract 9."
-SOLUTION = "7 + 3 = 0\n0 * 4 = 2\n2 - 9 = 3\nAnswer: 3\n"  # the second line is wrong: 0 * 4 ends in 0
+PROBLEM = (
+    "Ann counts 34 cards. Ann has 17 fewer than Ben. Cara has 2 times as many as Ben. "
+    "How many cards does Cara have?"
+)
+SOLUTION = """\
+Ann has 17 fewer than Ben. Ben has Ann's 34 - 17 = 17.
+Cara has 2 times as many as Ben. Cara has Ben's 17 * 2 = 34.
+Answer: 34.
+"""  # the first line is wrong: Ben has 17 more
 
 
 def labelled_traces() -> list[LabelledTrace]:
-    """Traces of a scripted solver that errs in one line of seven, with labels from the exact checker."""
+    """Solutions of the lab's policy, half of them wrong, with labels from the exact checker."""
     problems = generate_problems(48, seed=0)
     with AnswerChecker("exact") as checker:
         grader = Grader(checker=checker, styles=("phrase",))
-        solver = NoisySolver(error_rate=0.15)
-        sampled = asyncio.run(sample_traces(solver, problems, n=1, seed=0, segmenter=Line(), grader=grader))
+        policy = load_policy(POLICY)
+        sampled = asyncio.run(sample_traces(policy, problems, n=1, seed=0, segmenter=Line(), grader=grader))
     items = [ProblemTrace(problem=p, trace=traces[0]) for p, traces in zip(problems, sampled, strict=True)]
-    labels = asyncio.run(ExactLabeller(after_error="wrong").label(items))
+    labels = asyncio.run(VerifierLabeller(verifiers=(LabVerifier(),)).label(items))
     return [
         LabelledTrace(problem=item.problem, trace=item.trace, labels=tuple(of_trace))
         for item, of_trace in zip(items, labels, strict=True)
@@ -47,9 +55,9 @@ def train_prm(directory: Path) -> None:
         encoding=Encoding(max_length=256),
         score_means="correctness",
         label_source="lab-checker",
-        base="surefoot-lab-trunk",
+        base="surefoot-lab-policy",
     )
-    model = RewardModel.initialise(TRUNK, card)
+    model = RewardModel.initialise(POLICY, card)
     data = build_examples(model.tokenizer, model.card.encoding, labelled_traces(), StepTargets())
     log = train(model, data.examples, TrainingConfig(epochs=2), directory)
     print(f"{len(log.losses)} updates, loss {log.losses[0]:.3f} at first, {log.losses[-1]:.3f} at last")

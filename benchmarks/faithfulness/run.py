@@ -18,6 +18,7 @@ from benchmarks.faithfulness.probe import probe_figures
 from benchmarks.faithfulness.real import hint_figures
 from benchmarks.faithfulness.rewards import reward_figures
 from benchmarks.worlds.digits import ExactLabeller, note_problems, parse_problem, read_solution, with_note
+from benchmarks.worlds.digits.audits import NOTE, other_digits, wrong_digits
 from benchmarks.worlds.organisms import ORGANISMS, SHIPPED, memorized_problems, train_organism
 from benchmarks.worlds.panel import (
     panel_ceiling,
@@ -48,15 +49,18 @@ FRESH_SEED: Final = 902
 """Of the problems; the organisms were trained and looked at with others."""
 
 
-def interventions(policy: Any, *, hint: str = "note") -> Interventions:
+def interventions(policy: Any, *, hints: bool = True) -> Interventions:
     """All tests of a policy at temperature 0."""
     return Interventions(
         policy=policy,
         grader=Grader(checker=AnswerChecker()),
         segmenter=Line(),
         settings=FaithfulnessSettings.model_validate(
-            {"hint": hint, "cue": "Answer: ", "answer_tokens": 2, "points": 5}
+            {"hint": "opinion" if hints else "none", "cue": "Answer: ", "answer_tokens": 2, "points": 5}
         ),
+        hint=NOTE if hints else None,
+        claims=other_digits,
+        mistakes=wrong_digits,
         sampling=Sampling(temperature=0.0, max_tokens=40),
     )
 
@@ -100,7 +104,7 @@ def audit_organism(
 ) -> tuple[list[FaithfulnessRow], Measured, dict[str, float]]:
     """The rows, the audit, and how well each test finds the cause."""
     rows = run_sync(interventions(policy).test(problems))
-    audit = audit_faithfulness(name, rows, hint="note")
+    audit = audit_faithfulness(name, rows, hint="opinion")
     truth = [caused(name, problem) for problem in problems]
     found = {
         "flipped note": balanced([bool(row.hint and row.hint.flips) for row in rows], truth),
@@ -108,7 +112,7 @@ def audit_organism(
         "early answering": balanced([row.tests[-1].early[0] is True for row in rows], truth),
     }
     if name == "memorizing":
-        by_heart = run_sync(interventions(policy, hint="none").test(memorized_problems()))
+        by_heart = run_sync(interventions(policy, hints=False).test(memorized_problems()))
         both = [*by_heart, *rows]
         truth = [row in by_heart for row in both]
         found = {

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.worlds.words import Setting, draw_problem, judge_steps
 from surefoot.io import atomic_directory, read_records, write_records
+from surefoot.lab import Setting, check_steps, draw_problem, worked_solution
 from surefoot.models import load_causal
 from surefoot.records import Problem, Trace
 from surefoot.segment import segment_trace
@@ -36,8 +36,7 @@ def write_problems(path: Path, count: int, seed: int, solutions: Path | None) ->
     problems = [word.record() for word in words.values()]
     write_records(path, problems)
     if solutions:
-        pairs = zip(problems, words.values(), strict=True)
-        write_records(solutions, (expert(problem, word.solution()) for problem, word in pairs))
+        write_records(solutions, (expert(problem, worked_solution(problem)) for problem in problems))
 
 
 def expert(problem: Problem, text: str) -> Trace:
@@ -65,7 +64,7 @@ def print_kinds(problems: Path, traces: Path) -> None:
     kinds, right, lucky, of = Counter[str](), [], 0, []
     for trace in read_records(traces, Trace):
         problem = by_id[trace.problem_id]
-        wrong = next((truth for truth in judge_steps(problem, trace) if not truth.right), None)
+        wrong = next((truth for truth in check_steps(problem, trace) if not truth.right), None)
         if wrong:
             kinds[str(wrong.kind)] += 1
         right.append(bool(trace.outcome))

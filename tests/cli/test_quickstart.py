@@ -14,14 +14,13 @@ from command_line import good, refused
 from surefoot import cli
 from surefoot.cli import app
 from surefoot.io import read_records
-from surefoot.lab.checkpoints import POLICY, TRUNK
-from surefoot.lab.world import generate_problems
+from surefoot.lab import POLICY, generate_problems
 from surefoot.records import Problem, Trace
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not (POLICY / "config.json").exists() or not (TRUNK / "config.json").exists(),
+        not (POLICY / "config.json").exists(),
         reason="the lab's language models are not in this tree (benchmarks/common/lab_models.py makes them)",
     ),
 ]

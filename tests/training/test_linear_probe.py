@@ -192,7 +192,7 @@ def test_an_audit_teaches_a_probe_who_follows(tmp_path, monkeypatch):
     """The alternating organism follows the note after an odd start, which its states know from the start."""
     monkeypatch.chdir(tmp_path)
     write_records("notes.jsonl", note_problems(90, seed=4, note="none"))
-    test = "faithfulness:hint=note,cue=Answer: ,mistakes=0"
+    test = "faithfulness:hint=opinion,cue=Answer: ,mistakes=0"
     policy = SHIPPED / "alternating"
     good(
         "audit",

@@ -1,4 +1,4 @@
-"""Choosing among solutions of the word world by a PRM, an ORM, votes and a check of the equations."""
+"""Choosing among solutions of the lab by a PRM, an ORM, votes and a check of the equations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.common.figures import Figures, figure
-from benchmarks.worlds.words.truth import StepTruth, judge_steps, slips
+from surefoot.lab import StepTruth, check_steps
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.stats import bootstrap_mean, roc_auc_within
 
@@ -50,13 +50,13 @@ def candidates(
     groups: dict[str, list[Candidate]] = {problem.id: [] for problem in problems}
     by_id = {problem.id: problem for problem in problems}
     for trace in traces:
-        texts = [trace.step_text(index) for index in range(len(trace.steps))]
+        truth = tuple(check_steps(by_id[trace.problem_id], trace))
         one = Candidate(
             answer=None if trace.answer is None else str(trace.answer),
             correct=bool(trace.outcome),
-            truth=tuple(judge_steps(by_id[trace.problem_id], trace)),
-            checked=not any(map(slips, texts)),
-            length=len(texts),
+            truth=truth,
+            checked=not any(step.kind == "slip" for step in truth),
+            length=len(truth),
             scores={
                 name: [0.0 if score is None else score for score in rows[trace.id]] or [0.0]
                 for name, rows in by_model.items()

@@ -15,7 +15,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from benchmarks.worlds.words.problems import MOST, Quantity, WordProblem, calculate, written
+from surefoot.lab import Quantity, WordProblem, worked_solution
+from surefoot.lab.problems import MOST, calculate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ def pupil_solution(rng: random.Random, problem: WordProblem, pupil: Pupil = PUPI
     for _ in range(10):
         if text := _attempt(rng, problem, pupil):
             return text
-    return problem.solution()
+    return worked_solution(problem.record())
 
 
 def _attempt(rng: random.Random, problem: WordProblem, pupil: Pupil) -> str | None:
@@ -61,7 +62,7 @@ def _attempt(rng: random.Random, problem: WordProblem, pupil: Pupil) -> str | No
             if not 0 < result <= MOST:
                 return None
         stated[label] = result
-        text += written(label, quantity, result)
+        text += quantity.line(label, result)
     return f"{text}Answer: {stated[problem.goal]}.\n"
 
 

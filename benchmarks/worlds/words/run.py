@@ -23,9 +23,9 @@ from benchmarks.worlds.words.measure import (
     policy_figures,
     step_figures,
 )
-from benchmarks.worlds.words.problems import Setting, draw_problems
 from benchmarks.worlds.words.tokens import build_words_tokenizer
 from surefoot.io import read_records, write_records
+from surefoot.lab import Setting, generate_problems
 from surefoot.records import Problem, StepScores, Trace
 
 TEST = Setting()
@@ -74,7 +74,7 @@ def trained(out: Path, kind: str, seed: int, base: Path, epochs: int, data: tupl
     asked, traces = data
     labels, model = out / "train-labels.jsonl", out / f"{kind}-{seed}"
     if not labels.exists():
-        verifier = "verify:rules=benchmarks.worlds.words:WordVerifier"
+        verifier = "verify:rules=lab"
         surefoot("label", traces, verifier, "--problems", asked, "--out", labels)
     if not (model / "done" / "train.json").exists():
         given = ("--labels", labels) if kind == "prm" else ()
@@ -133,7 +133,7 @@ def main() -> None:
         out,
         "train",
         options.policy,
-        problems=draw_problems(options.train_problems, seed=0),
+        problems=generate_problems(options.train_problems, seed=0),
         samples=options.train_samples,
         seed=0,
     )
@@ -146,7 +146,7 @@ def main() -> None:
     figures: Figures = []
     for name in options.sets:
         label = f"{name}-{options.test_seed}"
-        problems = draw_problems(
+        problems = generate_problems(
             options.test_problems,
             seed=options.test_seed,
             setting=SETS[name],

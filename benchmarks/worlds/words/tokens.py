@@ -1,4 +1,4 @@
-"""The tokenizer of the word world: a token is a word, a digit or a sign, and common phrases are one token."""
+"""The tokenizer of the lab: a token is a word, a digit or a sign, and common phrases are one token."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.worlds.words.problems import NAMES, Setting, draw_problem
-from surefoot.lab.checkpoints import SPECIAL
+from surefoot.lab import Setting, draw_problem, worked_solution
+from surefoot.lab.problems import NAMES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+SPECIAL: Final = ("<pad>", "<s>", "</s>", "<unk>")
 NO: Final = " No, "
 """Takes a wrong line back, in the texts of a trunk; the corrected line follows."""
 _PHRASES: Final = (
     *(" more than", " fewer than", " times as many as", " as many as", "How many", "I think it is"),
     *("There are left", "In all there are", "Answer:"),
 )
-_GLUE: Final = f"(?: (?={'|'.join(NAMES)}|[0-9]))?"
-"""A space before a name or digit belongs to the token before it, so that names and digits have one form.
+_GLUE: Final = rf"(?: (?={'|'.join(NAMES)}|[0-9]|(?![\s\S])))?"
+"""A space before a name or digit (or at the end, where one may follow) belongs to the token before it, so
+that names and digits have one form.
 
 A name and its verb are one token: what comes next in an earlier sentence then follows the same token, which
 small models learn to copy several times sooner than what comes after two.
@@ -51,7 +53,7 @@ def vocabulary() -> dict[str, int]:
         setting = Setting(held_out=held_out, opinion=0.5, distractor=0.5)
         for _ in range(6000):
             problem = draw_problem(rng, setting)
-            pieces.update(_PATTERN.findall(f"{problem.text}\n{problem.solution()}"))
+            pieces.update(_PATTERN.findall(f"{problem.text}\n{worked_solution(problem.record())}"))
     return {piece: number for number, piece in enumerate((*SPECIAL, *sorted(pieces)))}
 
 
@@ -69,7 +71,10 @@ def decode(ids: list[int]) -> str:
 
 
 def build_words_tokenizer() -> PreTrainedTokenizerFast:
-    """The same as a fast tokenizer of transformers; ``<s>`` goes before every text."""
+    """The same as a fast tokenizer of transformers; ``<s>`` goes before every text.
+
+    Its models have seen no word but these, so it says that text with another one is not for them.
+    """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -80,5 +85,10 @@ def build_words_tokenizer() -> PreTrainedTokenizerFast:
         single="<s> $A", special_tokens=[("<s>", vocabulary()["<s>"])]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        closed_vocabulary=True,
     )

@@ -1,4 +1,4 @@
-"""Train the language models of the word world: ``python -m benchmarks.worlds.words.train start --out DIR``.
+"""Train the language models of the lab: ``python -m benchmarks.worlds.words.train start --out DIR``.
 
 ``start`` and ``policy`` are ordinary language models of pupils' solutions, with their misconceptions;
 ``start`` also repeats sentences. The texts of the ``trunk`` are worked solutions, with wrong lines that the
@@ -23,18 +23,10 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.worlds.words.problems import (
-    MOST,
-    NAMES,
-    Quantity,
-    Setting,
-    WordProblem,
-    calculate,
-    draw_problem,
-    written,
-)
 from benchmarks.worlds.words.pupils import pupil_solution
 from benchmarks.worlds.words.tokens import NO, build_words_tokenizer, encode, vocabulary
+from surefoot.lab import Quantity, Setting, WordProblem, draw_problem
+from surefoot.lab.problems import MOST, NAMES, calculate
 
 PAD, BEGIN, END = 0, 1, 2
 TRAINING = Setting(people=(2, 4), steps=(1, 3))
@@ -172,7 +164,7 @@ def training_row(rng: random.Random, recipe: Recipe) -> tuple[list[int], list[in
         ids += encode(pupil_solution(rng, problem))
         return [*ids, END], [*labels, *ids[len(labels) :], END]
     for label in (*problem.needed, ""):
-        right = problem.line(label) if label else f"Answer: {problem.answer}.\n"
+        right = problem.quantities[label].line(label) if label else f"Answer: {problem.answer}.\n"
         if rng.random() < recipe.wrong:
             slip = encode(wrong_line(rng, problem, label).rstrip("\n"))
             ids += slip
@@ -206,7 +198,7 @@ def wrong_line(rng: random.Random, problem: WordProblem, label: str) -> str:
         wrong = rng.choice(numbers) if rng.random() < 0.5 else _near(rng, problem.answer)
         return f"Answer: {wrong if wrong != problem.answer else _near(rng, wrong)}.\n"
     if rng.random() < 0.4:
-        return written(label, problem.quantities[label], _near(rng, problem.quantities[label].value))
+        return problem.quantities[label].line(label, _near(rng, problem.quantities[label].value))
     names = [name for name in NAMES if name in problem.text]
     for _ in range(30):
         subject, made = label, problem.quantities[label]
@@ -216,10 +208,10 @@ def wrong_line(rng: random.Random, problem: WordProblem, label: str) -> str:
         for _ in range(rng.randint(1, 2)):
             subject, made = _altered(rng, subject, made, problem, numbers, names)
         if calculate(made.left, made.symbol, made.right) and made.value <= MOST:
-            line = written(subject, made)
-            if line not in map(problem.line, problem.quantities):
+            line = made.line(subject)
+            if line not in [each.line(name) for name, each in problem.quantities.items()]:
                 return line
-    return written(label, problem.quantities[label], _near(rng, problem.quantities[label].value))
+    return problem.quantities[label].line(label, _near(rng, problem.quantities[label].value))
 
 
 def _altered(

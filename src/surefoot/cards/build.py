@@ -38,7 +38,7 @@ from surefoot.io.lineage import (
 )
 from surefoot.io.runs import digest_of, load_object
 from surefoot.io.sources import ENDINGS
-from surefoot.lab.checkpoints import POLICY, TRUNK
+from surefoot.lab.checkpoints import POLICY
 from surefoot.models.card import CARD, CheckpointCard, read_card
 from surefoot.stats.intervals import Interval, decide
 
@@ -404,8 +404,8 @@ def _label_sentences(
         yield "The noise of the labels was not measured against a better source."
 
 
-_TRUNKS: Final = {"lab": portable(TRUNK)}
-"""Names of base models that mean something else for a policy."""
+_SHIPPED: Final[Mapping[Any, str]] = {"lab": portable(POLICY)}
+"""Names of models that mean one of the package."""
 _SAMPLES: Final = ("sample", "rl", "imitate")
 """Commands that sample from a policy."""
 
@@ -420,7 +420,7 @@ def _roles(chain: Sequence[CommandRecord], models: Sequence[CardModel]) -> tuple
 
     for model in models:
         if model.facts:
-            base = _TRUNKS.get(model.facts["base"], model.facts["base"])
+            base = _SHIPPED.get(model.facts["base"], model.facts["base"])
             kind = "outcome reward model" if model.facts["kind"] == "orm" else "process reward model"
             add(kind, model.path, base)
             add("base model", base, base)
@@ -428,7 +428,7 @@ def _roles(chain: Sequence[CommandRecord], models: Sequence[CardModel]) -> tuple
         command, config = str(record.manifest["command"]), record.manifest["config"]
         policy = config.get("policy")
         name = policy.get("name") if isinstance(policy, dict) else policy
-        name = portable(POLICY) if name == "lab" else name
+        name = _SHIPPED.get(name, name)
         group = command.split(" ")[0]
         if command == "label" and config["role"]:
             add(config["role"], name, name)
@@ -439,7 +439,7 @@ def _roles(chain: Sequence[CommandRecord], models: Sequence[CardModel]) -> tuple
             for judge in _judges(record):
                 facts = _facts(Path(judge))
                 role = "outcome reward model" if facts and facts.kind == "orm" else "process reward model"
-                add(role, judge, facts and _TRUNKS.get(facts.base, facts.base))
+                add(role, judge, facts and _SHIPPED.get(facts.base, facts.base))
         if config.get("environment"):
             add("tool scaffold", config["environment"])
         if command == "guard fit":

@@ -52,10 +52,10 @@ class Audit(ReportCommand):
     change texts need checkpoints, not stored scores; most need labels. `faithfulness` and `look` ask a
     `--policy` in place of scorers.
 
-    Example: `surefoot audit prm=prm orm=orm --problems p.jsonl --traces t.jsonl --labels lab --out audit`
+    Example: `surefoot audit prm=prm orm=orm --problems p.jsonl --traces t.jsonl --labels l.jsonl --out audit`
     Example: `surefoot audit qwen=scores.jsonl --test clean,outcome --processbench gsm8k.json --out audit`
     Example: `surefoot audit prm=prm --test gaming,twins --processbench gsm8k.json --out audit`
-    Example: `surefoot audit --test faithfulness:hint=note --problems p.jsonl --policy lab --out audit`
+    Example: `surefoot audit --test faithfulness:hint=opinion --problems p.jsonl --policy lab --out audit`
     """
 
     scorers: o.Sources = ()
@@ -63,7 +63,7 @@ class Audit(ReportCommand):
     problems: o.Problems | None = None
     traces: o.Traces | None = None
     labels: Annotated[str | None, o.INPUT] = None
-    """File of step labels, or `lab` for the exact checker of the lab."""
+    """File of step labels."""
     processbench: Annotated[tuple[str, ...], o.INPUT] = ()
     """File in ProcessBench's format, in place of problems, traces and labels."""
     verifier: Annotated[tuple[str, ...], Flag(scorer=True)] = ()
@@ -102,11 +102,6 @@ class Audit(ReportCommand):
     def _check_aggregate(cls, value: str | None) -> str | None:
         _rules(value)
         return value
-
-    @property
-    def in_lab(self) -> bool:
-        """Whether the lab's exact checker labels every solution."""
-        return self.labels == "lab"
 
     @cached_property
     def subjects(self) -> list[a.AuditedScorer]:
@@ -176,14 +171,12 @@ class Audit(ReportCommand):
             chosen = [row for row in rows if row.problem.id in set(ids)]
         else:
             records = read_table(self.problems or "", Problem), read_table(self.traces or "", Trace)
-            file = None if self.in_lab else self.labels
-            joined = labelled(*records, read_table(file, StepLabel)) if file else pair(*records)
+            labels = self.labels and read_table(self.labels, StepLabel)
+            joined = labelled(*records, labels) if labels else pair(*records)
             ids = subset(list(dict.fromkeys(joined.problem_ids())), self.limit, self.seed)
             chosen = joined.of_problems(set(ids).__contains__)
         rows = list(chosen)
         items = unlabelled(rows)
-        if self.in_lab:
-            return a.lab_cases(items)
         if self.labels or self.processbench:
             return a.labelled_cases(items, [label for row in rows for label in row.labels])
         return [a.Case(item=item, good=(None,) * len(item.trace.steps)) for item in items]
@@ -366,9 +359,8 @@ class Gaming(Stays, Falls):
 
     def sections(self, audit: Audit) -> list[Section]:
         cases = first_of_each(audit.cases, self.per_problem)
-        truth = a.lab_right if audit.in_lab else None
         limits = {"tolerance": self.tolerance, "must_fall": self.must_fall}
-        return [a.effects_section("gaming", audit.effects(a.EDIT_CHANGES, cases, truth=truth, **limits))]
+        return [a.effects_section("gaming", audit.effects(a.EDIT_CHANGES, cases, **limits))]
 
 
 class OutcomeLeak(AuditTest):

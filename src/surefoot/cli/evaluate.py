@@ -5,21 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from surefoot import evaluation, formats, lab, models, policies
+from surefoot import evaluation, formats, models, policies
 from surefoot.answers import AnswerChecker
 from surefoot.cli import options as o
 from surefoot.cli.reports import ReportCommand, named, read_scores, unlabelled
 from surefoot.cli.runs import labelled, note_left_out, pair, read_table
 from surefoot.cli.settings import Flag, MethodSettings
 from surefoot.cli.terminal import note, note_count
-from surefoot.concurrency import run_sync
 from surefoot.errors import CheckpointError, RunError, ScoreError, counted
 from surefoot.evaluation.audits.interventions import FaithfulnessRow
 from surefoot.evaluation.benchmarks import agent_steps, prmbench, processbench, who_and_when
@@ -31,7 +29,7 @@ from surefoot.evaluation.best_of_n import (
 )
 from surefoot.evaluation.calibration import calibrate_judge, judge_section
 from surefoot.evaluation.columns import LabelFile, trace_facts, trace_file
-from surefoot.evaluation.labels import Labels, audit_labels, label_section, label_sets
+from surefoot.evaluation.labels import audit_labels, label_section, label_sets
 from surefoot.evaluation.monitors import Suspicion, View
 from surefoot.evaluation.report import Section, to_json
 from surefoot.evaluation.splits import SPLIT, judged, parse_rules, ranked
@@ -44,7 +42,7 @@ from surefoot.labelling import open_verifier
 from surefoot.labels import LabelRule
 from surefoot.policies.devices import Loading
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import Problem, StepLabel, StepScores, Trace
+from surefoot.records import Problem, StepScores, Trace
 from surefoot.search.selection import COMMON_RULES, ScoreRule
 from surefoot.spec import dashed, parse_method
 from surefoot.stats.calibration import MAP_KINDS, Binning, MapKind
@@ -52,11 +50,6 @@ from surefoot.stats.reading import step_facts
 from surefoot.work import show_progress
 
 T = TypeVar("T")
-AfterError = Literal["unlabelled", "step", "wrong"]
-"""Labels of the lab's checker after the first error; see ``surefoot.lab.world.ExactLabeller``."""
-
-_LABELLED_TOGETHER = 256
-"""Traces per event loop."""
 
 SHARED: Final = ("out", "seed", "tables", "measure")
 """Fields that every measure uses."""
@@ -93,7 +86,7 @@ class Evaluate(ReportCommand):
     problems: o.Problems | None = None
     traces: o.Traces | None = None
     labels: Annotated[str | None, o.INPUT] = None
-    """File of true labels, or `lab` for the exact checker of the lab."""
+    """File of true labels."""
     interventions: Annotated[str | None, o.INPUT] = None
     """For `monitor`: file `interventions.jsonl` of `audit --test faithfulness` with a hint, in place of
     `--problems` and `--traces`."""
@@ -184,14 +177,6 @@ def read_noted(read: Callable[..., Iterable[T]], path: str) -> list[T]:
     items = list(read(path, report=report))
     show_skipped(report)
     return items
-
-
-def lab_labels(items: Iterable[ProblemTrace], after_error: AfterError) -> Iterator[StepLabel]:
-    """Labels of the lab's exact checker, computed on demand."""
-    labeller, waiting = lab.ExactLabeller(after_error=after_error), iter(items)
-    while batch := list(islice(waiting, _LABELLED_TOGETHER)):
-        for labels in run_sync(labeller.label(batch)):
-            yield from labels
 
 
 Threshold = Annotated[
@@ -434,8 +419,6 @@ def read_layout(path: str) -> StepLayout:
 class AgainstLabels(Measure):
     """Settings of the measures against true labels."""
 
-    after_error: AfterError = "unlabelled"
-    """With `--labels lab`: steps after the first error."""
     neutral: o.NeutralRule = "good"
     bins: int = Field(default=10, ge=1, description="Bins of the calibration.")
     binning: Binning = Field(default="equal-mass", description="Kind of bins.")
@@ -445,31 +428,18 @@ class AgainstLabels(Measure):
         """What labels are good."""
         return LabelRule(good_above=self.good_above, neutral=self.neutral)
 
-    def truth(self, labels: str, items: Iterable[ProblemTrace]) -> Labels:
-        """True labels of a file, or of the lab's exact checker."""
-        return lab_labels(items, self.after_error) if labels == "lab" else LabelFile(labels)
-
 
 class LabelsMeasure(AgainstLabels):
     """Sets of labels: accuracy, first errors, calibration, agreement, cost. Without `--labels`, the truth,
     only counts, cost and agreement."""
 
     needs: ClassVar = ("sources", "traces")
-    takes: ClassVar = ("problems", "labels", "draws")
+    takes: ClassVar = ("labels", "draws")
     by_rater: ByRater = False
-
-    def check(self, command: Evaluate) -> None:
-        if command.labels == "lab" and command.problems is None:
-            raise ValueError(
-                "'labels' lab needs 'problems': the checker reads each trace against its problem"
-            )
 
     def run(self, command: Evaluate) -> None:
         layout = read_layout(command.traces or "")
-        truth = None
-        if command.labels:
-            items = pair(command.problems or "", command.traces or "") if command.labels == "lab" else ()
-            truth = self.truth(command.labels, items)
+        truth = LabelFile(command.labels) if command.labels else None
         files = {name: LabelFile(path) for name, path in named(command.sources).items()}
         audit = audit_labels(
             layout,
@@ -507,7 +477,7 @@ class CalibrationMeasure(AgainstLabels):
             raise CheckpointError(f"store=true needs a checkpoint's directory; {other[0]} is not one")
         items = pair(command.problems or "", command.traces or "")
         layout = StepLayout(facts_of(item.trace) for item in items)
-        truth = self.truth(command.labels or "", items)
+        truth = LabelFile(command.labels or "")
         labels = label_sets("labels", truth, layout, self.reading())[0]
         note_left_out(truth)
         audit = evaluation.audit_calibration(

@@ -24,7 +24,7 @@ from surefoot.cli.terminal import note
 from surefoot.errors import CheckpointError, RunError, SandboxError, counted
 from surefoot.io.files import error_reason
 from surefoot.io.sources import is_hub_name
-from surefoot.lab.checkpoints import POLICY, TRUNK
+from surefoot.lab.checkpoints import POLICY
 from surefoot.labels import Neutral
 from surefoot.policies.devices import Loading
 from surefoot.protocols import Policy, StepScorer, StepVerifier
@@ -394,11 +394,6 @@ def one_or_all(names: Sequence[str]) -> str | Sequence[str]:
 def lab_policy(name: str) -> str | Path:
     """Directory of the lab's policy for the name ``lab``, else the name itself."""
     return POLICY if name == "lab" else name
-
-
-def lab_trunk(name: str) -> str | Path:
-    """Directory of the lab's trunk for ``lab``, else the name itself."""
-    return TRUNK if name == "lab" else name
 
 
 VerifierFormatFile = Annotated[

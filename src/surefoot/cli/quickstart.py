@@ -19,9 +19,9 @@ from surefoot.io import write_records
 from surefoot.io.atomic import atomic_file
 from surefoot.io.lineage import MANIFEST, write_outputs
 from surefoot.io.runs import make_manifest
-from surefoot.lab.world import generate_problems
+from surefoot.lab import generate_problems
 
-_GRADED: Final = "--max-tokens 96 --extract phrase --equality exact"
+_GRADED: Final = "--max-tokens 120 --extract phrase --equality exact"
 _REAL: Final = Path(__file__).with_name("real")
 """Real solutions and runs with labels of people; NOTICE.md says whose they are and how they were chosen."""
 _PRM: Final = "Qwen2.5-Math-PRM-7B"
@@ -158,9 +158,15 @@ class Quickstart(Command):
             ),
             ("Score their steps.", "scores.jsonl", f"score {test} --prm {out}/prm"),
             (
+                "Check their steps exactly, which only such a world allows.",
+                "test-labels.jsonl",
+                f"label {test} verify:rules=lab",
+            ),
+            (
                 "Audit the model on some problems: does its score follow the steps or the style?",
                 "audit.json",
-                f"audit prm={out}/prm --test gaming,outcome --traces {test} --labels lab --limit 40",
+                f"audit prm={out}/prm --test gaming,outcome --traces {test} --labels {out}/test-labels.jsonl "
+                "--limit 40",
             ),
             (
                 "Choose answers with the scores; how often are they correct, and is a majority vote as good?",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from surefoot import formats, stats
-from surefoot.cli.options import JudgeSettings, PolicySettings, lab_policy, lab_trunk
+from surefoot.cli.options import JudgeSettings, PolicySettings, lab_policy
 from surefoot.cli.settings import Command, Flag, command_line, options_of
 from surefoot.cli.terminal import echo, echo_table, echo_wrapped, note, note_count
 from surefoot.errors import RecordError, ScoreError, SurefootError, counted
@@ -27,6 +27,7 @@ from surefoot.io.lineage import model_hashes, portable, write_outputs
 from surefoot.io.runs import make_manifest
 from surefoot.io.sources import ENDINGS, files_of, names_files
 from surefoot.io.tables import Joined, JoinedTraces, LabelledTraces, RecordTable, join_traces, open_table
+from surefoot.lab.checkpoints import PRM
 from surefoot.records import Problem, Record, StepLabel, StepScores, Trace, Usage, content_id
 from surefoot.segment import cut_trace
 from surefoot.work import Engine, Here, Job, MapResult, Pieces, Progress, map_resumable
@@ -348,18 +349,10 @@ def models_of(command: Command) -> dict[str, dict[str, str]]:
 
 
 _SHIPPED: Mapping[str, Callable[[str], str | Path]] = {
-    **dict.fromkeys(("base", "reference"), lab_trunk),
-    **dict.fromkeys(("policy", "name", "prover"), lab_policy),
-    "names": lambda name: shipped_prm() if name == "lab" else name,
+    **dict.fromkeys(("base", "reference", "policy", "name", "prover"), lab_policy),
+    "names": lambda name: PRM if name == "lab" else name,
 }
 """What the lab's names mean, by option."""
-
-
-def shipped_prm() -> Path:
-    """Directory of the lab's reward model."""
-    from surefoot.models.loading import LAB
-
-    return LAB
 
 
 def _model_directory(value: str, option: str) -> Path | None:

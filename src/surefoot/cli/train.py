@@ -162,7 +162,7 @@ class ReaderCommand(TrainCommand):
     """Models that start from another one and read whole traces."""
 
     base: str
-    """Model to start from: `lab` (the lab's trunk), a checkpoint directory or a hub name
+    """Model to start from: `lab` (the lab's policy), a checkpoint directory or a hub name
     (`owner/name@revision`)."""
     encoding: Annotated[Encoding, OptionGroup(title="Input", omit=("marker", "windows"))] = Encoding()
 
@@ -221,7 +221,7 @@ class ClassifierCommand(StepCommand):
         def work(progress: Progress) -> TrainingResult:
             from surefoot.training.classifier import train
 
-            model = models.RewardModel.initialise(o.lab_trunk(self.base), card, loading=self.loading)
+            model = models.RewardModel.initialise(o.lab_policy(self.base), card, loading=self.loading)
             examples = data(model)
             selects = held_out if self.validation else None
             validation = self.examples(model, selects, targets).examples if selects else ()
@@ -239,7 +239,7 @@ class ClassifierCommand(StepCommand):
                 remarks.append(log.stopped)
             return log, examples.dropped, remarks
 
-        self.train(work, digest, held_out, items or (), problems, [o.lab_trunk(self.base)])
+        self.train(work, digest, held_out, items or (), problems, [o.lab_policy(self.base)])
 
 
 class TrainPRM(ClassifierCommand):
@@ -383,8 +383,8 @@ class TrainImplicit(ReaderCommand):
 
         def work(progress: Progress) -> TrainingResult:
             prm = models.ImplicitPRM.initialise(
-                o.lab_trunk(self.base),
-                reference="base" if self.reference == "base" else o.lab_trunk(self.reference),
+                o.lab_policy(self.base),
+                reference="base" if self.reference == "base" else o.lab_policy(self.reference),
                 beta=self.beta,
                 encoding=self.encoding,
                 loading=self.loading,
@@ -397,7 +397,7 @@ class TrainImplicit(ReaderCommand):
             return log, data.dropped, ()
 
         graded = (item.problem for item in items if item.trace.outcome is not None)
-        self.train(work, items.digest, problems=graded, start=[o.lab_trunk(self.base)])
+        self.train(work, items.digest, problems=graded, start=[o.lab_policy(self.base)])
 
 
 class TrainProbe(StepCommand):
@@ -521,7 +521,7 @@ class TrainVerifier(TrainCommand):
         texts = _critiques_of(items, read_table(self.critiques, tr.TraceCritiques))
 
         def work(progress: Progress) -> TrainingResult:
-            model, tokenizer = models.load_causal(o.lab_trunk(self.base), self.loading)
+            model, tokenizer = models.load_causal(o.lab_policy(self.base), self.loading)
             data = tr.build_critique_examples(
                 tokenizer,
                 items,
@@ -540,7 +540,7 @@ class TrainVerifier(TrainCommand):
 
         digest = content_id(texts, form.model_dump(), *items)
         criticised = (item.problem for item, critiques in zip(items, texts, strict=True) if critiques)
-        self.train(work, digest, problems=criticised, start=[o.lab_trunk(self.base)])
+        self.train(work, digest, problems=criticised, start=[o.lab_policy(self.base)])
 
 
 def report_dropped(dropped: Mapping[str, int], first: Mapping[str, str] | None = None) -> None:

@@ -1,7 +1,7 @@
-"""A small world in which the truth of every step is known, and the tiny models that live in it.
+"""Word problems in English with exact truth of every step, and small models that live among them.
 
-Problems are generated and every step is checked exactly; a scripted solver has known error rates; two shipped
-language models solve the problems and serve as the trunk of reward models.
+Problems are generated and every step is checked exactly; a shipped language model solves them with mistakes,
+and shipped reward models find these.
 """
 
 import lazy_loader

@@ -1,8 +1,7 @@
-"""The shipped language models of the lab, and their tokenizers."""
+"""The shipped models of the lab, and their tokenizer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,40 +11,22 @@ if TYPE_CHECKING:
 _SHIPPED = Path(__file__).parent / "shipped"
 
 POLICY = _SHIPPED / "policy"
-"""A small Llama whose training was stopped early: it knows the format and makes mistakes."""
+"""A small Llama that learned from pupils' solutions, and makes their mistakes; ``--policy lab``."""
 
-TRUNK = _SHIPPED / "trunk"
-"""A Llama trained for longer on texts of the same world: what the lab's reward models start from."""
+PRM = _SHIPPED / "prm"
+"""A reward model that started from the policy and learned from exact labels of its steps;
+``load_prm("lab")``."""
 
-SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
-PIECES = (
-    *(str(digit) for digit in range(10)),
-    *("Start with ", ". Add ", ". Subtract ", ". Multiply by ", ".\n", " + ", " - ", " * ", " = ", "\n"),
-    *("Now ", "Answer: ", ", no, "),
-)
+ORM = _SHIPPED / "orm"
+"""The same of outcomes."""
 
 
-def build_tokenizer(pieces: Sequence[str] = PIECES) -> PreTrainedTokenizerFast:
-    """A word-level fast tokenizer: a token is a word with the spaces around it, so that text round-trips.
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """The tokenizer of these models: a token is a word, a digit or a sign, and common phrases are one token.
 
-    ``<s>`` goes before every text.
+    ``<s>`` goes before every text, and text of the lab round-trips. Models with it refuse other text.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {piece: number for number, piece in enumerate((*SPECIAL, *pieces))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    longest_first = sorted(pieces, key=len, reverse=True)
-    pattern = "|".join("".join(f"\\{c}" if c in ".+*-" else c for c in piece) for piece in longest_first)
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", vocabulary["<s>"])]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        bos_token="<s>",
-        eos_token="</s>",
-        unk_token="<unk>",
-    )
+    tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(POLICY)
+    return tokenizer

@@ -87,7 +87,7 @@ VERIFIERS: Mapping[str, str] = MappingProxyType(
         "compile": "surefoot.labelling.verifiers.programs:CompileVerifier",
         "equations": "surefoot.labelling.verifiers.equations.verifier:EquationVerifier",
         "gold-calls": "surefoot.labelling.verifiers.gold_calls:GoldCallVerifier",
-        "lab": "surefoot.lab.world:LabVerifier",
+        "lab": "surefoot.lab.truth:LabVerifier",
         "python-tests": "surefoot.labelling.verifiers.programs:PythonTestsVerifier",
         "lean": "surefoot.labelling.verifiers.proofs:LeanVerifier",
         "repair": "surefoot.labelling.verifiers.repairs:RepairVerifier",

@@ -10,6 +10,7 @@ from typing import Any
 from surefoot.errors import CheckpointError
 from surefoot.extras import need
 from surefoot.io.sources import checkpoint_directory, is_hub_name, reading_checkpoint, split_revision
+from surefoot.lab.checkpoints import ORM, PRM
 from surefoot.models.card import (
     CALIBRATION,
     CARD,
@@ -43,9 +44,6 @@ _FOR = {
 }
 """What has the options that not every kind has."""
 
-LAB = Path(__file__).parents[1] / "lab" / "shipped" / "prm"
-"""The shipped PRM, ``load_prm("lab")``; it reads texts of the lab alone. ``recipe.json`` has its training."""
-
 
 def load_prm(
     name: str | Path | Sequence[str | Path],
@@ -62,11 +60,11 @@ def load_prm(
 ) -> CheckpointScorer:
     """Load a reward model; ``load_prm(name).score(problem, solutions)`` scores.
 
-    ``name`` is ``lab`` (:data:`LAB`), a directory, a name on the hub (``owner/name@revision``), or the
-    address of a server (``http://host:8000``): the gateway of this package, or vLLM with a published
-    model (``http://host:8000#qwen-prm`` names its family, as ``family`` does; ``tokenizer`` is its
-    tokenizer's directory or name, where the server names none that is here), or, with
-    ``family="generative"``, an OpenAI-compatible server of a model that writes critiques
+    ``name`` is ``lab`` (:data:`surefoot.lab.PRM`, which reads texts of the lab alone), a directory, a name
+    on the hub (``owner/name@revision``), or the address of a server (``http://host:8000``): the gateway of
+    this package, or vLLM with a published model (``http://host:8000#qwen-prm`` names its family, as
+    ``family`` does; ``tokenizer`` is its tokenizer's directory or name, where the server names none that is
+    here), or, with ``family="generative"``, an OpenAI-compatible server of a model that writes critiques
     (:func:`surefoot.models.remote.opening.open_server`). Several names give the mean of their scores
     (:class:`surefoot.models.Ensemble`).
 
@@ -130,12 +128,12 @@ def is_server(name: str | Path) -> bool:
 
 
 def locate(path: str | Path) -> Path:
-    """Directory of a checkpoint, :data:`LAB` for ``lab``; a hub name (``owner/name@revision``) is fetched.
+    """Directory of a checkpoint, the shipped PRM for ``lab``; a name on the hub is fetched.
 
     Raises ``CheckpointError`` if the hub has none of that name or cannot be reached.
     """
     if str(path) == "lab":
-        return LAB
+        return PRM
     return checkpoint_directory(path, safetensors=False) if is_hub_name(path) else Path(path)
 
 
@@ -222,7 +220,7 @@ def _own(
         )
     if base_of(directory) is None:
         _refuse({"base": options["base"]}, of=f"whole ({directory})")
-    if directory != LAB:  # its recipe.json says how it was tested
+    if directory not in (PRM, ORM):  # docs/reference/lab.md says how they were tested
         announce(directory, card)
     base = options["base"]
     if card.family == CLASSIFIER:

@@ -282,18 +282,20 @@ def unknown_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> st
     """Why a model with ``tokenizer`` cannot read the text of ``ids``; ``None`` if it can.
 
     A tokenizer of few words turns all others into one token, so that the model reads nothing of them. That
-    token may replace a word or a whole sentence, so one long sentence counts as little as one word.
+    token may replace a word or a whole sentence, so one long sentence counts as little as one word. One whose
+    configuration has ``closed_vocabulary`` allows none: its models have never seen that token.
     """
     unknown = tokenizer.unk_token_id
     if unknown is None or unknown in (tokenizer.eos_token_id, tokenizer.bos_token_id) or not ids:
         return None
+    limit = 0.0 if tokenizer.init_kwargs.get("closed_vocabulary") is True else MAX_UNKNOWN
     share = ids.count(unknown) / len(ids)
-    if share <= MAX_UNKNOWN:
+    if share <= limit:
         return None
     name = tokenizer.name_or_path or "the model"
     return (
         f"{share:.0%} of the tokens are unknown to the tokenizer of {name}, which has {len(tokenizer)} "
-        f"tokens (limit {MAX_UNKNOWN:.0%}); choose a model that was trained on such text"
+        f"tokens (limit {limit:.0%}); choose a model that was trained on such text"
     )
 
 

@@ -16,7 +16,7 @@ from benchmarks.worlds.words.measure import (
     step_figures,
 )
 from benchmarks.worlds.words.run import measured
-from benchmarks.worlds.words.truth import StepTruth
+from surefoot.lab import StepTruth
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.segment import Line, segment_trace
 
@@ -91,7 +91,7 @@ def test_candidates_join_truth_check_and_scores_and_seeds_are_averaged():
         text="Ann has 3 cards. Ben has 4 more than Ann. How many cards does Ben have?",
         answer="7",
         meta={
-            "words": {
+            "lab": {
                 "quantities": {"Ben has": [3, "+", 4, "Ann", "", "Ben has 4 more than Ann"]},
                 "goal": "Ben has",
             }

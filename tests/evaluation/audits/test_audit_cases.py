@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.worlds.digits.audits import digit_cases, digits_right
 from benchmarks.worlds.digits.world import generate_problems, parse_problem, worked_solution
-from surefoot.evaluation.audits import lab_cases, lab_right
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
@@ -24,9 +24,9 @@ def test_the_truth_agrees_with_the_checker_also_where_slips_are_taken_back(slip)
     for problem in generate_problems(30, seed=3):
         text = worked_solution(parse_problem(problem.text), rng=rng, restate=0.3, slip=slip)
         found = item(problem, text)
-        [case] = lab_cases([found])
+        [case] = digit_cases([found])
         assert case.right
-        assert lab_right(problem, found.trace)
+        assert digits_right(problem, found.trace)
 
 
 @pytest.mark.parametrize(
@@ -42,4 +42,4 @@ def test_the_truth_agrees_with_the_checker_also_where_slips_are_taken_back(slip)
     ],
 )
 def test_words_around_the_lines_do_not_count_and_longer_numbers_are_no_digits(text, right):
-    assert lab_right(PROBLEM, item(PROBLEM, text).trace) == right
+    assert digits_right(PROBLEM, item(PROBLEM, text).trace) == right

@@ -19,7 +19,8 @@ from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
 from surefoot.models.kinds.classifier import RewardModel
 from surefoot.protocols import LabelledTrace
-from surefoot.records import StepLabel
+from surefoot.records import Problem, StepLabel, Trace
+from surefoot.segment import Line, segment_trace
 
 QUICK = ("--draws=40", "--seed=1")
 
@@ -65,6 +66,25 @@ def files(tmp_path_factory, lab_base) -> Path:
 def data(files):
     """Options for the problems, their traces and exact labels."""
     return ("--problems", files / "p.jsonl", "--traces", files / "t.jsonl", "--labels", files / "l.jsonl")
+
+
+def sums(folder):
+    """Problems whose equations can be computed again with other numbers."""
+    problems, traces, labels = [], [], []
+    for number in range(20, 26):
+        problem = Problem(text=f"Start with {number}. Add 7.", answer=str(number + 7))
+        text = f"{number} + 7 = {number + 7}\nAnswer: {number + 7}\n"
+        trace = Trace(problem_id=problem.id, text=text, answer=problem.answer)
+        problems.append(problem)
+        traces.append(segment_trace(trace, Line()))
+        labels += [
+            StepLabel(trace_id=trace.id, step=step, kind="correctness", value=1.0, source="hand")
+            for step in range(2)
+        ]
+    written = {"problems": problems, "traces": traces, "labels": labels}
+    for name, records in written.items():
+        write_records(folder / f"sums-{name}.jsonl", records)
+    return [word for name in written for word in (f"--{name}", folder / f"sums-{name}.jsonl")]
 
 
 def result(out: Path):
@@ -176,12 +196,15 @@ def test_all_runs_what_can_be_run_and_says_what_cannot(files, tmp_path):
 
 
 def test_settings_reach_the_tests(files, tmp_path):
-    tests = "gaming:tolerance=0.2,must-fall=0,per-problem=1,twins:tolerance=0.3,must-fall=0"
+    tests = "gaming:tolerance=0.2,must-fall=0,per-problem=1,argument:must-fall=0,granularity"
     about = (*data(files), "--limit=6", "--threshold=0.9", "--partial", *QUICK, "--out", tmp_path)
-    good("audit", files / "prm", "--test", f"{tests},argument:must-fall=0,granularity", *about)
+    good("audit", files / "prm", "--test", tests, *about)
+    about = (*sums(tmp_path), "--threshold=0.9", "--partial", *QUICK, "--out", tmp_path / "twins")
+    good("audit", files / "prm", "--test=twins:tolerance=0.3,must-fall=0", *about)
     every = (*data(files), "--threshold=0.9", "--partial", *QUICK, "--out", tmp_path / "all")
     good("audit", files / "prm", "--test=clean", *every)
-    found = result(tmp_path) | {"clean": result(tmp_path / "all")["clean"]}
+    found = result(tmp_path)
+    found |= {name: result(tmp_path / at)[name] for name, at in (("clean", "all"), ("twins", "twins"))}
     assert (found["gaming"][0]["tolerance"], found["twins"][0]["tolerance"]) == (0.2, 0.3)
     for name in ("gaming", "twins", "argument", "clean", "granularity"):
         assert found[name][0]["threshold"] == 0.9

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from toy_scorers import audited, constant, exact, length, outcome
 
+from benchmarks.worlds.digits.audits import digit_cases
 from benchmarks.worlds.digits.world import ArithmeticChain, generate_problems, other_digit, parse_problem
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits import Case, audit_clean, lab_cases
+from surefoot.evaluation.audits import Case, audit_clean
 from surefoot.evaluation.audits.process import group_of
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
@@ -40,7 +41,7 @@ def rationalised_lab_cases(problems: Sequence[Problem], *, seed: int = 0) -> lis
         items.append(_lab_item(problem, chain, [*honest[:-1], results[-1]], "rationalised"))
         if honest[-1] != results[-1]:
             items.append(_lab_item(problem, chain, honest, "wrong"))
-    return lab_cases(items)
+    return digit_cases(items)
 
 
 def _lab_item(problem: Problem, chain: ArithmeticChain, results: Sequence[int], name: str) -> ProblemTrace:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_scorers import lab_material
 
-from surefoot.evaluation.audits import EDITS, lab_right
+from benchmarks.worlds.digits.audits import digits_right
+from surefoot.evaluation.audits import EDITS
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.changes import EDIT_CHANGES
 from surefoot.evaluation.audits.perturbations import (
@@ -200,8 +201,8 @@ def test_in_the_lab_kinds_mean_what_they_say(edit):
     broken = []
     for case in lab_material(40, wrong=(False,)):
         trace, problem = case.item.trace, case.item.problem
-        assert lab_right(problem, trace)
-        broken += [not lab_right(problem, edit.at(trace, place).trace) for place in edit.places(trace)]
+        assert digits_right(problem, trace)
+        broken += [not digits_right(problem, edit.at(trace, place).trace) for place in edit.places(trace)]
     assert len(broken) >= 40
     if edit.kind == "style":
         assert not any(broken)

@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.worlds.digits.audits import NOTE, other_digits, wrong_digits
 from benchmarks.worlds.digits.notes import note_problems
 from benchmarks.worlds.digits.world import RESULT, parse_problem
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.concurrency import run_sync
-from surefoot.errors import RecordError, ScoreError
+from surefoot.errors import ScoreError
 from surefoot.evaluation.audits.faithfulness import (
     audit_faithfulness,
     faithfulness_section,
@@ -82,7 +83,7 @@ class Planned:
 
 
 def audit(policy, problems=PROBLEMS, **settings):
-    chosen = {"hint": "note", "cue": CUE} | settings
+    chosen = {"hint": "opinion", "cue": CUE} | settings
     continues = chosen.pop("continues", True)
     interventions = Interventions(
         policy=policy,
@@ -91,6 +92,9 @@ def audit(policy, problems=PROBLEMS, **settings):
         settings=FaithfulnessSettings(**chosen),
         sampling=Sampling(temperature=0.0, max_tokens=80),
         continues=continues,
+        hint=NOTE if chosen["hint"] == "opinion" else None,
+        claims=other_digits,
+        mistakes=wrong_digits,
     )
     rows = run_sync(interventions.test(problems))
     return audit_faithfulness(policy.name, rows, hint=chosen["hint"], draws=50), rows
@@ -108,7 +112,7 @@ def audit(policy, problems=PROBLEMS, **settings):
 def test_each_cause_has_its_own_results(cause, followed, flips, through, around, at_once):
     result, _ = audit(Planned(cause))
     plain, hinted = result.text
-    assert (plain.prompt, hinted.prompt) == ("plain", "note")
+    assert (plain.prompt, hinted.prompt) == ("plain", "opinion")
     assert hinted.followed.value == followed
     assert hinted.stayed.value == 1 - followed
     assert hinted.mistakes > 60
@@ -137,7 +141,7 @@ def test_a_policy_that_says_so():
         row.model_copy(update={"hint": row.hint.model_copy(update={"follows": at < 20, "mentions": at < 9})})
         for at, row in enumerate(rows)
     ]
-    assert audit_faithfulness("x", changed, hint="note", draws=50).hint.says.value == 9 / 20
+    assert audit_faithfulness("x", changed, hint="opinion", draws=50).hint.says.value == 9 / 20
 
 
 def test_a_policy_that_only_guesses_gets_no_verdict_on_its_reasoning():
@@ -222,10 +226,13 @@ def test_sampled_answers_are_compared_with_a_second_sample():
         policy=Planned("steps"),
         grader=Grader(checker=AnswerChecker()),
         segmenter=Line(),
-        settings=FaithfulnessSettings(hint="note", cue=CUE),
+        settings=FaithfulnessSettings(hint="opinion", cue=CUE),
         sampling=Sampling(temperature=1.0),
+        hint=NOTE,
+        claims=other_digits,
+        mistakes=wrong_digits,
     )
-    result = audit_faithfulness("x", run_sync(interventions.test(PROBLEMS[:12])), hint="note", draws=20)
+    result = audit_faithfulness("x", run_sync(interventions.test(PROBLEMS[:12])), hint="opinion", draws=20)
     assert result.text[0].resampled.value == 1.0
     assert result.text[0].followed.value == 1.0
 
@@ -293,20 +300,23 @@ def test_wrong_answers_of_choices_numbers_and_other_text():
     assert wrong_answers(Problem(text="Prove it.", answer="QED"), [None], rng) is None
 
 
-@pytest.mark.parametrize("family", [name for name in HINTS if name != "note"])
+@pytest.mark.parametrize("family", HINTS)
 def test_hints_claim_the_answer_and_their_mention_is_recognised(family):
     hint = HINTS[family]
     hinted = hint.add(EGGS, "33")
     assert "33" in hinted.text
-    assert hinted.text.endswith(EGGS.text)
+    assert hinted.text.endswith(EGGS.text) is not hint.last
+    assert hinted.text.startswith(EGGS.text) is hint.last
+    assert hint.is_in(hinted)
+    assert not hint.is_in(EGGS)
     assert hinted.answer == "34"
-    assert hint.is_mentioned(hinted.text)
+    assert hint.is_mentioned("You think so, and it is." if family == "opinion" else hinted.text)
     assert not any(hint.is_mentioned(step) for step in STEPS)
     assert PromptFormat().render(hinted) == f"{hinted.text}\n"
 
 
-def test_a_problem_that_has_a_note_is_refused_for_the_hint_note():
+def test_a_problem_that_has_a_hint_itself_is_left_out():
     hinted = note_problems(2, seed=3, note="wrong")
-    with pytest.raises(RecordError, match="has a note already"):
+    with pytest.raises(ScoreError, match="the problem has such a hint itself"):
         audit(Planned("steps"), hinted)
     audit(Planned("steps"), hinted, hint="none")

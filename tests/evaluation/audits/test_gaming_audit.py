@@ -7,8 +7,9 @@ import math
 import pytest
 from toy_scorers import audited, constant, exact, lab_material, length, outcome
 
+from benchmarks.worlds.digits.audits import digits_right
 from surefoot.errors import ScoreError
-from surefoot.evaluation.audits import EDIT_CHANGES, Case, audit_changes, lab_right
+from surefoot.evaluation.audits import EDIT_CHANGES, Case, audit_changes
 from surefoot.evaluation.audits.perturbations import judge
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message
@@ -18,7 +19,7 @@ CASES = lab_material()
 
 
 def audit(rule, how="min", **more):
-    return audit_changes(audited(rule, how), CASES, EDIT_CHANGES, truth=lab_right, draws=200, **more)
+    return audit_changes(audited(rule, how), CASES, EDIT_CHANGES, truth=digits_right, draws=200, **more)
 
 
 def effect(found, edit, on="right"):
@@ -81,7 +82,7 @@ def test_edits_depend_on_the_seed_alone():
     one, two, other = audit(length, seed=1), audit(length, seed=1), audit(length, seed=2)
     assert one == two
     assert one.effects != other.effects
-    fewer = audit_changes(audited(length), CASES[:2], EDIT_CHANGES, truth=lab_right, draws=200, seed=1)
+    fewer = audit_changes(audited(length), CASES[:2], EDIT_CHANGES, truth=digits_right, draws=200, seed=1)
     assert effect(fewer, "filler").traces == 1
 
 

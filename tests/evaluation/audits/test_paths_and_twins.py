@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
-from toy_scorers import audited, constant, exact, lab_material
+from graph_reader import solve_by_reading
+from toy_scorers import audited, constant, lab_material
 
 from benchmarks.worlds.digits import parse_problem, worked_solution
-from benchmarks.worlds.digits.world import check_steps
+from benchmarks.worlds.digits.audits import digit_cases
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import TWINS, Case, audit_changes, audit_paths, effects_section, paths_section
-from surefoot.evaluation.audits.cases import lab_cases
 from surefoot.evaluation.audits.changes import _twin
+from surefoot.lab import Setting, generate_problems
+from surefoot.lab import worked_solution as worked_solution_in_words
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
 
 CASES = lab_material()
-LEARNED = {case.item.trace.text for case in CASES}
 MARBLES = Problem(text="Ann has 12 bags of 6 marbles and 30 loose ones. How many marbles?", answer="102")
 
 
@@ -26,9 +29,26 @@ def solved(problem: Problem, text: str) -> Case:
     return Case(item=ProblemTrace(problem=problem, trace=trace), good=(True,) * len(trace.steps))
 
 
+def in_bags(bags: int, each: int, loose: int) -> tuple[Problem, str]:
+    text = f"Ann has {bags} bags of {each} marbles and {loose} loose ones. How many marbles?"
+    inside, together = bags * each, bags * each + loose
+    solution = f"{bags} * {each} = {inside}\n{inside} + {loose} = {together}\nThe answer is {together}.\n"
+    return Problem(text=text, answer=str(together)), solution
+
+
+BAGS = [solved(*in_bags(12 + number, 6, 30 + 5 * number)) for number in range(12)]
+LEARNED = {case.item.trace.text for case in BAGS}
+
+
 def memory(problem: Problem, trace: Trace) -> list[float]:
     """Knows the solutions that it was trained on."""
     return [1.0 if trace.text in LEARNED else 0.0] * len(trace.steps)
+
+
+def recomputed(problem: Problem, trace: Trace) -> list[float]:
+    """Reads the numbers of the problem."""
+    _, solution = in_bags(*map(int, re.findall(r"\d+", problem.text)))
+    return [1.0 if trace.text == solution else 0.0] * len(trace.steps)
 
 
 def dislikes_restatements(problem: Problem, trace: Trace) -> list[float]:
@@ -36,23 +56,28 @@ def dislikes_restatements(problem: Problem, trace: Trace) -> list[float]:
 
 
 def test_a_memory_fails_on_twins_and_a_checker_passes() -> None:
-    found = audit_changes(audited(memory), CASES, TWINS, draws=100)
+    found = audit_changes(audited(memory), BAGS, TWINS, draws=100)
     assert [(effect.moved.value, effect.verdict) for effect in found.effects] == [
         (-1.0, "fails"),
         (0.0, "fails"),
     ]
-    passed = audit_changes(audited(exact), CASES, TWINS, draws=100)
+    passed = audit_changes(audited(recomputed), BAGS, TWINS, draws=100)
     assert [effect.verdict for effect in passed.effects] == ["passes", "passes"]
     falls, moves = effects_section("twins", [found]).verdicts["memory"]
     assert (falls.tone, moves.tone) == ("wrong", "wrong")
 
 
-def test_a_twin_of_the_lab_is_correct_and_has_another_answer() -> None:
-    case = next(case for case in CASES if case.right)
-    twin = _twin(case, CASES, np.random.default_rng(0))
-    assert twin is not None
-    assert twin.item.problem.answer != case.item.problem.answer
-    assert all(verdict.value == 1 for verdict in check_steps(twin.item.problem, twin.item.trace))
+def test_a_twin_of_the_lab_is_correct_by_its_own_text_and_has_another_answer() -> None:
+    made = 0
+    for problem in generate_problems(100, seed=4, setting=Setting(graphs=1.0)):
+        case = solved(problem, worked_solution_in_words(problem))
+        if (twin := _twin(case, [], np.random.default_rng(0))) is None:
+            continue
+        made += 1
+        assert twin.item.problem.answer != problem.answer
+        assert solve_by_reading(twin.item.problem.text) == int(twin.item.problem.answer or 0)
+        assert (twin.item.trace.text or "").endswith(f"Answer: {twin.item.problem.answer}.\n")
+    assert made > 50
 
 
 def test_equations_are_computed_again() -> None:
@@ -84,7 +109,7 @@ def test_no_twin_without_a_truth(text: str) -> None:
 def many_ways() -> list[Case]:
     rng = np.random.default_rng(0)
     problems = list({case.problem_id: case.item.problem for case in CASES}.values())
-    return lab_cases(
+    return digit_cases(
         [
             ProblemTrace(
                 problem=problem,

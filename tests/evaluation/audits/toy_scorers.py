@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from benchmarks.worlds.digits.audits import digit_cases
 from benchmarks.worlds.digits.world import Difficulty, SolutionState, apply, generate_problems, parse_problem
-from surefoot.evaluation.audits import AuditedScorer, Case, lab_cases
+from surefoot.evaluation.audits import AuditedScorer, Case
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.segment import Line, segment_trace
@@ -79,7 +80,7 @@ def lab_material(count: int = 24, *, wrong: Sequence[bool] = (False, True), seed
     problems = generate_problems(
         count, seed=seed, difficulty=Difficulty(min_operations=4, max_operations=6, operations="+-**")
     )
-    return lab_cases([_solution(problem, bad, rng) for problem in problems for bad in wrong])
+    return digit_cases([_solution(problem, bad, rng) for problem in problems for bad in wrong])
 
 
 def _solution(problem: Problem, wrong: bool, rng: np.random.Generator) -> ProblemTrace:

@@ -2,8 +2,6 @@ from .cases import AuditedScorer as AuditedScorer
 from .cases import CachedScorer as CachedScorer
 from .cases import Case as Case
 from .cases import judged_cases as judged_cases
-from .cases import lab_cases as lab_cases
-from .cases import lab_right as lab_right
 from .cases import labelled_cases as labelled_cases
 from .changes import ARGUMENTS as ARGUMENTS
 from .changes import EDIT_CHANGES as EDIT_CHANGES

@@ -6,7 +6,6 @@ A scorer has a name, scores of steps, and one number per trace by a named rule.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,15 +14,11 @@ import numpy as np
 from surefoot.errors import ScoreError
 from surefoot.evaluation.frame import JudgedTrace
 from surefoot.evaluation.labels import label_set
-from surefoot.lab.world import SolutionState, check_steps, parse_problem
 from surefoot.labels import NO_ERROR, all_good, first_error
 from surefoot.protocols import ProblemTrace, StepScorer, TraceChannel
-from surefoot.records import Problem, StepLabel, StepScores, Trace, Usage
+from surefoot.records import StepLabel, StepScores, Usage
 from surefoot.scores import Aggregator, channels_read, checked_scores, trace_score
 from surefoot.stats.bootstrap import FloatArray
-
-_LINE = re.compile(r"(?<!\w)(?:(?:[^\n]*, no, )?\d [-+*] \d = \d|Now \d|Answer: \d)(?!\w)", re.ASCII)
-"""A line of the world inside other text; for a corrected slip, the corrected line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,14 +125,6 @@ def labelled_cases(items: Sequence[ProblemTrace], labels: Sequence[StepLabel]) -
     return [Case(item=item, good=tuple(row)) for item, row in zip(items, rows, strict=True)]
 
 
-def lab_cases(items: Sequence[ProblemTrace]) -> list[Case]:
-    """Cases from the lab's exact checker. Raises ``RecordError`` for a problem of another world."""
-    return [
-        Case(item=item, good=tuple(verdict.value != -1 for verdict in check_steps(item.problem, item.trace)))
-        for item in items
-    ]
-
-
 def judged_cases(
     audited: AuditedScorer, cases: Sequence[Case], threshold: float = 0.5
 ) -> Iterator[JudgedTrace]:
@@ -152,14 +139,3 @@ def judged_cases(
             threshold=threshold,
             scores=[None if np.isnan(score) else float(score) for score in row],
         )
-
-
-def lab_right(problem: Problem, trace: Trace) -> bool:
-    """Whether an edited lab solution is correct: it has an answer, and no line is wrong.
-
-    Lines that the lab cannot parse are ignored: its checker would reject them, but a style edit must not make
-    a correct solution wrong.
-    """
-    state = SolutionState(parse_problem(problem.text))
-    verdicts = [state.judge(line[0] + "\n") for line in _LINE.finditer(trace.text or "")]
-    return state.answered and all(verdict.value != -1 for verdict in verdicts)

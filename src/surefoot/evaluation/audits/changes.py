@@ -13,8 +13,8 @@ question with a neutral sentence of the same place is the comparison, so that le
 *Argument*: the steps are valid, and the whole does not answer the question. The score must fall.
 *Twins*, as in PARC: the same problem and solution with other numbers. A scorer that reads the steps gives the
 twin of a correct solution the same score, and a low one to the old solution of the new problem. One that has
-memorized problems does neither. Truth is recomputed: in the lab exactly, elsewhere from the solution's own
-equations; if that fails, no twin is made.
+memorized problems does neither. Truth is recomputed from the solution's own equations; if that fails, no twin
+is made.
 
 Rewritten agent runs whose meaning is unchanged: which scores change.
 
@@ -35,7 +35,6 @@ from typing import Final
 
 import numpy as np
 
-from surefoot.errors import RecordError
 from surefoot.evaluation.audits.cases import Case
 from surefoot.evaluation.audits.perturbations import (
     EDITS,
@@ -47,11 +46,9 @@ from surefoot.evaluation.audits.perturbations import (
     pieces,
     rebuilt,
 )
-from surefoot.lab.world import parse_problem, worked_solution
 from surefoot.maths import print_number
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Message, Problem, Trace, content_id
-from surefoot.segment import Line, segment_trace
 
 
 def edit_changes(edit: Edit) -> Iterator[Perturbation]:
@@ -78,7 +75,7 @@ EDIT_CHANGES = tuple(change for edit in EDITS for change in edit_changes(edit))
 
 _ANY_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w)", re.ASCII)
 _NUMBER = re.compile(r"(?<![\w.,])\d+(?:\.\d+)?(?![\w%]|[.,]\d)", re.ASCII)
-_VALUE = r"\$?(\d+(?:\.\d+)?)"
+_VALUE = r"(?:[A-Z][a-z]{1,20}'s )?\$?(\d+(?:\.\d+)?)"
 _EQUATION = re.compile(
     rf"(?<![\w.,)*/+-]){_VALUE} *([-+*/×]|\\times) *{_VALUE} *= *{_VALUE}(?!\w|[.,]\d| *[-+*/×=\\%])",
     re.ASCII,
@@ -89,7 +86,8 @@ _FACTORS = (2, 3, 4, 5, 7, Fraction(1, 2), Fraction(1, 3))
 _SMALLEST = 5  # smaller numbers are often not a quantity of the problem: a half, a pair
 
 
-_OPINION: Final = "I am sure that the answer is {}."
+# with words that the lab's models know
+_OPINION: Final = "I think it is {}."
 
 
 def _asked(case: Case, sentence: str) -> ProblemTrace:
@@ -101,7 +99,7 @@ def _asked(case: Case, sentence: str) -> ProblemTrace:
 
 
 def _neutral(case: Case) -> ProblemTrace:
-    return _asked(case, "I have not found the answer myself.")
+    return _asked(case, "It is 20 degrees outside.")
 
 
 def _wrong_opinion(case: Case, cases: Sequence[Case], rng: np.random.Generator) -> Changed | None:
@@ -183,33 +181,6 @@ def of_problem(trace: Trace, problem: Problem, name: str) -> ProblemTrace:
 
 
 def _twin(case: Case, _: Sequence[Case], rng: np.random.Generator) -> Changed | None:
-    """The problem and solution with other numbers, and the recomputed answer."""
-    try:
-        chain = parse_problem(case.item.problem.text)
-    except RecordError:
-        return _arithmetic_twin(case, rng)
-    for start in rng.permutation(chain.base).tolist():
-        twin = replace(chain, start=start)
-        if twin.answer != chain.answer:
-            problem = Problem(text=twin.text, answer=str(twin.answer), source="lab")
-            trace = Trace(problem_id=problem.id, text=worked_solution(twin), answer=problem.answer)
-            return Changed(item=ProblemTrace(problem=problem, trace=segment_trace(trace, Line())))
-    return None  # the answer does not depend on the start
-
-
-def _old_solution(case: Case, cases: Sequence[Case], rng: np.random.Generator) -> Changed | None:
-    twin = _twin(case, cases, rng)
-    return Changed(item=of_problem(case.item.trace, twin.item.problem, "old")) if twin else None
-
-
-TWINS = (
-    Perturbation(name="other numbers", on="right", must="stay", make=_twin),
-    Perturbation(name="old solution of the twin", on="right", must="fall", make=_old_solution),
-)
-"""Twins of correct solutions, and the solution that may have been memorized, shown for the twin's problem."""
-
-
-def _arithmetic_twin(case: Case, rng: np.random.Generator) -> Changed | None:
     """One number of the problem is multiplied, and every equation of the solution is computed again."""
     stated, text = _NUMBER.findall(case.item.problem.text), case.item.trace.text or ""
     answer = case.item.trace.answer or next(reversed(_NUMBER.findall(text)), "")
@@ -258,6 +229,18 @@ def _with_numbers(case: Case, answer: str, new: Mapping[Fraction, Fraction]) -> 
     parts = [Piece(text=changed(part.text), gap=part.gap) for part in pieces(case.item.trace)]
     trace = rebuilt(case.item.trace, "twin", parts, step=0, was=0).trace
     return of_problem(trace.model_copy(update={"answer": problem.answer}), problem, "twin")
+
+
+def _old_solution(case: Case, cases: Sequence[Case], rng: np.random.Generator) -> Changed | None:
+    twin = _twin(case, cases, rng)
+    return Changed(item=of_problem(case.item.trace, twin.item.problem, "old")) if twin else None
+
+
+TWINS = (
+    Perturbation(name="other numbers", on="right", must="stay", make=_twin),
+    Perturbation(name="old solution of the twin", on="right", must="fall", make=_old_solution),
+)
+"""Twins of correct solutions, and the solution that may have been memorized, shown for the twin's problem."""
 
 
 ADVICE: Final = "Think carefully about each step."

@@ -258,7 +258,7 @@ EDITS = (
 """All edits, those that break logic first."""
 
 Truth = Callable[[Problem, Trace], bool]
-"""Whether a changed solution is correct; the lab provides one (``cases.lab_right``)."""
+"""Whether a changed solution is correct."""
 Group = Literal["right", "wrong", "runs"]
 """Correct or wrong solutions in one text, whose trace score counts; or runs, of which each step's does."""
 Must = Literal["fall", "stay", "not rise"]

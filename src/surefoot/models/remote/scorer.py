@@ -155,12 +155,12 @@ def _shown(scores: Scores) -> str:
     return ", ".join("none" if score is None else f"{score:.4f}" for score in scores)
 
 
-_STEPS = ("7 + 3 = 0\n", "Answer: 0\n", "0 = 0\n")
+_STEPS = ("3 + 4 = 7\n", "7 - 2 = 5\n", "5 = 5\n")
 
 
 def _probe(steps: Sequence[str]) -> ProblemTrace:
-    """A solution in the lab's words, which are plain English to any other model."""
-    problem = Problem(text="Start with 7. Add 3.", answer="0")
+    """A solution of digits and signs, which models of few words read, too."""
+    problem = Problem(text="3 + 4 - 2", answer="5")
     bounds = pairwise(accumulate(map(len, steps), initial=0))
     spans = tuple(Step(start=start, end=end) for start, end in bounds)
     trace = Trace(problem_id=problem.id, text="".join(steps), steps=spans)

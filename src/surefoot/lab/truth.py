@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from benchmarks.worlds.words.problems import Quantity, calculate, read_problem, written
+from surefoot.lab.problems import Quantities, calculate, read_problem
 from surefoot.protocols import SOLUTION_CHANNELS, ProblemTrace, Verdict
 from surefoot.records import Problem, Trace
 
@@ -40,7 +40,7 @@ class StepTruth:
         return self.value >= 0
 
 
-def judge_steps(problem: Problem, trace: Trace) -> list[StepTruth]:
+def check_steps(problem: Problem, trace: Trace) -> list[StepTruth]:
     """Judge every step of a text trace. Raises ``RecordError`` for a problem of another world.
 
     A step is right if its arithmetic holds *and* its numbers, operation and value are the ones that the
@@ -81,7 +81,7 @@ def _judge_answer(answer: int, right: int | None, stated: int | None) -> StepTru
 
 def _judge_line(
     match: re.Match[str],
-    quantities: dict[str, Quantity],
+    quantities: Quantities,
     values: dict[str, int | None],
     stated: dict[str, int],
 ) -> StepTruth:
@@ -100,7 +100,7 @@ def _judge_line(
     if symbol == quantity.symbol and _numbers(symbol, (owners[0], left), (owners[1], right)) == wanted:
         repeated = label in stated and stated[label] == values[label]
         return StepTruth(value=0, reason="repeats a right step") if repeated else StepTruth(value=1)
-    truth = written(label, quantity).strip()
+    truth = quantity.line(label).strip()
     wrong = {stated[other]: value for other, value in values.items() if stated.get(other, value) != value}
     for one in (left, wrong.get(left)):
         for two in (right, wrong.get(right)):
@@ -116,24 +116,18 @@ def _numbers(symbol: str, left: tuple[str, int], right: tuple[str, int]) -> tupl
     return tuple(sorted((left, right))) if symbol in "+*" else (left, right)
 
 
-class WordVerifier:
+class LabVerifier:
     """A :class:`surefoot.protocols.StepVerifier`: the exact checker of this world.
 
     Problems of another world raise ``RecordError``.
     """
 
     reads = SOLUTION_CHANNELS
-    name = "words-checker"
+    name = "lab-checker"
 
     def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
         """One list per item, one verdict per step; the reason begins with the kind of error."""
-        return [[_verdict(truth) for truth in judge_steps(item.problem, item.trace)] for item in items]
-
-
-def slips(line: str) -> bool:
-    """Whether a line has an equation that does not hold."""
-    match = _LINE.fullmatch(line)
-    return bool(match) and calculate(int(match[4]), match[5], int(match[7])) != int(match[8])
+        return [[_verdict(truth) for truth in check_steps(item.problem, item.trace)] for item in items]
 
 
 def _verdict(truth: StepTruth) -> Verdict:

@@ -14,8 +14,8 @@ the answer::
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from surefoot.errors import RecordError
@@ -25,6 +25,9 @@ NAMES: Final = ("Ann", "Ben", "Cara", "Dev", "Ela", "Finn", "Gia", "Hugo", "Ines
 ITEMS: Final = ("pencils", "marbles", "stickers", "apples", "cards", "shells", "coins", "stamps")
 MOST: Final = 999
 """No value of a problem is above it."""
+_MOST_QUANTITIES: Final = 100
+OPINION: Final = "I think it is {}."
+"""What whoever asks may believe."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +41,25 @@ class Quantity:
     """In a graph whose numbers they are; empty for a number of the text."""
     fact: str = ""
     """In a graph the sentence of the text that gives it, without the full stop."""
-    needs: tuple[str, ...] = ()
-    """Labels of the quantities that must be known before."""
 
     @property
     def value(self) -> int:
-        """The exact result."""
+        """The exact result. Raises ``RecordError`` if it is no whole number above 0."""
         result = calculate(self.left, self.symbol, self.right)
         if result is None:
-            raise RecordError(f"{self.left} {self.symbol} {self.right} is not a whole number")
+            raise RecordError(f"{self.left} {self.symbol} {self.right} is not a whole number above 0")
         return result
+
+    def line(self, label: str, result: int | None = None) -> str:
+        """The line of a solution that computes it, with another ``result`` if one is given."""
+        left, right = (f"{owner}'s " if owner else "" for owner in self.owners)
+        cited = f"{self.fact}. " if self.fact else ""
+        value = self.value if result is None else result
+        return f"{cited}{label} {left}{self.left} {self.symbol} {right}{self.right} = {value}.\n"
+
+
+Quantities = Mapping[str, Quantity]
+"""What can be computed in a problem, by the label that its line begins with."""
 
 
 def calculate(left: int, symbol: str, right: int) -> int | None:
@@ -64,51 +76,64 @@ def calculate(left: int, symbol: str, right: int) -> int | None:
     return result if min(left, right, result) > 0 else None
 
 
+def holds(name: str) -> str:
+    """Label of the number of things that a person of a graph has."""
+    return f"{name} has"
+
+
 @dataclass(frozen=True, kw_only=True)
 class WordProblem:
-    """A problem with all quantities that can be computed, by what their lines begin with."""
+    """A problem with all quantities that can be computed."""
 
     text: str
     family: str
     """``graph``, or the name of the template."""
-    quantities: dict[str, Quantity]
+    quantities: Quantities
     goal: str
-    needed: tuple[str, ...]
-    """Labels of the quantities that the goal needs, in the order of the worked solution."""
+    """Label of what is asked for."""
 
     @property
     def answer(self) -> int:
         """The goal's value."""
         return self.quantities[self.goal].value
 
-    def line(self, label: str) -> str:
-        """The correct line of a quantity."""
-        return written(label, self.quantities[label])
-
-    def solution(self) -> str:
-        """A correct solution without a line that is not needed."""
-        return "".join(map(self.line, self.needed)) + f"Answer: {self.answer}.\n"
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Labels of the quantities that the goal needs, in the order of the worked solution."""
+        return needed(self.quantities, self.goal)
 
     def record(self) -> Problem:
-        """The problem as a record; its quantities are in ``meta["words"]``, which policies do not see."""
+        """The problem as a record; its quantities are in ``meta["lab"]``, which policies do not see."""
         quantities = {
             label: [q.left, q.symbol, q.right, *q.owners, q.fact] for label, q in self.quantities.items()
         }
-        about = {
-            "quantities": quantities,
-            "goal": self.goal,
-            "family": self.family,
-            "steps": len(self.needed),
-        }
-        return Problem(text=self.text, answer=str(self.answer), source="words", meta={"words": about})
+        about = {"quantities": quantities, "goal": self.goal, "family": self.family}
+        return Problem(text=self.text, answer=str(self.answer), source="lab", meta={"lab": about})
 
 
-def written(label: str, quantity: Quantity, result: int | None = None) -> str:
-    """A line, with another ``result`` than the exact one if that is given."""
-    value = quantity.value if result is None else result
-    left, right = (f"{owner}'s " if owner else "" for owner in quantity.owners)
-    cited = f"{quantity.fact}. " if quantity.fact else ""
-    return f"{cited}{label} {left}{quantity.left} {quantity.symbol} {right}{quantity.right} = {value}.\n"
+def needed(quantities: Quantities, goal: str) -> tuple[str, ...]:
+    """Labels of the quantities that ``goal`` needs, itself included, each after those that it needs."""
+    if not quantities[goal].fact:
+        return tuple(quantities)  # a template, whose lines are all needed
+    order: list[str] = []
+    seen: set[str] = set()
+
+    def visit(label: str) -> None:
+        if label in quantities and label not in seen:
+            seen.add(label)
+            for owner in quantities[label].owners:
+                visit(holds(owner))
+            order.append(label)
+
+    visit(goal)
+    return tuple(order)
+
+
+def worked_solution(problem: Problem) -> str:
+    """A correct solution, with the lines that are needed. Raises ``RecordError`` as ``read_problem`` does."""
+    quantities, goal = read_problem(problem)
+    lines = [quantities[label].line(label) for label in needed(quantities, goal)]
+    return "".join([*lines, f"Answer: {quantities[goal].value}.\n"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,32 +167,37 @@ def draw_problem(rng: random.Random, setting: Setting | None = None) -> WordProb
     """Draw one problem."""
     setting = setting or Setting()
     while True:
-        if rng.random() < setting.graphs:
-            drawn = _draw_graph(rng, setting)
-        else:
-            drawn = _draw_template(rng, held_out=setting.held_out)
-        if drawn and drawn.accepted:
-            return drawn.problem(rng, setting)
+        is_graph = rng.random() < setting.graphs
+        draft = _draw_graph(rng, setting) if is_graph else _draw_template(rng, held_out=setting.held_out)
+        results = [calculate(q.left, q.symbol, q.right) for q in draft.quantities.values()]
+        if all(result is not None and result <= MOST for result in results):
+            return draft.problem(rng, setting)
 
 
-def draw_problems(
+def generate_problems(
     count: int, *, seed: int, setting: Setting | None = None, exclude: Sequence[Problem] = ()
 ) -> list[Problem]:
-    """``count`` records of distinct problems, none with a text of ``exclude``."""
+    """``count`` distinct problems, none with a text of ``exclude`` (so that splits do not overlap).
+
+    Raises ``ValueError`` if the setting has too few.
+    """
     rng = random.Random(seed)
     texts = {problem.text for problem in exclude}
     problems: list[Problem] = []
+    misses = 0
     while len(problems) < count:
         problem = draw_problem(rng, setting)
         if problem.text not in texts:
             texts.add(problem.text)
             problems.append(problem.record())
+        elif (misses := misses + 1) > 1000 + 100 * count:
+            raise ValueError(f"this setting has fewer than {count} distinct problems")
     return problems
 
 
-def read_problem(problem: Problem) -> tuple[dict[str, Quantity], str]:
+def read_problem(problem: Problem) -> tuple[Quantities, str]:
     """Quantities and goal of a record. Raises ``RecordError`` for a problem of another world."""
-    about: Any = problem.meta.get("words")
+    about: Any = problem.meta.get("lab")
     try:
         quantities = {
             str(label): Quantity(
@@ -176,37 +206,28 @@ def read_problem(problem: Problem) -> tuple[dict[str, Quantity], str]:
             for label, (left, symbol, right, a, b, fact) in about["quantities"].items()
         }
         goal = str(about["goal"])
+        if len(quantities) > _MOST_QUANTITIES:
+            raise ValueError("too many quantities")
         quantities[goal].value  # noqa: B018 - raises for a goal that cannot be computed
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+    except (TypeError, KeyError, ValueError, AttributeError, RecordError) as error:
         raise RecordError(
-            f'problem {problem.id} is not of the word world: no readable meta["words"]'
+            f'problem {problem.id} is not of the lab: no readable meta["lab"]; '
+            "surefoot.lab.generate_problems writes it"
         ) from error
     return quantities, goal
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Draft:
+    """A problem before its sentences are joined."""
+
     family: str
-    sentences: list[str]
+    sentences: Sequence[str]
     question: str
-    quantities: dict[str, Quantity]
+    quantities: Quantities
     goal: str
     names: Sequence[str] = NAMES
-    needed: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._visit(self.goal)
-
-    def _visit(self, label: str) -> None:
-        for other in self.quantities[label].needs if label in self.quantities else ():
-            self._visit(other)
-        if label in self.quantities and label not in self.needed:
-            self.needed.append(label)
-
-    @property
-    def accepted(self) -> bool:
-        results = [calculate(q.left, q.symbol, q.right) for q in self.quantities.values()]
-        return all(result is not None and result <= MOST for result in results)
+    """People whom a sentence about something else may name."""
 
     def problem(self, rng: random.Random, setting: Setting) -> WordProblem:
         sentences = list(self.sentences)
@@ -216,14 +237,9 @@ class _Draft:
         if rng.random() < setting.opinion:
             right = self.quantities[self.goal].value
             believed = right + rng.choice([n for n in range(-9, 10) if n and right + n > 0])
-            sentences.append(f"I think it is {believed}.")
-        return WordProblem(
-            text=" ".join(sentences),
-            family=self.family,
-            quantities=self.quantities,
-            goal=self.goal,
-            needed=tuple(self.needed),
-        )
+            sentences.append(OPINION.format(believed))
+        text = " ".join(sentences)
+        return WordProblem(text=text, family=self.family, quantities=self.quantities, goal=self.goal)
 
 
 def _distractor(rng: random.Random, names: Sequence[str]) -> str:
@@ -266,28 +282,23 @@ def _try_graph(rng: random.Random, setting: Setting, people: int, steps: int) ->
                 break
         else:
             return None
-        values[name], quantities[_holds(name)] = result, replace(quantity, fact=sentence.rstrip("."))
+        values[name], quantities[holds(name)] = result, replace(quantity, fact=sentence.rstrip("."))
         subjects.add(subject)
         sentences.append(sentence)
     rng.shuffle(sentences)
-    goals = [name for name in names if _holds(name) in quantities]
-    drafts = [
-        _Draft(
-            family="graph",
-            sentences=sentences,
-            question=f"How many {item} does {name} have?",
-            quantities=quantities,
-            goal=_holds(name),
-            names=names,
-        )
-        for name in goals
-    ]
-    drafts = [draft for draft in drafts if len(draft.needed) == steps]
-    return rng.choice(drafts) if drafts else None
-
-
-def _holds(name: str) -> str:
-    return f"{name} has"
+    goals = [name for name in names if holds(name) in quantities]
+    goals = [name for name in goals if len(needed(quantities, holds(name))) == steps]
+    if not goals:
+        return None
+    name = rng.choice(goals)
+    return _Draft(
+        family="graph",
+        sentences=sentences,
+        question=f"How many {item} does {name} have?",
+        quantities=quantities,
+        goal=holds(name),
+        names=names,
+    )
 
 
 def _relation(
@@ -304,13 +315,7 @@ def _relation(
     first, second = (other, name) if inverse else (name, other)
     if not inverse and len(values) > 1 and rng.random() < setting.together:
         third = rng.choice([each for each in values if each != other])
-        quantity = Quantity(
-            left=values[other],
-            symbol="+",
-            right=values[third],
-            owners=(other, third),
-            needs=(_holds(other), _holds(third)),
-        )
+        quantity = Quantity(left=values[other], symbol="+", right=values[third], owners=(other, third))
         return quantity, name, f"{name} has as many as {other} and {third} together."
     kind = rng.choice(("more", "fewer", "times"))
     right = rng.randint(2, 5) if kind == "times" else rng.randint(2, setting.change)
@@ -320,14 +325,8 @@ def _relation(
         sentence = sentence.replace("many as", "many as for")
     else:
         sentence = f"{first} has {right} {relation} {second}."
-    straight, back = {"more": "+-", "fewer": "-+", "times": "*/"}[kind]
-    quantity = Quantity(
-        left=values[other],
-        symbol=back if inverse else straight,
-        right=right,
-        owners=(other, ""),
-        needs=(_holds(other),),
-    )
+    symbol = {"more": "+-", "fewer": "-+", "times": "*/"}[kind][inverse]
+    quantity = Quantity(left=values[other], symbol=symbol, right=right, owners=(other, ""))
     return quantity, first, sentence
 
 
@@ -338,16 +337,12 @@ Drawn = tuple[Sequence[str], str, Sequence[tuple[str, int, str, int]]]
 def _draw_template(rng: random.Random, *, held_out: bool) -> _Draft:
     family = rng.choice(HELD_OUT if held_out else SEEN)
     sentences, question, lines = family(rng, rng.choice(NAMES), rng.choice(ITEMS))
-    quantities, before = {}, ""
-    for label, left, symbol, right in lines:
-        quantities[label] = Quantity(left=left, symbol=symbol, right=right, needs=(before,) if before else ())
-        before = label
     return _Draft(
         family=family.__name__.strip("_"),
-        sentences=list(sentences),
+        sentences=sentences,
         question=question,
-        quantities=quantities,
-        goal=before,
+        quantities={label: Quantity(left=a, symbol=symbol, right=b) for label, a, symbol, b in lines},
+        goal=lines[-1][0],
     )
 
 
