@@ -42,7 +42,7 @@ CONSUMERS = {
     "search/method.py": "test_a_refuted_candidate_is_chosen_only_among_refuted_ones",
     "search/space.py": "test_an_answer_that_breaks_its_comparison_is_wrong",
     "search/trust.py": "test_a_refuted_candidate_is_chosen_only_among_refuted_ones",
-    "server/gateway/plain.py": "test_an_answer_that_breaks_its_comparison_is_wrong",
+    "server/gateway/choice.py": "test_an_answer_that_breaks_its_comparison_is_wrong",
     "server/gateway/tools.py": "test_a_refuted_candidate_is_chosen_only_among_refuted_ones",
 }
 """Files that read verdicts, grades or votes, with a test of the rule that they follow."""

@@ -11,8 +11,8 @@ import json
 import os
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -137,10 +137,12 @@ class HttpClient:
         Raises :class:`CallError`, and ``UnicodeEncodeError`` before anything is sent.
         """
         data = None if body is None else _to_json(body)
-        with _call_errors():
+        try:
             async with asyncio.timeout(self._timeout_s), self._request(path, data, params) as response:
                 await _check(response)
                 return await _read(response, max_bytes)
+        except _FAILURES as error:
+            raise _call_error(error) from error
 
     async def events(
         self, path: str, body: Mapping[str, Any], *, max_bytes: int = MAX_RESPONSE_BYTES
@@ -153,23 +155,21 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         self._streams += 1
         try:
-            with _call_errors():
-                async with (
-                    asyncio.timeout(self._timeout_s) as deadline,
-                    self._request(path, data) as response,
-                ):
-                    await _check(response)
-                    if response.content_type == "application/json":
-                        yield NotStreamed(body=await _read(response, max_bytes))
+            async with asyncio.timeout(self._timeout_s) as deadline, self._request(path, data) as response:
+                await _check(response)
+                if response.content_type == "application/json":
+                    yield NotStreamed(body=await _read(response, max_bytes))
+                    return
+                async for event in _events(_bounded(response, max_bytes), self._pause):
+                    if event.startswith(b"[DONE]"):
                         return
-                    async for event in _events(_bounded(response, max_bytes), self._pause):
-                        if event.startswith(b"[DONE]"):
-                            return
-                        deadline.reschedule(None)  # time that the consumer takes is not the server's
-                        if len(event) > _LARGE_BYTES:
-                            await self._pause(len(event) * _BYTE_S)
-                        yield event
-                        deadline.reschedule(loop.time() + self._timeout_s)
+                    deadline.reschedule(None)  # time that the consumer takes is not the server's
+                    if len(event) > _LARGE_BYTES:
+                        await self._pause(len(event) * _BYTE_S)
+                    yield event
+                    deadline.reschedule(loop.time() + self._timeout_s)
+        except _FAILURES as error:
+            raise _call_error(error) from error
         finally:
             self._streams -= 1
 
@@ -223,6 +223,7 @@ def open_session() -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
         timeout=aiohttp.ClientTimeout(total=None),
         auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),  # a server has no use for a session of ours
     )
 
 
@@ -282,15 +283,13 @@ def _to_json(body: Mapping[str, Any]) -> bytes:
     return _compact(body).encode()
 
 
-@contextmanager
-def _call_errors() -> Iterator[None]:
-    try:
-        yield
-    except TimeoutError as error:
-        raise CallError("no answer in time; raise timeout_s or lower concurrency", retryable=True) from error
-    except (aiohttp.ClientError, OSError) as error:
-        reason = f"connection failed: {str(error) or type(error).__name__}"
-        raise CallError(reason, retryable=True) from error
+_FAILURES = (aiohttp.ClientError, OSError)
+
+
+def _call_error(error: Exception) -> CallError:
+    if isinstance(error, TimeoutError):
+        return CallError("no answer in time; raise timeout_s or lower concurrency", retryable=True)
+    return CallError(f"connection failed: {str(error) or type(error).__name__}", retryable=True)
 
 
 async def _events(

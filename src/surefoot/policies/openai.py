@@ -229,11 +229,10 @@ class OpenAIPolicy:
         shows = [None if show is None else _numbered(show, number) for number in range(request.n)]
         return merge(await _all(self._call(*pair) for pair in zip(singles, shows, strict=True)))
 
-    async def _call(self, request: SampleRequest, show: Show | None) -> SampleResult:
+    def _call(self, request: SampleRequest, show: Show | None) -> Coroutine[Any, Any, SampleResult]:
         body = body_of(request, model=self._model, mode=self._mode, dialect=self._dialect) | self._extra_body
-        return await _Call(
-            server=self._server, body=body, request=request, mode=self._mode, show=show
-        ).result()
+        call = _Call(server=self._server, body=body, request=request, mode=self._mode, show=show)
+        return call.result()
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, SampleResult]]) -> list[SampleResult]:
@@ -254,7 +253,7 @@ def _sample_seed(request: SampleRequest, sample: int) -> int:
     """
     prompt = request.prompt
     sent = prompt if isinstance(prompt, str) else [openai_message(message) for message in prompt]
-    return int(content_id("sample seed", request.seed, sent, request.prefix, sample), 16) % 2**31
+    return int(content_id("sample seed", request.seed, sent, request.prefix, sample, plain=True), 16) % 2**31
 
 
 @dataclass(kw_only=True, eq=False)

@@ -203,8 +203,8 @@ class TokenCounts(BaseModel):
     @property
     def cached_tokens(self) -> int:
         """Tokens of the prompt that the server says it had in its cache."""
-        details = self.prompt_tokens_details or TokenDetails()
-        return min(details.cached_tokens or 0, self.prompt_tokens)
+        details = self.prompt_tokens_details
+        return min(details.cached_tokens or 0, self.prompt_tokens) if details else 0
 
     def limit(self, body: Mapping[str, Any], *, completion: int) -> None:
         """Bound the counts by what a request with this body and so many new tokens could have used."""

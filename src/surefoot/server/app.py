@@ -25,11 +25,11 @@ from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount
+from starlette.routing import BaseRoute, Mount
 from starlette.routing import Route as Served
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from surefoot.server.gateway import chat, score
+from surefoot.server.gateway import endpoints
 from surefoot.server.gateway.access import GuardedRoute, KeyAuth, Route
 from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.gateway.errors import EXPECTED_ERRORS, ApiError, answered, error_response
@@ -93,12 +93,12 @@ _PROJECT: Final = "/projects/{project_id:number}"
 _ITEM: Final = f"{_PROJECT}/items/{{item_id:number}}"
 
 GATEWAY: Final[tuple[Route, ...]] = (
-    Route("POST", "/v1/chat/completions", chat.chat_completions, "chat"),
-    Route("POST", "/v1/responses", chat.openai_responses, "chat"),
-    Route("POST", "/v1/messages", chat.anthropic_messages, "chat"),
-    Route("POST", "/v1/messages/count_tokens", chat.count_tokens, "chat"),
-    Route("GET", "/v1/held/{number:int}", chat.held, "chat"),
-    Route("POST", "/v1/score", score.score, "score"),
+    Route("POST", "/v1/chat/completions", endpoints.chat_completions, "chat"),
+    Route("POST", "/v1/responses", endpoints.openai_responses, "chat"),
+    Route("POST", "/v1/messages", endpoints.anthropic_messages, "chat"),
+    Route("POST", "/v1/messages/count_tokens", endpoints.count_tokens, "chat"),
+    Route("GET", "/v1/held/{number:int}", endpoints.held, "chat"),
+    Route("POST", "/v1/score", endpoints.score, "score"),
     Route("GET", "/v1/models", models, "connect"),
     Route("GET", "/v1/models/{model:path}", model, "connect"),
     Route("GET", "/health", health, "probe"),
@@ -189,7 +189,7 @@ def create_app(
     app.state.gateway = gateway
     if pages is not None:
         app.mount("/", pages)
-    app.middleware_stack = _Entry(app.router, gateway)
+    app.middleware_stack = _Entry(app.router, app.routes, gateway)
     return app
 
 
@@ -241,8 +241,11 @@ class _Entry:
     whether it comes from this machine.
     """
 
-    def __init__(self, app: ASGIApp, gateway: Gateway | None) -> None:
+    def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute], gateway: Gateway | None) -> None:
         self.app, self.gateway = app, gateway
+        # paths without parameters need no search among the patterns of all routes
+        served = (route for route in routes if isinstance(route, Served))
+        self._fixed = {route.path: route.app for route in served if not route.param_convertors}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -261,7 +264,8 @@ class _Entry:
         try:
             if not _names_one_host(scope):
                 raise ApiError(400, "the request does not have exactly one Host header", code="host")
-            await self.app(scope, receive, send_with_id)
+            app = self._fixed.get(scope["path"], self.app)
+            await app(scope, receive, send_with_id)
         except Exception as error:
             if status:  # the answer has begun
                 raise

@@ -19,8 +19,7 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import SampleRequest, Sampling, StreamsText
 from surefoot.records import Problem, Usage
 from surefoot.segment import ChannelReader
-from surefoot.server.gateway.choice import CertainText
-from surefoot.server.gateway.plain import plain_choices
+from surefoot.server.gateway.choice import CertainText, plain_choices
 from surefoot.server.gateway.plan import PLAIN, Plan
 from surefoot.server.gateway.search import StepSession
 from surefoot.server.gateway.upstream import Upstream

@@ -196,7 +196,7 @@ class GuardedRoute:
         if self.route.method not in ("*", scope["method"]):
             message = f"{scope['path'][:100]} allows {self.route.method}"
             raise ApiError(405, message, code="method_not_allowed", allow=self.route.method)
-        inputs = scope["path_params"]
+        inputs = scope.get("path_params", {})
         if self._body is not None:
             request.state.body = body = await read_body(request, self.limits.max_body_bytes)
             inputs = {"body": parsed_body(body, request.headers, self._body, self.limits)}

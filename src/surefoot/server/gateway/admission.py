@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import Any, Self
 
@@ -14,8 +15,9 @@ from surefoot.server.gateway.errors import ApiError, ClientDisconnectedError
 _SMOOTHING = 0.1
 """Weight of the latest request in the mean duration of a request."""
 
-_PATIENCE_S = 0.02
-"""Seconds before the server watches for a disconnected client: many answers come sooner."""
+_SWEEP_S = 0.05
+"""Seconds between looks at all requests, which end those that are too old. Those that were there before are
+watched for a disconnected client: many answers come sooner."""
 
 
 class Admission:
@@ -31,6 +33,7 @@ class Admission:
         """Running requests."""
         self.entered: set[Slot] = set()
         """Requests within their ``async with`` block."""
+        self._sweeping: asyncio.TimerHandle | None = None
         self.mean_s = 1.0
         """Mean duration of a request."""
         self.disconnects = 0
@@ -59,6 +62,23 @@ class Admission:
             raise ApiError(429, message, code="overloaded", retry_after_s=wait_s)
         return Slot(self, receive, cost)
 
+    def enter(self, slot: Slot) -> None:
+        """A request entered its block."""
+        self.entered.add(slot)
+        if self._sweeping is None:
+            self._sweep_later()
+
+    def _sweep_later(self) -> None:
+        delay_s = min(_SWEEP_S, self.timeout_s / 2)  # one timer, not one for each request
+        self._sweeping = asyncio.get_running_loop().call_later(delay_s, self._sweep)
+
+    def _sweep(self) -> None:
+        for slot in tuple(self.entered):
+            slot.look()
+        self._sweeping = None
+        if self.entered:
+            self._sweep_later()
+
     def stop(self) -> int:
         """End all requests with an error 503; their number."""
         message = "the server is stopping, and this was not done in time"
@@ -81,17 +101,17 @@ class Slot:
         self._turn: FairTurn | None = None
         self._task: asyncio.Task[Any] | None = None
         self._watcher: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._started: float | None = None
+        self._entered = self._started = math.nan
+        """When it entered the block, and when its turn came."""
+        self._was_seen = False
         self._error: Exception | None = None
         """Why the block was cancelled."""
         self._open = True
 
     async def __aenter__(self) -> Self:
         admission, self._task = self._admission, asyncio.current_task()
-        admission.entered.add(self)
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(min(_PATIENCE_S, admission.timeout_s), self._lose_patience)
+        self._entered = time.monotonic()
+        admission.enter(self)
         self._turn = admission.turns.enter(self._caller, cost=self._cost)
         try:
             if not self._turn.granted.done():
@@ -116,15 +136,14 @@ class Slot:
             self._error = error
             self._task.cancel()
 
-    def _time_out(self) -> None:
+    def look(self) -> None:
+        """End it if it is too old, and from the second look on watch its client."""
         seconds = self._admission.timeout_s
-        self.end(ApiError(504, f"no answer within {seconds:g} s", code="timeout"))
-
-    def _lose_patience(self) -> None:
-        remaining = max(0.0, self._admission.timeout_s - _PATIENCE_S)
-        self._timer = asyncio.get_running_loop().call_later(remaining, self._time_out)
-        if self._receive is not None:
+        if time.monotonic() - self._entered >= seconds:
+            self.end(ApiError(504, f"no answer within {seconds:g} s", code="timeout"))
+        elif self._was_seen and self._watcher is None and self._receive is not None:
             self._watcher = asyncio.ensure_future(self._watch(self._receive))
+        self._was_seen = True
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -138,11 +157,10 @@ class Slot:
             return
         self._open, admission = False, self._admission
         admission.entered.discard(self)
-        for pending in (self._timer, self._watcher):
-            if pending is not None:
-                pending.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
         admission.shares.add(self._caller, -1)
-        if self._started is not None:
+        if not math.isnan(self._started):
             admission.mean_s += _SMOOTHING * (time.monotonic() - self._started - admission.mean_s)
             admission.running -= 1
         if self._turn is not None:

@@ -22,13 +22,12 @@ from surefoot.scores import trace_rule
 from surefoot.search.best_of_n_search import MajoritySearch
 from surefoot.server.gateway.admission import Admission, Slot
 from surefoot.server.gateway.changes import ChangeChart
-from surefoot.server.gateway.choice import SHORT_CHARACTERS, Choice
+from surefoot.server.gateway.choice import SHORT_CHARACTERS, Choice, plain_choices
 from surefoot.server.gateway.errors import CLIENT_DISCONNECTED, ApiError, ClientDisconnectedError
 from surefoot.server.gateway.flags import AnswerFlags
 from surefoot.server.gateway.images import Rows, checked_images, show, shown
 from surefoot.server.gateway.monitor import Metrics
 from surefoot.server.gateway.people import GoldStream, Holds
-from surefoot.server.gateway.plain import plain_choices
 from surefoot.server.gateway.plan import DEFAULT, PLAIN, Plan, Planner
 from surefoot.server.gateway.request_log import LogEntry, Recorder, log_unavailable
 from surefoot.server.gateway.responses import ResponseWriter

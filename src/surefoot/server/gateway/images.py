@@ -45,6 +45,9 @@ def detached(rows: Rows, messages: Iterable[Message]) -> tuple[tuple[Message, ..
     Raises :class:`ApiError` that names the part, for anything but images with their bytes.
     """
     images: dict[str, str] = {}
+    messages = tuple(messages)
+    if not any(message.attachments for message in messages):
+        return messages, images
 
     def without(held: Attachment) -> Attachment:
         if not is_inline(held):

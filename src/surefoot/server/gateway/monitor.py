@@ -117,9 +117,9 @@ class Metrics:
 
     def add_usage(self, usage: Usage) -> None:
         """Count tokens."""
-        self._of(self.tokens, "prompt").inc(usage.prompt_tokens)
-        self._of(self.tokens, "completion").inc(usage.completion_tokens)
-        self._of(self.tokens, "verifier").inc(usage.verifier_tokens)
+        for kind in ("prompt", "completion", "verifier"):
+            if tokens := getattr(usage, f"{kind}_tokens"):
+                self._of(self.tokens, kind).inc(tokens)
 
     def count(self, event: Event, happened: bool, times: int = 1) -> None:
         """Count what happened, or did not, so many times."""

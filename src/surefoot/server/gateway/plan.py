@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from pydantic import ValidationError
 
 from surefoot.errors import RunError, unknown
 from surefoot.messages import tool_fields
 from surefoot.protocols import Sampling
-from surefoot.records import Message, Problem, Tool, Usage, content_id
+from surefoot.records import Message, Problem, Tool, Usage, content_id, trusted_copy
 from surefoot.scores import TraceRule
 from surefoot.search.best_of_n_search import WholeSolutions
 from surefoot.search.method import SearchMethod
@@ -55,6 +55,12 @@ def strategy_of(text: str) -> SearchMethod:
         raise ApiError(400, f"strategy {error}", param="strategy") from error
 
 
+@lru_cache(maxsize=1000)
+def strategy_name(strategy: SearchMethod) -> str:
+    """Its name: a text that :func:`strategy_of` reads."""
+    return strategy.name
+
+
 def one_by_one(search: SearchMethod) -> bool:
     """Whether there is one solution, so that a stream sends each accepted step."""
     return isinstance(search, StepResampling) and search.n == 1
@@ -68,6 +74,10 @@ def writes_whole(strategy: SearchMethod) -> bool:
 def is_strategy(text: str) -> bool:
     """Whether ``text`` names a method, whatever its settings."""
     return text == PLAIN.method or dashed(text.partition(":")[0]) in SEARCHES
+
+
+NO_USAGE: Final = Usage()
+_PROBLEM: Final = Problem(text="?")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -106,7 +116,7 @@ class Plan:
     """Digest of the request, which is the same when a client sends it again."""
     aggregation: TraceRule = "min"
     abstain_below: float | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NO_USAGE
     """Tokens and calls so far, whether the request succeeds or fails."""
 
     @property
@@ -155,9 +165,10 @@ class Planner:
             message = f"images: {self._whole_messages(strategy, 'without images')}"
             raise ApiError(400, message, param=request.rows[0], code="unsupported")
         extra, task = self._tools(request, strategy), options.problem or question
-        name = content_id("problem", task, *images) if images else ""  # one text may ask about any image
+        about = images or (None,)  # one text may ask about any image; None = no known answer
+        fields = {"id": content_id("problem", task, *about), "text": task}
         return Plan(
-            problem=Problem(id=name, text=task),
+            problem=trusted_copy(_PROBLEM, fields),
             strategy=strategy,
             prompt=self._prompt(messages, question),
             sampling=Sampling(

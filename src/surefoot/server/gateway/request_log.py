@@ -154,7 +154,9 @@ class Recorder:
 
         def written(done: asyncio.Future[None]) -> None:
             self._noted.add(owner, -1)
-            self._was_written(done)
+            if not done.cancelled() and (error := done.exception()) is not None:
+                self._on_loss()
+                _LOG.error("a failed request could not be recorded: %s", error)
 
         self._put(self._log, record).add_done_callback(written)
 
@@ -178,12 +180,9 @@ class Recorder:
     def _put(self, log: RequestLog, record: GatewayRecord) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((record, done))
-        self._start(log)
-        return done
-
-    def _start(self, log: RequestLog) -> None:
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write(log))
+        return done
 
     async def _write(self, log: RequestLog) -> None:
         while self._waiting:
@@ -219,11 +218,6 @@ class Recorder:
         finally:
             self._began = math.inf
         self._failed_at = -math.inf
-
-    def _was_written(self, done: asyncio.Future[None]) -> None:
-        if not done.cancelled() and (error := done.exception()) is not None:
-            self._on_loss()
-            _LOG.error("a failed request could not be recorded: %s", error)
 
 
 def log_unavailable() -> ApiError:

@@ -234,6 +234,7 @@ def _search(index: int, choice: Choice, shown: str) -> Json:
         numbers = []
     elif choice.guarded:
         numbers = [number for number in numbers if number == choice.chosen]
+    finish = choice.finish
     search = {
         "index": index,
         "seed": choice.seed,
@@ -241,15 +242,20 @@ def _search(index: int, choice: Choice, shown: str) -> Json:
         "chosen": choice.chosen,
         "value": choice.value,
         "abstained": choice.abstained,
-        "finish": choice.finish,
+        "finish": finish,
         "usage": token_usage(choice.usage),
         "counts": choice.counts.model_dump(),
         "error": choice.error or (choice.withheld if choice.chosen is None else None),
         "candidates": [_candidate(choice.candidates[number], number == choice.chosen) for number in numbers],
         "dropped": choice.dropped if shown == "all" else [],
     }
-    if warnings := _warnings(choice):
-        search["warnings"] = warnings
+    if finish == "rejected":
+        rejected = f"{choice.counts.rejected} steps of the answer were rejected, and no draw was better"
+        search["warnings"] = [rejected]
+    if finish == "unscored":
+        reasons = (candidate.scores.unscored_reason for candidate in choice.candidates if candidate.scores)
+        reason = next(filter(None, reasons), "no reason given")
+        search["warnings"] = [f"no candidate has a score ({reason}), so votes or order decided"]
     if choice.decisions:
         search["guard"] = [
             {
@@ -263,16 +269,6 @@ def _search(index: int, choice: Choice, shown: str) -> Json:
             for decision in choice.decisions
         ]
     return search
-
-
-def _warnings(choice: Choice) -> list[str]:
-    if choice.finish == "rejected":
-        return [f"{choice.counts.rejected} steps of the answer were rejected, and no draw was better"]
-    if choice.finish != "unscored":
-        return []
-    reasons = (candidate.scores.unscored_reason for candidate in choice.candidates if candidate.scores)
-    reason = next(filter(None, reasons), "no reason given")
-    return [f"no candidate has a score ({reason}), so votes or order decided"]
 
 
 def _candidate(candidate: GatewayCandidate, chosen: bool) -> Json:

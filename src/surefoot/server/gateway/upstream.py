@@ -135,9 +135,9 @@ class Upstream(Batcher):
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         """See the base class. Raises nothing but ``PolicyError``."""
-        requests = list(map(_with_images, requests))
         try:
-            results = await super().sample(requests)
+            send = self._send_samples if self.overlap else super().sample
+            results = await send(list(map(_with_images, requests)) if IMAGES.get() else requests)
         except Exception as error:
             raise self._failure(error) from error
         return [result if result.error is None else self._redacted(result) for result in results]
