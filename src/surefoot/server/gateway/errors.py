@@ -83,22 +83,16 @@ EXPECTED_ERRORS = (ApiError, ClientDisconnectedError, ClientDisconnect, HTTPExce
 
 
 def error_response(path: str, error: Exception) -> Response:
-    """The answer for an error, in the form of the request's ``path``."""
-    if isinstance(error, ApiError):
-        return response_of(error, path)
+    """The answer for an error of the route ``path``: in OpenAI's form, or Anthropic's for its own."""
+    headers: Mapping[str, str] = {}
     if isinstance(error, ClientDisconnectedError | ClientDisconnect):
         return Response(status_code=CLIENT_DISCONNECTED)
     if isinstance(error, HTTPException):
-        answer = response_of(ApiError(error.status_code, str(error.detail)), path)
-        answer.headers.update(error.headers or {})
-        return answer
-    return response_of(ApiError(500, f"unexpected error: {type(error).__name__}"), path)
-
-
-def response_of(error: ApiError, path: str = "") -> Response:
-    """The answer for an error of the route ``path``: in OpenAI's form, or Anthropic's for its own."""
+        headers, error = error.headers or {}, ApiError(error.status_code, str(error.detail))
+    elif not isinstance(error, ApiError):
+        error = ApiError(500, f"unexpected error: {type(error).__name__}")
     body = error.anthropic_body if path.startswith(_MESSAGES) else error.body
-    return JSONResponse(body, status_code=error.status, headers=error.headers)
+    return JSONResponse(body, status_code=error.status, headers={**error.headers, **headers})
 
 
 def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:

@@ -93,6 +93,8 @@ class LogEntry:
 WRITERS = 1
 _BATCH_SIZE = 256
 """Records of one transaction."""
+_GATHER_S = 0.003
+"""Seconds that a transaction waits for more records, if the one before had several."""
 MOST_NOTED: Final = 1024
 """Most queued records that no request waits for; more are dropped."""
 _CLOSE_TIMEOUT_S = 30.0
@@ -116,6 +118,8 @@ class Recorder:
     def __init__(self, log: RequestLog | None, *, on_loss: Callable[[], None] = lambda: None) -> None:
         self._log, self._on_loss = log, on_loss
         self._waiting: deque[_Waiting] = deque()
+        self._size = 1
+        """Records of the latest transaction."""
         self._noted = Shares(MOST_NOTED)
         self._writing: asyncio.Task[None] | None = None
         self._failed_at, self._began = -math.inf, math.inf
@@ -186,8 +190,10 @@ class Recorder:
 
     async def _write(self, log: RequestLog) -> None:
         while self._waiting:
-            size = min(_BATCH_SIZE, len(self._waiting))
-            oldest = [self._waiting.popleft() for _ in range(size)]
+            if self._size > 1:  # several clients: more records will come
+                await asyncio.sleep(_GATHER_S)
+            self._size = min(_BATCH_SIZE, len(self._waiting))
+            oldest = [self._waiting.popleft() for _ in range(self._size)]
             batch = [(record, done) for record, done in oldest if not done.done()]
             if not batch:  # all callers were cancelled
                 continue
