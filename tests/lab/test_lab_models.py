@@ -85,12 +85,14 @@ def test_samples_of_the_policy_are_labelled_and_the_prm_tells_right_steps_from_w
     read, prm = {p.id: p for p in read_records(problems, Problem)}, load_prm("lab")
     right, wrong, outcomes = [], [], []
     for trace in read_records(traces, Trace):
-        [scored] = prm.score(read[trace.problem_id], [trace])
+        [scored] = prm.score(read[trace.problem_id], [trace.text])
         outcomes.append(trace.outcome)
         for label in by_trace[trace.id]:
             kind = (label.evidence.message or "").partition(":")[0]
             score = scored.scores[label.step]
-            if label.value == 1:
+            if score is None:  # the policy wrote what is not of the world: the trace has no scores
+                assert scored.unscored_reason
+            elif label.value == 1:
                 right.append(score)
             elif kind == "reasoning":
                 wrong.append(score)
