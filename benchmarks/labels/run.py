@@ -13,19 +13,18 @@ import numpy as np
 import torch
 
 from benchmarks.common.figures import Figures, arguments, figure, over_seeds, show, write
-from benchmarks.worlds.digits import POLICY, ExactLabeller, generate_problems
+from benchmarks.worlds.named import WORLDS, World
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import write_json
 from surefoot.labelling import MonteCarloLabeller, MonteCarloSettings, OmegaPRMLabeller, TreeSettings
 from surefoot.labels import first_error
 from surefoot.policies import PromptFormat, TransformersPolicy, sample_traces
-from surefoot.protocols import Labeller, Policy, ProblemTrace, Sampling
+from surefoot.protocols import Labeller, Policy, ProblemTrace
 from surefoot.records import Evidence, StepLabel, Usage
 from surefoot.segment import Line
 from surefoot.stats import Interval, Resample, bootstrap_statistic
 
 ROLLOUTS = 8
-SAMPLING = Sampling(max_tokens=96)
 BRUTE = "brute force"
 SHARED = "brute force, shared prefill"
 OURS = "hard, until error"
@@ -67,13 +66,13 @@ def from_lists(row: dict[str, object]) -> Outcome:
     )
 
 
-def builders(seed: int) -> dict[str, object]:
+def builders(world: World, seed: int) -> dict[str, object]:
     """Labellers by name: each takes a policy and a grader."""
 
     def monte_carlo(settings: MonteCarloSettings, order: str) -> object:
         ordered = settings.model_copy(update={"order": order})
         return lambda policy, grader: MonteCarloLabeller(
-            policy=policy, grader=grader, settings=ordered, sampling=SAMPLING, seed=seed
+            policy=policy, grader=grader, settings=ordered, sampling=world.sampling, seed=seed
         )
 
     def tree(policy: Policy, grader: Grader) -> OmegaPRMLabeller:
@@ -84,7 +83,7 @@ def builders(seed: int) -> dict[str, object]:
             segmenter=Line(),
             settings=settings,
             estimate="hard",
-            sampling=SAMPLING,
+            sampling=world.sampling,
             seed=seed,
         )
 
@@ -97,11 +96,13 @@ def builders(seed: int) -> dict[str, object]:
     }
 
 
-def run_seed(policy: TransformersPolicy, grader: Grader, seed: int, problems: int) -> dict[str, Outcome]:
+def run_seed(
+    world: World, policy: TransformersPolicy, grader: Grader, seed: int, problems: int
+) -> dict[str, Outcome]:
     """Label the same traces in every way."""
-    made = generate_problems(problems, seed=500 + seed)
+    made = world.problems(problems, 500 + seed)
     sampled = asyncio.run(
-        sample_traces(policy, made, n=4, seed=seed, segmenter=Line(), grader=grader, sampling=SAMPLING)
+        sample_traces(policy, made, n=4, seed=seed, segmenter=Line(), grader=grader, sampling=world.sampling)
     )
     items = [
         ProblemTrace(problem=problem, trace=trace)
@@ -109,11 +110,9 @@ def run_seed(policy: TransformersPolicy, grader: Grader, seed: int, problems: in
         for trace in traces
         if trace.steps
     ]
-    truth = [
-        first_error_above(row, -0.5) for row in asyncio.run(ExactLabeller(after_error="wrong").label(items))
-    ]
-    results = brute_force(policy, grader, items, truth, seed)
-    for name, build in builders(seed + 100).items():
+    truth = world.first_errors(items)
+    results = brute_force(world, policy, grader, items, truth, seed)
+    for name, build in builders(world, seed + 100).items():
         start = time.perf_counter()
         labeller: Labeller = build(policy, grader)  # type: ignore[operator]
         if isinstance(labeller, OmegaPRMLabeller):
@@ -162,6 +161,7 @@ def run_tree(
 
 
 def brute_force(
+    world: World,
     policy: TransformersPolicy,
     grader: Grader,
     items: Sequence[ProblemTrace],
@@ -178,7 +178,7 @@ def brute_force(
     ]
     settings = MonteCarloSettings(rollouts=ROLLOUTS)
     labeller = MonteCarloLabeller(
-        policy=policy, grader=grader, settings=settings, sampling=SAMPLING, seed=seed + 100
+        policy=policy, grader=grader, settings=settings, sampling=world.sampling, seed=seed + 100
     )
     rows = asyncio.run(labeller.label(apart))
     outcome = measure(items, rows, truth, time.perf_counter() - start)
@@ -299,6 +299,7 @@ def table(runs: list[dict[str, Outcome]]) -> None:
 def main() -> None:
     """Command line."""
     parser = arguments(__doc__, "one seed of 30 problems, on one thread")
+    parser.add_argument("--world", choices=list(WORLDS), default="digits")
     parser.add_argument("--seeds", type=int, help="3; with --quick 1")
     parser.add_argument("--first-seed", type=int, default=0, help="the methods were developed on 0, 1 and 2")
     parser.add_argument("--problems", type=int, help="per seed, with 4 traces each: 100; with --quick 30")
@@ -308,14 +309,15 @@ def main() -> None:
     first, last = options.first_seed, options.first_seed + (options.seeds or (1 if options.quick else 3)) - 1
     if options.quick:
         torch.set_num_threads(1)
-    policy = TransformersPolicy.from_pretrained(POLICY)
+    world = WORLDS[options.world]
+    policy = TransformersPolicy.from_pretrained(world.policy)
     with AnswerChecker("exact") as checker:
         grader = Grader(checker=checker, styles=("phrase",))
         runs = []
         for seed in range(first, last + 1):
             kept = options.out / f"seed-{seed}-of-{count}.json" if options.out else None
             if kept is None or not kept.exists():
-                runs.append(run_seed(policy, grader, seed, count))
+                runs.append(run_seed(world, policy, grader, seed, count))
                 if kept is not None:
                     kept.parent.mkdir(parents=True, exist_ok=True)
                     write_json(kept, {name: as_lists(outcome) for name, outcome in runs[-1].items()})
@@ -323,7 +325,13 @@ def main() -> None:
                 runs.append({name: from_lists(row) for name, row in json.loads(kept.read_text()).items()})
             print(f"seed {seed} done", flush=True)
     table(runs)
-    about = {"seeds": [first, last], "problems": count, "traces": 4, "rollouts": ROLLOUTS}
+    about = {
+        "world": options.world,
+        "seeds": [first, last],
+        "problems": count,
+        "traces": 4,
+        "rollouts": ROLLOUTS,
+    }
     write(options, show(figures(runs)), **about)
 
 

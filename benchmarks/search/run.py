@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from benchmarks.common.figures import Figure, Figures, arguments, figure, over_draws, show, write
 from benchmarks.prm_vs_orm.run import trained_prm
-from benchmarks.worlds.digits import POLICY, generate_problems
+from benchmarks.worlds.named import WORLDS, World
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import read_records, write_records
 from surefoot.models import IncrementalScorer, RewardModel
 from surefoot.policies import TransformersPolicy
-from surefoot.protocols import Candidate, Sampling
+from surefoot.protocols import Candidate
 from surefoot.records import Problem
 from surefoot.scores import AGGREGATORS, Aggregator, aggregate
 from surefoot.search import (
@@ -32,14 +32,12 @@ from surefoot.search import (
     SearchMethod,
     SearchResult,
     StepResampling,
-    Steps,
     run_search,
 )
 from surefoot.stats import bootstrap_mean
 
 Array = NDArray[np.float64]
 
-STEPS = Steps(step_tokens=24, max_steps=14, sampling=Sampling(temperature=1.0, max_tokens=96))
 REMEMBER = 300_000
 SAMPLES = (1, 2, 4, 8, 16, 32, 64)
 SIZES = (4, 8, 16)
@@ -48,7 +46,6 @@ DEVELOPED = 16
 QUICK_SAMPLES, QUICK_PROBLEMS = (1, 2, 4, 8, 16, 32), 60
 QUICK_METHODS: dict[str, Aggregator] = {"resample": "min"}
 """What the development problems chose in the published run; a quick run does not choose again."""
-BASELINES: dict[str, Aggregator] = {"best_of_n": "min", "weighted_vote": "product", "majority": "min"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,15 +78,16 @@ def tree_methods(size: int) -> dict[str, SearchMethod]:
         "gibbs": ParticleFilter(n=size // 2, sweeps=2, rule="weighted_vote"),
         "mcts": MCTS(paths=size, expand=expand),
         "resample": StepResampling(n=max(1, size // 2), retries=3),
+        "adaptive": BestOfNSearch(n=size, batch=max(2, size // 8), rule="weighted_vote"),
     }
 
 
 class Bench:
     """The searches of one seed; what is done is kept in a directory."""
 
-    def __init__(self, prm: Path, out: Path, problems: Sequence[Problem]) -> None:
-        self.out, self.problems = out, problems
-        self.policy = TransformersPolicy.from_pretrained(POLICY)
+    def __init__(self, world: World, prm: Path, out: Path, problems: Sequence[Problem]) -> None:
+        self.out, self.problems, self.steps = out, problems, world.steps
+        self.policy = TransformersPolicy.from_pretrained(world.policy)
         self.scorer = IncrementalScorer(RewardModel.load(prm), name="prm")
 
     def search(self, name: str, method: SearchMethod, how: Aggregator, seed: int) -> list[SearchResult]:
@@ -103,7 +101,7 @@ class Bench:
                         self.problems,
                         self._afresh(),
                         self.scorer,
-                        steps=STEPS,
+                        steps=self.steps,
                         aggregation=how,
                         grader=Grader(checker=checker, styles=("phrase",)),
                         seed=seed,
@@ -155,13 +153,13 @@ def develop(bench: Bench) -> dict[str, Aggregator]:
 
 
 def measure(
-    bench: Bench, seed: int, ways: dict[str, Aggregator], samples: Sequence[int]
+    world: World, bench: Bench, seed: int, ways: dict[str, Aggregator], samples: Sequence[int]
 ) -> dict[str, dict[int, tuple[Array, Array]]]:
     """Outcomes and tokens of every method and size for one seed."""
     found: dict[str, dict[int, tuple[Array, Array]]] = {}
     for n in samples:
         results = bench.search(f"samples-{n}", BestOfNSearch(n=n, rule="best_of_n"), "min", seed)
-        for rule, how in BASELINES.items():
+        for rule, how in {"best_of_n": "min", "weighted_vote": world.vote, "majority": "min"}.items():
             found.setdefault(rule, {})[n] = baseline(results, rule, how)
     for size in SIZES:
         for name, method in ((name, tree_methods(size)[name]) for name in ways):
@@ -250,6 +248,10 @@ def main() -> None:
     parser = arguments(
         __doc__, "one seed: step resampling alone, on 60 problems and one thread; nothing is chosen again"
     )
+    parser.add_argument("--world", choices=list(WORLDS), default="digits")
+    parser.add_argument(
+        "--every", action="store_true", help="every method by the lowest step; none is chosen"
+    )
     parser.add_argument("--seeds", type=int, help="3; with --quick 1")
     parser.add_argument(
         "--first-seed",
@@ -268,18 +270,23 @@ def main() -> None:
         torch.set_num_threads(1)
     prefix = "quick-" if options.quick else ""
     count = options.problems or (QUICK_PROBLEMS if options.quick else 100)
-    made = generate_problems(count + options.development, seed=20_261 + options.first_seed)
+    world = WORLDS[options.world]
+    made = world.problems(count + options.development, 20_261 + options.first_seed)
     seeds: list[dict[str, dict[int, tuple[Array, Array]]]] = []
     ways = dict(QUICK_METHODS)
-    chosen_before = options.quick or options.first_seed > 0
+    if options.every:
+        ways = dict.fromkeys(tree_methods(DEVELOPED), "min")
+    chosen_before = options.quick or options.every or options.first_seed > 0
     for seed in range(
         options.first_seed, options.first_seed + (options.seeds or (1 if options.quick else 3))
     ):
-        prm = trained_prm(options.runs, seed, quick=options.quick)
+        prm = options.runs / world.trained.format(seed=seed)
+        if not prm.exists():
+            prm = trained_prm(options.runs, seed, quick=options.quick)
         if not chosen_before and not seeds:
-            ways = develop(Bench(prm, folder(options.out / "development"), made[count:]))
-        testing = Bench(prm, folder(options.out / f"{prefix}seed-{seed}"), made[:count])
-        seeds.append(measure(testing, seed, ways, QUICK_SAMPLES if options.quick else SAMPLES))
+            ways = develop(Bench(world, prm, folder(options.out / "development"), made[count:]))
+        testing = Bench(world, prm, folder(options.out / f"{prefix}seed-{seed}"), made[:count])
+        seeds.append(measure(world, testing, seed, ways, QUICK_SAMPLES if options.quick else SAMPLES))
     points = {
         name: {
             size: Point(right=[s[name][size][0] for s in seeds], tokens=[s[name][size][1] for s in seeds])
