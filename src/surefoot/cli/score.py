@@ -38,7 +38,7 @@ class Score(Command):
     shown with their scores, and the first score below `--threshold` is marked. A file: `--problems` and
     `--traces`; the output holds one record of step scores per trace.
 
-    Example: `surefoot score -m prm --problem "Start with 7. Add 3." < solution.txt`
+    Example: `surefoot score -m prm --problem "What is 7 * 12 + 5?" < solution.txt`
 
     Example: `surefoot score traces.jsonl -m prm --problems problems.jsonl --out scores.jsonl`
     """

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
 
 from benchmarks.worlds.words.pupils import EXACT, pupil_solution, slipped
+from benchmarks.worlds.words.ship import ship
 from benchmarks.worlds.words.tokens import NO, build_words_tokenizer, decode, encode
 from benchmarks.worlds.words.train import Recipe, training_row, wrong_line
-from surefoot.lab import Setting, build_tokenizer, check_steps, draw_problem, worked_solution
+from surefoot import load_prm
+from surefoot.lab import (
+    PRM,
+    Setting,
+    build_tokenizer,
+    check_steps,
+    draw_problem,
+    generate_problems,
+    worked_solution,
+)
+from surefoot.models import RewardModel
 from surefoot.records import Trace
 from surefoot.segment import Line, segment_trace
 
@@ -80,3 +92,25 @@ def test_a_wrong_line_of_the_trunk_is_wrong_and_has_no_loss():
         for at, token in enumerate(ids)
         if token == taken_back
     )
+
+
+def test_a_trained_model_is_shipped_in_half_the_size_and_scores_the_same(tmp_path):
+    trained, shipped = tmp_path / "trained", tmp_path / "shipped"
+    model = RewardModel.load(PRM)
+    model.save(trained)
+    (trained / "curves.jsonl").write_text("{}\n")
+    inputs = {"labels": {"path": "l.jsonl", "sha256": "0"}}
+    manifest = {"command": "train prm", "config": {"base": "x", "training": {"epochs": 2}}, "inputs": inputs}
+    (trained / "manifest.json").write_text(json.dumps(manifest))
+    ship(trained, shipped)
+    assert not {"curves.jsonl", "manifest.json"} & {path.name for path in shipped.iterdir()}
+    small, large = ((at / "model.safetensors").stat().st_size for at in (shipped, trained))
+    assert small < 0.51 * large
+    assert json.loads((shipped / "recipe.json").read_text()) == {
+        "command": "surefoot train prm",
+        "settings": {"base": "lab", "training": {"epochs": 2}},
+        "inputs": {"labels": "0"},
+    }
+    [problem] = generate_problems(1, seed=1)
+    [found], [same] = (load_prm(at).score(problem, [worked_solution(problem)]) for at in (shipped, "lab"))
+    assert found.scores == same.scores

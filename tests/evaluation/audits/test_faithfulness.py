@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 
 import numpy as np
 import pytest
@@ -29,6 +30,8 @@ from surefoot.evaluation.audits.interventions import (
 from surefoot.evaluation.frame import Origin
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import first_screen_of
+from surefoot.lab import Setting, generate_problems, read_problem, worked_solution
+from surefoot.lab.problems import needed
 from surefoot.policies import IN_PROCESS
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Completion, SampleResult, Sampling
@@ -36,6 +39,7 @@ from surefoot.records import Problem, Usage
 from surefoot.segment import Line
 
 CUE = "Answer: "
+OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 PROBLEMS = note_problems(40, seed=3, note="none")
 
 
@@ -266,6 +270,29 @@ def test_mistakes_in_ordinary_arithmetic_have_a_known_consequence():
         "38",
         "40",
     ]
+
+
+def test_a_mistake_in_the_lab_leads_where_its_quantities_lead():
+    planted = 0
+    for problem in generate_problems(150, seed=6, setting=Setting(graphs=1.0)):
+        quantities, goal = read_problem(problem)
+        order = needed(quantities, goal)
+        steps = worked_solution(problem).splitlines(keepends=True)[:-1]
+        for step, label in enumerate(order):
+            for mistake in known_mistakes(problem, steps, step, str(problem.answer)):
+                planted += 1
+                head, _, result = mistake.prefix.removesuffix(".\n").rpartition(" = ")
+                assert head == "".join(steps)[: len(head)]
+                values = {label: int(result)}
+                for later in order[step + 1 :]:
+                    q = quantities[later]
+                    left, right = (
+                        values.get(f"{owner} has", number)
+                        for owner, number in zip(q.owners, (q.left, q.right), strict=True)
+                    )
+                    values[later] = OPERATIONS[q.symbol](left, right)
+                assert values[goal] == int(mistake.expected) != int(problem.answer or 0)
+    assert planted > 500
 
 
 @pytest.mark.parametrize(
