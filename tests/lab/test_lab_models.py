@@ -7,7 +7,7 @@ import random
 
 import pytest
 import torch
-from command_line import good
+from command_line import good, refused
 from safetensors import safe_open
 
 from surefoot import lab, load_prm
@@ -55,20 +55,30 @@ def test_text_of_the_lab_round_trips_without_unknown_tokens(held_out):
     assert [tokenizer.decode(token) for token in tokenizer("Answer: ")["input_ids"][1:]] == ["Answer: "]
 
 
-def test_a_text_with_an_unknown_word_has_no_score_and_says_why():
+def test_a_problem_with_an_unknown_word_has_no_score_and_no_sample_and_says_why(tmp_path):
     text = "Ann counts 12 cards. Ben has 17 more than Ann. How many cards does Ben have?"
     solution = "Ben has 17 more than Ann. Ben has Ann's 12 + 17 = 29.\nAnswer: 29.\n"
     prm = load_prm("lab")
     [known] = prm.score(text, [solution])
     assert None not in known.scores
-    for asked, answered in (
-        (text.replace("cards", "bananas"), solution),
-        (text, solution.replace("Answer", "Result")),
-    ):
+    refusals = (
+        (text.replace("cards", "bananas"), solution, "limit 0%"),
+        (
+            text,
+            "Therefore we conclude beyond reasonable doubt that nobody else could own 29.\nAnswer: 29.\n",
+            "limit 15%",
+        ),
+    )
+    for asked, answered, limit in refusals:
         [unknown] = prm.score(asked, [answered])
         assert set(unknown.scores) == {None}
         assert "of the tokens are unknown to the tokenizer of " in unknown.unscored_reason
-        assert "which has 213 tokens (limit 0%)" in unknown.unscored_reason
+        assert f"which has 213 tokens ({limit})" in unknown.unscored_reason
+    [few] = prm.score(text, [solution.replace("Answer:", "Result:")])
+    assert None not in few.scores  # a word or two of a solution, as of any model
+    write_records(tmp_path / "p.jsonl", [Problem(text=text.replace("Ben", "Zoe"), answer="29")])
+    says = refused("sample", tmp_path / "p.jsonl", "--policy", "lab", "--out", tmp_path / "t.jsonl")
+    assert "are unknown to the tokenizer of " in says
 
 
 @pytest.mark.slow

@@ -278,18 +278,22 @@ MAX_UNKNOWN = 0.15
 """Largest share of unknown tokens in a text that a model may be given."""
 
 
-def unknown_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str | None:
+def unknown_tokens(
+    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], problem: Sequence[int] = ()
+) -> str | None:
     """Why a model with ``tokenizer`` cannot read the text of ``ids``; ``None`` if it can.
 
     A tokenizer of few words turns all others into one token, so that the model reads nothing of them. That
     token may replace a word or a whole sentence, so one long sentence counts as little as one word. One whose
-    configuration has ``closed_vocabulary`` allows none: its models have never seen that token.
+    configuration has ``closed_vocabulary`` allows none in ``problem``, the part of ``ids`` that is asked: its
+    models have never seen another problem.
     """
     unknown = tokenizer.unk_token_id
     if unknown is None or unknown in (tokenizer.eos_token_id, tokenizer.bos_token_id) or not ids:
         return None
-    limit = 0.0 if tokenizer.init_kwargs.get("closed_vocabulary") is True else MAX_UNKNOWN
-    share = ids.count(unknown) / len(ids)
+    limit, share = MAX_UNKNOWN, ids.count(unknown) / len(ids)
+    if unknown in problem and tokenizer.init_kwargs.get("closed_vocabulary") is True:
+        limit, share = 0.0, problem.count(unknown) / len(problem)
     if share <= limit:
         return None
     name = tokenizer.name_or_path or "the model"

@@ -281,7 +281,10 @@ class TransformersPolicy:
         unreadable: list[str] = []
         for number, request in enumerate(requests):
             ids = encode_prompt(self.tokenizer, request.prompt, request.prefix)
-            if reason := unknown_tokens(self.tokenizer, ids):
+            problem = ids
+            if request.prefix and self.tokenizer.unk_token_id in ids:
+                problem = encode_prompt(self.tokenizer, request.prompt)
+            if reason := unknown_tokens(self.tokenizer, ids, problem):
                 unreadable.append(reason)
                 errors[number] = f"policy: {reason}"
                 continue
