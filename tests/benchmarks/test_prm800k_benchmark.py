@@ -12,7 +12,7 @@ import pytest
 from benchmarks.prm800k import reading
 from benchmarks.prm800k import run as prm800k
 from benchmarks.worlds.digits.world import Difficulty, generate_problems, parse_problem, worked_solution
-from surefoot.evaluation.benchmarks.processbench import best_threshold, processbench_f1
+from surefoot.evaluation.benchmarks.solutions import best_threshold, processbench_f1
 from surefoot.protocols import LabelledTrace
 from surefoot.records import Problem, StepLabel, Trace
 from surefoot.segment import Line, segment_trace

@@ -12,7 +12,7 @@ import pytest
 from sklearn.metrics import f1_score
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.agent_steps import (
+from surefoot.evaluation.benchmarks.runs import (
     MISSING,
     AgentRun,
     RunTruth,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from surefoot.evaluation.benchmarks.agent_steps import ALARMS, AgentRun, alarm_counts
+from surefoot.evaluation.benchmarks.runs import ALARMS, AgentRun, alarm_counts
 from surefoot.evaluation.measures import Measured
 from surefoot.stats.bootstrap import Bootstrap
 

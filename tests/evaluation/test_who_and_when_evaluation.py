@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.who_and_when import (
+from surefoot.evaluation.benchmarks.runs import (
     BlamedRun,
     blamed_runs,
     evaluate_who_and_when,

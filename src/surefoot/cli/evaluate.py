@@ -20,7 +20,8 @@ from surefoot.cli.settings import Flag, MethodSettings
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import CheckpointError, RunError, ScoreError, counted
 from surefoot.evaluation.audits.interventions import FaithfulnessRow
-from surefoot.evaluation.benchmarks import agent_steps, prmbench, processbench, who_and_when
+from surefoot.evaluation.benchmarks import runs as agents
+from surefoot.evaluation.benchmarks import solutions
 from surefoot.evaluation.best_of_n import (
     BestOfNCurves,
     best_of_n_section,
@@ -209,16 +210,16 @@ class ProcessBench(OfTraces):
         paths = named(command.data)
         default = [SPLIT, *(["gsm8k"] if "gsm8k" in paths else []), "0.5"]
         rules = parse_rules(list(self.threshold) or default, list(paths))
-        cases = processbench.processbench_cases(
+        cases = solutions.processbench_cases(
             {name: read_noted(formats.read_processbench, path) for name, path in paths.items()}
         )
         systems = command.systems(unlabelled(case.item for case in cases), neutral=self.neutral)
-        result = processbench.evaluate_processbench(
+        result = solutions.evaluate_processbench(
             cases, systems, rules=rules, missing=self.missing, draws=command.draws, seed=command.seed
         )
         lead = ranked(result.scores, lambda score: score.average_f1.value)[0]
         errors = [(case.item, case.label, case.subset) for case in cases]
-        command.write(processbench.processbench_section(result), judged=judged(lead, systems, errors))
+        command.write(solutions.processbench_section(result), judged=judged(lead, systems, errors))
 
 
 class PRMBench(OfTraces):
@@ -229,18 +230,19 @@ class PRMBench(OfTraces):
     def run(self, command: Evaluate) -> None:
         paths = named(command.data).values()
         items = [item for path in paths for item in read_noted(formats.read_prmbench, path)]
-        data = prmbench.prmbench_cases(items)
-        systems = command.systems(unlabelled(case.item for case in data.cases), neutral=self.neutral)
-        result = prmbench.evaluate_prmbench(
-            data,
+        cases = solutions.prmbench_cases(items)
+        systems = command.systems(unlabelled(case.item for case in cases), neutral=self.neutral)
+        result = solutions.evaluate_prmbench(
+            cases,
             systems,
             rules=parse_rules(self.threshold, []),
             missing=self.missing,
+            repeated=len(items) - len(cases),
             draws=command.draws,
             seed=command.seed,
         )
-        errors = [(case.item, case.first_error, case.kind) for case in data.cases]
-        command.write(prmbench.prmbench_section(result), judged=judged(result.scores[0], systems, errors))
+        errors = [(case.item, case.label if case.label >= 0 else None, case.subset) for case in cases]
+        command.write(solutions.prmbench_section(result), judged=judged(result.scores[0], systems, errors))
 
 
 class AgentSteps(Measure):
@@ -260,12 +262,12 @@ class AgentSteps(Measure):
     ) -> None:
         """Evaluate, print and write the report."""
         items = list(items)
-        rules, runs = parse_rules(self.threshold, []), agent_steps.agent_runs(items)
+        rules, runs = parse_rules(self.threshold, []), agents.agent_runs(items)
         systems = command.systems(
             unlabelled(item for item in items if isinstance(item, LabelledTrace)),
-            layout=agent_steps.agent_layout(runs),
+            layout=agents.agent_layout(runs),
         )
-        result = agent_steps.evaluate_agent_steps(
+        result = agents.evaluate_agent_steps(
             runs, systems, rules=rules, unknown=self.unknown, draws=command.draws, seed=command.seed
         )
         lead = next((score for score in result.scores if score.kind != "floor"), None)
@@ -288,7 +290,7 @@ class AgentProcessBench(AgentSteps):
             used = of_judges if of_judges.good else report
             used.require_some("give a file of AgentProcessBench, or one with labels of people and judges")
             show_skipped(used)
-        self.measure(command, items, partial(agent_steps.agent_section, title="AgentProcessBench"))
+        self.measure(command, items, partial(agents.agent_section, title="AgentProcessBench"))
 
 
 class Runs(AgentSteps):
@@ -301,7 +303,7 @@ class Runs(AgentSteps):
     def run(self, command: Evaluate) -> None:
         items = labelled(command.problems or "", command.traces or "", command.labels or "")
         section = partial(
-            agent_steps.agent_section, title="Runs of agents", tested="wrong steps on held-out problems"
+            agents.agent_section, title="Runs of agents", tested="wrong steps on held-out problems"
         )
         self.measure(command, items, section)
 
@@ -319,10 +321,10 @@ class WhoAndWhen(Measure):
         report.require_some("give files of Who&When")
         show_skipped(report)
         items = [item for rows in data.values() for item in rows]
-        runs, systems = who_and_when.blamed_runs(data), command.systems(unlabelled(items))
-        result = who_and_when.evaluate_who_and_when(runs, systems, draws=command.draws, seed=command.seed)
-        judged_runs = who_and_when.judged_blames(runs, items, systems)
-        command.write(who_and_when.who_and_when_section(result), judged=judged_runs)
+        runs, systems = agents.blamed_runs(data), command.systems(unlabelled(items))
+        result = agents.evaluate_who_and_when(runs, systems, draws=command.draws, seed=command.seed)
+        judged_runs = agents.judged_blames(runs, items, systems)
+        command.write(agents.who_and_when_section(result), judged=judged_runs)
 
 
 Progress = Callable[[str, int, int], None]

@@ -6,70 +6,51 @@ line, and each trace, is read as its record: values and errors are the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import datetime
 from itertools import compress, islice
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
+from types import SimpleNamespace
+from typing import Annotated, Any, Final, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AwareDatetime, ConfigDict, Field, TypeAdapter, with_config
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from surefoot.io import ReadReport, read_records
 from surefoot.io.files import FileLimits, needs, open_bounded, parse_line, placed_lines, readable
 from surefoot.io.sources import OUT_ENDINGS, files_of
-from surefoot.records import MAX_COUNT, LabelKind, StepLabel, StepScores, Trace
+from surefoot.records import MAX_COUNT, Evidence, Execution, LabelKind, StepLabel, StepScores, Trace, Usage
 
 Row = dict[str, Any]
 
 _BLOCK, _BATCH = 64, 1 << 14
 """Labels that become columns at once, few because the garbage collector visits them; labels of a batch."""
 
-# A row has all fields of its record, in order, and takes no value that the record refuses or changes. Values
-# that it does not take are left to the record class.
-_with_these = with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 _Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+_TAKEN: Final[Mapping[Any, Any]] = {int: _Count, datetime: AwareDatetime, Execution | None: None}
+"""What a row takes of a type of which the record also takes values that it changes."""
 
 
-@_with_these
-class _UsageRow(TypedDict):
-    prompt_tokens: _Count
-    completion_tokens: _Count
-    verifier_tokens: _Count
-    cached_tokens: _Count
-    verifier_written: _Count
-    calls: _Count
+def _row_of(record: type[BaseModel]) -> Any:
+    """A row has all fields of its record, in order, and takes no value that the record refuses or changes.
 
-
-@_with_these
-class _EvidenceRow(TypedDict):
-    successes: int | None
-    trials: int | None
-    interval: tuple[float, float] | None
-    usage: _UsageRow
-    rater: str | None
-    message: str | None
-    execution: None
-    clause: str | None
-
-
-@_with_these
-class _LabelRow(TypedDict):
-    schema_version: Literal[2]
-    trace_id: str
-    step: _Count
-    kind: LabelKind
-    value: float | None
-    reason: str | None
-    source: str
-    evidence: _EvidenceRow
-    created: AwareDatetime
+    Values that it does not take are left to the record class.
+    """
+    declared = {name: field.annotation for name, field in record.model_fields.items()}
+    types = get_type_hints(SimpleNamespace(__annotations__=declared))  # without the record's own checks
+    rows = {
+        name: _row_of(kind) if kind in (Evidence, Usage) else _TAKEN.get(kind, kind)
+        for name, kind in types.items()
+    }
+    strictly = with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
+    return strictly(TypedDict(record.__name__, rows))  # type: ignore[operator]
 
 
 LABEL_KINDS: Final[tuple[LabelKind, ...]] = get_args(LabelKind)
-_decode_label = TypeAdapter(_LabelRow).validator.validate_json
+_decode_label = TypeAdapter(_row_of(StepLabel)).validator.validate_json
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -14,11 +14,11 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from surefoot.errors import LabelError, counted
 from surefoot.evaluation.columns import LABEL_KINDS, LabelColumns, LabelFile, label_columns
-from surefoot.evaluation.measures import Measured
+from surefoot.evaluation.measures import Measured, Ratios
 from surefoot.evaluation.report import Section
 from surefoot.evaluation.step_layout import (
     BAD,
@@ -35,7 +35,7 @@ from surefoot.evaluation.verdict import Conclusion, Counts, detected
 from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
 from surefoot.records import StepLabel, Trace
-from surefoot.stats.bootstrap import Bootstrap, FloatArray, group_numbers, group_sums
+from surefoot.stats.bootstrap import Bootstrap, FloatArray, group_numbers
 from surefoot.stats.calibration import Binning, reliability
 from surefoot.stats.intervals import UNKNOWN, Interval
 from surefoot.stats.rater_agreement import agreement, alpha_of, cohens_kappa
@@ -315,15 +315,10 @@ def _first_error(
     harmonic mean of that on traces with and without an error, as in ProcessBench (arXiv 2412.06559).
     """
     usable = ~(np.isnan(predicted) | np.isnan(truth))
-    problem = layout.problem[usable]
-    predicted, truth = predicted[usable], truth[usable]
-    wrong, hit, called = truth >= 0, predicted == truth, predicted >= 0
-    exact, none_on_both = int((hit & wrong).sum()), int((hit & ~wrong).sum())
-    on_wrong, on_right = _share(exact, int(wrong.sum())), _share(none_on_both, int((~wrong).sum()))
-    accuracy = UNKNOWN
-    if len(predicted):
-        counts = group_sums(np.stack([hit, np.ones(len(hit))], axis=1), problem)
-        [accuracy] = bootstrap.totals([counts], lambda totals: totals[:, 0, :1] / totals[:, 0, 1:])
+    counts = first_error_counts(predicted[usable], truth[usable])
+    exact, wrong, none_on_both, right, early, late, missed, _ = counts.sum(axis=0).astype(int).tolist()
+    on_wrong, on_right = _share(exact, wrong), _share(none_on_both, right)
+    accuracy = _EXACT.row(bootstrap, counts, layout.problem[usable])["accuracy"] if len(counts) else UNKNOWN
     return Measured(
         accuracy=accuracy,
         accuracy_on_wrong=on_wrong,
@@ -331,13 +326,29 @@ def _first_error(
         f1=0.0 if on_wrong + on_right == 0 else 2 * on_wrong * on_right / (on_wrong + on_right),
         exact=exact,
         none_on_both=none_on_both,
-        early=int((called & wrong & (predicted < truth)).sum()),
-        late=int((wrong & (predicted > truth)).sum()),
-        missed=int((wrong & ~called).sum()),
-        false_alarm=int((~wrong & called).sum()),
-        traces=len(predicted),
-        dropped=layout.traces - len(predicted),
+        early=early,
+        late=late,
+        missed=missed,
+        false_alarm=right - none_on_both,
+        traces=len(counts),
+        dropped=layout.traces - len(counts),
     )
+
+
+def first_error_counts(predicted: Sequence[int | None] | FloatArray, labels: ArrayLike) -> FloatArray:
+    """[traces, 8]: error found, error, correct without report, correct, early, late, missed, unparsed.
+
+    Both are indices of first errors, -1 for none; ``None`` or NaN is no prediction.
+    """
+    index, truth = np.array(predicted, dtype=float), np.asarray(labels)
+    wrong, hit = truth >= 0, index == truth
+    columns = [wrong & hit, wrong, ~wrong & hit, ~wrong, wrong & (index >= 0) & (index < truth)]
+    columns += [wrong & (index > truth), wrong & (index == -1), np.isnan(index)]
+    return np.stack(columns, axis=1).astype(float)
+
+
+_EXACT = Ratios(names=("accuracy",), of=lambda t: [(t[:, 0, 0] + t[:, 0, 2]) / (t[:, 0, 1] + t[:, 0, 3])])
+"""Of :func:`first_error_counts`."""
 
 
 def _soft(source: LabelSet, truth: LabelSet, bins: int, binning: Binning) -> Measured | None:

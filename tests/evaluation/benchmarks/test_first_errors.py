@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.processbench import best_threshold, first_error_below, processbench_f1
+from surefoot.evaluation.benchmarks.solutions import best_threshold, first_error_below, processbench_f1
 
 SCORES = Path(__file__).parents[3] / "../shared/data/calib/fover_processbench_scores.jsonl.gz"
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.prmbench import (
+from surefoot.evaluation.benchmarks.solutions import (
     GROUPS,
     evaluate_prmbench,
     prmbench_cases,
@@ -55,7 +55,7 @@ def found(tmp_path):
 
 
 def traces(found):
-    return [case.item.trace for case in found.cases]
+    return [case.item.trace for case in found]
 
 
 def scored(found, rows, name="s"):
@@ -79,20 +79,20 @@ def random_rows(found, seed=0, unknown=0.0):
             None if rng.random() < unknown else float(np.clip(0.5 * good + 0.6 * rng.random(), 0, 1))
             for good in case.good
         ]
-        for case in found.cases
+        for case in found
     ]
 
 
 def published(found, rows, cut=0.5):
     """Scores as the benchmark's description gives them, by plain counting over steps."""
     counts = {kind: [0, 0, 0, 0] for kind in (*CLASSES, "all")}
-    for case, scores in zip(found.cases, rows, strict=True):
+    for case, scores in zip(found, rows, strict=True):
         for score, good in zip(scores, case.good, strict=True):
             if score is None:
                 continue
             kept = score > cut
             place = (0 if good else 1) if kept else (2 if good else 3)
-            counts[case.kind][place] += 1
+            counts[case.subset][place] += 1
             counts["all"][place] += 1
     result = {}
     for kind, (tp, fp, fn, tn) in counts.items():
@@ -126,14 +126,17 @@ def test_scores_are_those_of_plain_counting(found, unknown):
     assert total.tp + total.fp + total.fn + total.tn == 8 * 9 * 4 - missing
 
 
-def test_repeated_rows_count_once(found):
-    whole = evaluate_prmbench(found, [scored(found, random_rows(found))], rules=[0.5], draws=20)
+def test_repeated_rows_count_once(found, tmp_path):
+    read_rows = len(list(read_prmbench(tmp_path / "prmbench.jsonl")))
+    assert (read_rows, len(found)) == (73, 72)
+    system = scored(found, random_rows(found))
+    whole = evaluate_prmbench(found, [system], rules=[0.5], repeated=read_rows - len(found), draws=20)
     assert (whole.traces, whole.repeated) == (72, 1)
 
 
 def test_a_perfect_scorer_and_one_that_finds_nothing(found):
-    perfect = scored(found, [[0.9 if good else 0.1 for good in case.good] for case in found.cases])
-    silent = scored(found, [[0.9] * len(case.good) for case in found.cases], "silent")
+    perfect = scored(found, [[0.9 if good else 0.1 for good in case.good] for case in found])
+    silent = scored(found, [[0.9] * len(case.good) for case in found], "silent")
     best, worst = evaluate_prmbench(found, [perfect, silent], rules=[0.5], draws=20).scores
     assert set(all_scores(best.flags).values()) == {1.0}
     assert best.flags.first_error.value == 1.0
@@ -145,13 +148,13 @@ def test_a_perfect_scorer_and_one_that_finds_nothing(found):
 
 def test_the_score_at_the_threshold_is_flagged(found):
     [score] = evaluate_prmbench(
-        found, [scored(found, [[0.5] * len(case.good) for case in found.cases])], rules=[0.5], draws=10
+        found, [scored(found, [[0.5] * len(case.good) for case in found])], rules=[0.5], draws=10
     ).scores
     assert score.flags.total.tp == 0
 
 
 def test_a_fitted_threshold_has_not_seen_the_problem(found):
-    rows = [[0.3 if good else 0.2 for good in case.good] for case in found.cases]
+    rows = [[0.3 if good else 0.2 for good in case.good] for case in found]
     fixed, fitted = evaluate_prmbench(found, [scored(found, rows)], rules=[0.5, "split"], draws=20).scores
     assert fixed.flags.total.tp == 0
     assert fitted.flags.total.score.value == 1.0
@@ -159,7 +162,7 @@ def test_a_fitted_threshold_has_not_seen_the_problem(found):
 
 
 def test_a_judge_is_read_as_it_labels_and_an_unparsed_trace_is_not_counted(found):
-    kept = [None if n == 0 else case.good for n, case in enumerate(found.cases)]
+    kept = [None if n == 0 else case.good for n, case in enumerate(found)]
     labels = [
         StepLabel(
             trace_id=trace.id,
@@ -208,9 +211,9 @@ def test_real_rows_with_an_oracle_and_chance():
     if not REAL.exists():
         pytest.skip(f"PRMBench not found at {REAL}")
     found = read(REAL)
-    oracle = scored(found, [[0.9 if good else 0.1 for good in case.good] for case in found.cases])
+    oracle = scored(found, [[0.9 if good else 0.1 for good in case.good] for case in found])
     chance = scored(found, random_rows(found, unknown=0.0), "chance")
     best, fair = evaluate_prmbench(found, [oracle, chance], rules=[0.5], draws=50).scores
     assert best.flags.total.score.value == 1.0
-    assert set(found.cases[0].item.trace.meta) >= {"idx", "classification"}
+    assert set(found[0].item.trace.meta) >= {"idx", "classification"}
     assert all_scores(fair.flags) == pytest.approx(published(found, random_rows(found)))

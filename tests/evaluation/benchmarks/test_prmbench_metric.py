@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.benchmarks.prmbench import best_flag_threshold, f1, f1_negative, prm_score
+from surefoot.evaluation.benchmarks.solutions import best_flag_threshold, f1, f1_negative, prm_score
 
 STEPS = st.lists(st.tuples(st.sampled_from([0.1, 0.2, 0.5, 0.8]), st.booleans()), min_size=1, max_size=12)
 

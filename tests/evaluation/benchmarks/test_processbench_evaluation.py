@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from surefoot.errors import LabelError, ScoreError
 from surefoot.evaluation.benchmarks import processbench_f1
-from surefoot.evaluation.benchmarks.processbench import (
-    ProcessBenchCase,
+from surefoot.evaluation.benchmarks.solutions import (
+    BenchmarkCase,
     evaluate_processbench,
     position_f1,
     processbench_cases,
@@ -42,10 +42,11 @@ def with_problem(trace):
 
 def cases_of(labels, subset="gsm8k", first=0):
     return [
-        ProcessBenchCase(
+        BenchmarkCase(
             item=with_problem(trace(first + n, generator=f"g{n % 3}", outcome=label < 0)),
             subset=subset,
-            label=label,
+            problem=f"p{(first + n) // 2}",
+            good=tuple(step != label for step in range(STEPS)),
         )
         for n, label in enumerate(labels)
     ]
@@ -56,7 +57,7 @@ def scores_of(cases, rows, scorer="s"):
         scorer,
         [
             StepScores(
-                trace_id=case.trace.id,
+                trace_id=case.item.trace.id,
                 scorer=scorer,
                 scores=tuple(row),
                 unscored_reason="cut" if None in row else None,
@@ -64,7 +65,7 @@ def scores_of(cases, rows, scorer="s"):
             for case, row in zip(cases, rows, strict=True)
             if row
         ],
-        [case.trace for case in cases],
+        [case.item.trace for case in cases],
     )
 
 
@@ -75,7 +76,7 @@ def oracle(label, good=0.9, bad=0.1):
 def judge(cases, verdicts, name="judge"):
     labels = [
         StepLabel(
-            trace_id=case.trace.id,
+            trace_id=case.item.trace.id,
             step=step,
             kind="correctness",
             value=value,
@@ -85,7 +86,7 @@ def judge(cases, verdicts, name="judge"):
         for case, row in zip(cases, verdicts, strict=True)
         for step, value in enumerate(row)
     ]
-    return labelled_system(name, labels, [case.trace for case in cases])
+    return labelled_system(name, labels, [case.item.trace for case in cases])
 
 
 ROW = st.lists(st.one_of(st.none(), st.sampled_from([0.1, 0.3, 0.5, 0.7])), min_size=STEPS, max_size=STEPS)
@@ -153,7 +154,7 @@ def test_thresholds_come_from_elsewhere_and_say_so():
     assert by_gsm8k.thresholds == {"all": pytest.approx(0.65)}
     assert [part.f1.value for part in by_gsm8k.subsets.values()] == [1.0, 0.0]
     assert set(by_half.thresholds) == {"half 0", "half 1"}
-    assert {half_of(case.trace.problem_id) for case in cases} == {0, 1}
+    assert {half_of(case.item.trace.problem_id) for case in cases} == {0, 1}
 
 
 def test_judges_predict_directly_and_an_open_prediction_is_wrong():
