@@ -13,15 +13,18 @@ import pytest
 
 from surefoot.errors import RecordError
 from surefoot.evaluation.columns import (
+    BAD,
+    GOOD,
     LABEL_KINDS,
+    UNREAD,
     LabelFile,
+    StepLayout,
     TraceFacts,
     label_columns,
     read_traces,
     trace_facts,
 )
 from surefoot.evaluation.labels import label_codes, label_sets
-from surefoot.evaluation.step_layout import BAD, GOOD, UNREAD, StepLayout
 from surefoot.io import ReadReport, read_records, write_records
 from surefoot.io.files import FileLimits
 from surefoot.io.tables import Facts

@@ -16,8 +16,14 @@ from PIL import Image
 
 from surefoot import display, extras
 from surefoot.evaluation import frame
-from surefoot.evaluation.frame import FirstScreen, JudgedTrace, WorkedExample, worked_examples
-from surefoot.evaluation.report import Report, to_json
+from surefoot.evaluation.report import (
+    FirstScreen,
+    JudgedTrace,
+    Report,
+    WorkedExample,
+    to_json,
+    worked_examples,
+)
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Attachment, Message, Problem, Trace
 from surefoot.segment import segment_trace

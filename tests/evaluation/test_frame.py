@@ -1,7 +1,15 @@
 import pytest
 
-from surefoot.evaluation.frame import FirstScreen, JudgedTrace, Origin, Rival, worked_examples
-from surefoot.evaluation.report import Report, Section, first_screen_of
+from surefoot.evaluation.report import (
+    FirstScreen,
+    JudgedTrace,
+    Origin,
+    Report,
+    Rival,
+    Section,
+    first_screen_of,
+    worked_examples,
+)
 from surefoot.evaluation.verdict import Counts, chosen, detected, headline, measured, next_step
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace

@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 from benchmarks.worlds.digits.world import ExactLabeller
 from surefoot.cli import app
 from surefoot.errors import LabelError, SurefootError
-from surefoot.evaluation.frame import Origin
+from surefoot.evaluation.columns import StepLayout
 from surefoot.evaluation.labels import audit_labels, confusion, label_section, label_set, label_sets
-from surefoot.evaluation.report import Report, first_screen_of, to_json
-from surefoot.evaluation.step_layout import StepLayout
+from surefoot.evaluation.report import Origin, Report, first_screen_of, to_json
 from surefoot.io import write_records
 from surefoot.io.tables import Facts
 from surefoot.labels import LabelRule, first_error

@@ -9,8 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surefoot.evaluation.frame import FirstScreen, Origin, Rival
-from surefoot.evaluation.report import Measures, Plot, Report, Section, from_1, plot_figure, rows_of, to_json
+from surefoot.evaluation.report import (
+    FirstScreen,
+    Measures,
+    Origin,
+    Plot,
+    Report,
+    Rival,
+    Section,
+    from_1,
+    plot_figure,
+    rows_of,
+    to_json,
+)
 from surefoot.evaluation.verdict import measured
 from surefoot.stats.intervals import Interval
 

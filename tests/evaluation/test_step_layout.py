@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.evaluation.step_layout import BAD, GOOD, UNLABELLED, UNREAD, StepLayout, StepRows, as_numbers
+from surefoot.evaluation.columns import BAD, GOOD, UNLABELLED, UNREAD, StepLayout, StepRows, as_numbers
 from surefoot.io.tables import Facts, facts_of, open_table
 from surefoot.labels import first_error
 from surefoot.records import Step, Trace

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 from rl_logs import evaluation_row, update_row
 
-from surefoot.evaluation.frame import Origin
+from surefoot.evaluation.report import Origin
 from surefoot.records import Problem, Step, Trace
 from surefoot.rl.log import Guards, RLLog, SampleRow, UpdateRow, stop_reason, watch
 from surefoot.rl.report import findings, first_screen, truth_figure, write_report

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args
 from pydantic import Field, ValidationError
 
 from surefoot.errors import RunError
-from surefoot.evaluation.frame import Tested
+from surefoot.evaluation.report import Tested
 from surefoot.io.files import error_reason
 from surefoot.records import FrozenModel
 from surefoot.stats.intervals import Interval

@@ -11,8 +11,7 @@ from typing import Any
 from surefoot.cards.build import build_card
 from surefoot.cards.record import CardClaim, ReleaseCard, read_release
 from surefoot.errors import RunError, SurefootError
-from surefoot.evaluation.frame import FirstScreen, Origin
-from surefoot.evaluation.report import Report, Section
+from surefoot.evaluation.report import FirstScreen, Origin, Report, Section
 from surefoot.evaluation.verdict import Conclusion, Tone
 from surefoot.io.runs import digest_of
 

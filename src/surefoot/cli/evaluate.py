@@ -29,12 +29,11 @@ from surefoot.evaluation.best_of_n import (
     judged_candidates,
 )
 from surefoot.evaluation.calibration import calibrate_judge, judge_section
-from surefoot.evaluation.columns import LabelFile, trace_facts, trace_file
+from surefoot.evaluation.columns import LabelFile, StepLayout, trace_facts, trace_file
 from surefoot.evaluation.labels import audit_labels, label_section, label_sets
 from surefoot.evaluation.monitors import Suspicion, View
 from surefoot.evaluation.report import Section, to_json
 from surefoot.evaluation.splits import SPLIT, judged, parse_rules, ranked
-from surefoot.evaluation.step_layout import StepLayout
 from surefoot.evaluation.step_scores import StoredScores, score_once, scorer_tables
 from surefoot.io import ReadReport, write_json
 from surefoot.io.sources import files_of, names_files

@@ -14,8 +14,7 @@ from surefoot.cli.runs import origin_of, print_report, read_table, trained_on
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo, note
 from surefoot.errors import LabelError, RecordError
-from surefoot.evaluation.frame import JudgedTrace, worked_examples
-from surefoot.evaluation.report import Report, Section, first_screen_of, to_json
+from surefoot.evaluation.report import JudgedTrace, Report, Section, first_screen_of, to_json, worked_examples
 from surefoot.formats import read_fover_scores
 from surefoot.io import write_json
 from surefoot.io.sources import files_of, names_files

@@ -13,7 +13,7 @@ from surefoot.cli.runs import read_step_scores, read_table
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import RunError, counted
-from surefoot.evaluation.step_layout import StepLayout
+from surefoot.evaluation.columns import StepLayout
 from surefoot.io.files import write_lines
 from surefoot.records import Trace, as_json
 from surefoot.rl.turn_rewards import Engine, TurnRule, is_signed, reward_row, turn_rewards

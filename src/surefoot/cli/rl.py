@@ -16,7 +16,7 @@ from surefoot.cli.runs import input_files, is_held_out, open_run, origin_of, rea
 from surefoot.cli.settings import Command, Flag, OptionGroup
 from surefoot.cli.terminal import echo_wrapped, note
 from surefoot.errors import RunError, counted
-from surefoot.evaluation.frame import Origin
+from surefoot.evaluation.report import Origin
 from surefoot.labelling.specification import Specification
 from surefoot.policies.devices import FLOAT32, LOADING, Loading
 from surefoot.policies.prompts import PromptFormat

@@ -33,9 +33,8 @@ from surefoot.segment import cut_trace
 from surefoot.work import Engine, Here, Job, MapResult, Pieces, Progress, map_resumable
 
 if TYPE_CHECKING:
-    from surefoot.evaluation.frame import FirstScreen, Origin
-    from surefoot.evaluation.report import Table
-    from surefoot.evaluation.step_layout import StepLayout
+    from surefoot.evaluation.columns import StepLayout
+    from surefoot.evaluation.report import FirstScreen, Origin, Table
     from surefoot.evaluation.step_scores import TraceScores
 
 R = TypeVar("R", bound=Record)
@@ -60,7 +59,7 @@ def print_report(first: FirstScreen, parts: Iterable[str | Table]) -> None:
 def origin_of(command: Command, json_name: str) -> Origin:
     """Header of a report: the files and models that the options name, the command, and the day."""
 
-    from surefoot.evaluation.frame import Origin
+    from surefoot.evaluation.report import Origin
 
     def named(flags: Callable[[Flag], bool]) -> str:
         values = [

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from surefoot.answers import AnswerChecker, group_equal
 from surefoot.errors import ScoreError, counted
-from surefoot.evaluation.frame import Rival
 from surefoot.evaluation.measures import Measured
-from surefoot.evaluation.report import Plot, Section
+from surefoot.evaluation.report import Plot, Rival, Section
 from surefoot.evaluation.step_scores import StoredScores
 from surefoot.evaluation.verdict import Conclusion, chosen
 from surefoot.io.tables import RecordTable, Seen

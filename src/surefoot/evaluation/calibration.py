@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import ScoreError, counted
+from surefoot.evaluation.columns import BAD, BoolArray, StepLayout, as_numbers
 from surefoot.evaluation.labels import PARTS, Labels, LabelSet, label_sets, tables_by
 from surefoot.evaluation.measures import Measured, Ratios
 from surefoot.evaluation.report import Plot, Section
 from surefoot.evaluation.splits import half_of
-from surefoot.evaluation.step_layout import BAD, BoolArray, StepLayout, as_numbers
 from surefoot.evaluation.step_scores import System
 from surefoot.evaluation.verdict import Conclusion, Counts, detected, measured
 from surefoot.extras import installed

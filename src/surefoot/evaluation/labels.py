@@ -17,20 +17,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from surefoot.errors import LabelError, counted
-from surefoot.evaluation.columns import LABEL_KINDS, LabelColumns, LabelFile, label_columns
-from surefoot.evaluation.measures import Measured, Ratios
-from surefoot.evaluation.report import Section
-from surefoot.evaluation.step_layout import (
+from surefoot.evaluation.columns import (
     BAD,
     GOOD,
+    LABEL_KINDS,
     UNLABELLED,
     UNREAD,
     BoolArray,
     CodeArray,
+    LabelColumns,
+    LabelFile,
     StepLayout,
     StepRows,
     as_numbers,
+    label_columns,
 )
+from surefoot.evaluation.measures import Measured, Ratios
+from surefoot.evaluation.report import Section
 from surefoot.evaluation.verdict import Conclusion, Counts, detected
 from surefoot.io.tables import facts_in
 from surefoot.labels import LabelRule
@@ -55,7 +58,7 @@ class LabelSet:
     name: str
     layout: StepLayout
     codes: CodeArray
-    """Good, bad, unknown or unlabelled (:mod:`surefoot.evaluation.step_layout`)."""
+    """Good, bad, unknown or unlabelled (:mod:`surefoot.evaluation.columns`)."""
     values: FloatArray
     """The label's value; NaN if no label counts."""
     is_value: BoolArray

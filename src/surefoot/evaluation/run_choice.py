@@ -17,9 +17,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surefoot.evaluation.columns import TraceFacts
+from surefoot.evaluation.columns import StepLayout, TraceFacts
 from surefoot.evaluation.measures import Measured
-from surefoot.evaluation.step_layout import StepLayout
 from surefoot.evaluation.verdict import Conclusion, chosen
 from surefoot.failures import result_failed
 from surefoot.io.tables import Facts

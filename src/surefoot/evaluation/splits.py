@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import LabelError
-from surefoot.evaluation.frame import JudgedTrace
 from surefoot.evaluation.measures import Measured
+from surefoot.evaluation.report import JudgedTrace
 from surefoot.evaluation.step_scores import System
 from surefoot.protocols import ProblemTrace
 

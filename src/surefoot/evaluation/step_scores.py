@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from surefoot.errors import RecordError, RunError, ScoreError
-from surefoot.evaluation.columns import LabelFile
+from surefoot.evaluation.columns import BoolArray, LabelFile, StepLayout, StepRows
 from surefoot.evaluation.labels import LabelSet, label_sets
 from surefoot.evaluation.measures import Measured
-from surefoot.evaluation.step_layout import BoolArray, StepLayout, StepRows
 from surefoot.io.sources import ENDINGS, files_of, names_files
 from surefoot.io.tables import RecordTable, facts_of
 from surefoot.labels import LabelRule

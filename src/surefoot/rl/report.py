@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefoot.errors import counted
-from surefoot.evaluation.frame import FirstScreen, Origin
-from surefoot.evaluation.report import GREY, SERIES, Report, legend, new_figure, shade
+from surefoot.evaluation.report import GREY, SERIES, FirstScreen, Origin, Report, legend, new_figure, shade
 from surefoot.evaluation.verdict import SMALLEST_GAIN, Conclusion, headline, measured
 from surefoot.io import read_records
 from surefoot.rl.log import EvaluationRow, RLLog, SampleRow

@@ -27,9 +27,8 @@ from surefoot.evaluation.audits.interventions import (
     known_mistakes,
     wrong_answers,
 )
-from surefoot.evaluation.frame import Origin
 from surefoot.evaluation.measures import Measured
-from surefoot.evaluation.report import first_screen_of
+from surefoot.evaluation.report import Origin, first_screen_of
 from surefoot.lab import Setting, generate_problems, read_problem, worked_solution
 from surefoot.lab.problems import needed
 from surefoot.policies import IN_PROCESS

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from surefoot.errors import ScoreError
 from surefoot.evaluation import StoredScores
 from surefoot.evaluation.audits import AuditedScorer, audit_over_optimisation
-from surefoot.evaluation.audits.over_optimisation import best_of_n_kl, over_optimisation_section, sizes_to
+from surefoot.evaluation.audits.process import best_of_n_kl, over_optimisation_section, sizes_to
 from surefoot.protocols import Candidate, ProblemTrace
 from surefoot.records import Problem, Step, StepScores, Trace
 from surefoot.search import BestOfN, Pool, selection_curve

@@ -11,8 +11,7 @@ from surefoot.evaluation.benchmarks.solutions import (
     prmbench_cases,
     prmbench_section,
 )
-from surefoot.evaluation.frame import Origin
-from surefoot.evaluation.report import Report, first_screen_of, to_json
+from surefoot.evaluation.report import Origin, Report, first_screen_of, to_json
 from surefoot.evaluation.step_scores import labelled_system, scored_system
 from surefoot.formats import read_prmbench
 from surefoot.records import StepLabel, StepScores

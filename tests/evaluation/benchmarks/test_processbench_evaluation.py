@@ -15,8 +15,7 @@ from surefoot.evaluation.benchmarks.solutions import (
     processbench_cases,
     processbench_section,
 )
-from surefoot.evaluation.frame import Origin, worked_examples
-from surefoot.evaluation.report import Report, first_screen_of, to_json
+from surefoot.evaluation.report import Origin, Report, first_screen_of, to_json, worked_examples
 from surefoot.evaluation.splits import half_of, judged, ranked
 from surefoot.evaluation.step_scores import labelled_system, scored_system
 from surefoot.protocols import LabelledTrace, ProblemTrace

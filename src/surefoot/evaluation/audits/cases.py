@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from surefoot.errors import ScoreError
-from surefoot.evaluation.frame import JudgedTrace
 from surefoot.evaluation.labels import label_set
+from surefoot.evaluation.report import JudgedTrace
 from surefoot.labels import NO_ERROR, all_good, first_error
 from surefoot.protocols import ProblemTrace, StepScorer, TraceChannel
 from surefoot.records import StepLabel, StepScores, Usage

@@ -14,9 +14,8 @@ import numpy as np
 
 from surefoot.errors import ScoreError, counted
 from surefoot.evaluation.audits.interventions import FaithfulnessRow, HintTests, Planted, TextTests
-from surefoot.evaluation.frame import ExampleStep, WorkedExample
 from surefoot.evaluation.measures import Measured, means
-from surefoot.evaluation.report import Section
+from surefoot.evaluation.report import ExampleStep, Section, WorkedExample
 from surefoot.evaluation.verdict import Conclusion, measured
 from surefoot.records import Usage
 from surefoot.stats.bootstrap import Bootstrap

@@ -43,12 +43,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import LabelError, counted
-from surefoot.evaluation.frame import JudgedTrace, Tested
+from surefoot.evaluation.columns import BAD, GOOD, UNREAD, BoolArray, StepLayout
 from surefoot.evaluation.labels import first_error_counts
 from surefoot.evaluation.measures import Measured, Ratios, members_by
-from surefoot.evaluation.report import Section
+from surefoot.evaluation.report import JudgedTrace, Section, Tested
 from surefoot.evaluation.splits import AS_LABELLED, CHOSEN_HERE, HALVES, SPLIT, half_of, ranked
-from surefoot.evaluation.step_layout import BAD, GOOD, UNREAD, BoolArray, StepLayout
 from surefoot.evaluation.step_scores import System
 from surefoot.evaluation.verdict import Conclusion, Counts, detected, measured
 from surefoot.formats.agent_processbench import JudgedRun
