@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from surefoot import display, extras
-from surefoot.evaluation import frame
+from surefoot.evaluation import report
 from surefoot.evaluation.report import (
     FirstScreen,
     JudgedTrace,
@@ -212,12 +212,12 @@ def noise(side: int) -> bytes:
 def test_one_image_and_one_example_are_bounded(tmp_path: Path) -> None:
     (tmp_path / "huge.png").write_bytes(noise(760))
     (tmp_path / "large.png").write_bytes(noise(700))
-    assert len(url_of(noise(760))) > frame._IMAGE > len(url_of(noise(700))) > frame._IMAGES / 3
+    assert len(url_of(noise(760))) > report._IMAGE > len(url_of(noise(700))) > report._IMAGES / 3
     held = [image("huge.png"), *(image("large.png", str(number)) for number in range(4)), image("a.png")]
     (tmp_path / "a.png").write_bytes(png())
     shown = example(tmp_path, tuple(held)).images
     assert [bool(each.url) for each in shown] == [False, True, True, False, False, True]
-    assert sum(len(each.url) for each in shown) <= frame._IMAGES
+    assert sum(len(each.url) for each in shown) <= report._IMAGES
     assert shown[0].text == "image: huge.png: too large to be shown here"
 
 
