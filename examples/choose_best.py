@@ -10,7 +10,7 @@ import numpy as np
 from surefoot.protocols import Candidate
 from surefoot.scores import AGGREGATORS, aggregate
 from surefoot.search import SELECTORS, Pool, selection_curve
-from surefoot.stats import bootstrap_difference, bootstrap_mean
+from surefoot.stats import bootstrap_mean
 
 # One trace, four numbers: name the rule, for the rules do not agree.
 step_scores = [0.9, 0.4, 0.8]
@@ -53,7 +53,5 @@ for name, curve in curves.items():
         cells.append(f"k={size}: {e.value:.3f} [{e.low:.3f}, {e.high:.3f}]")
     print(f"{name:13} {'  '.join(cells)}")
 
-gap = bootstrap_difference(
-    curves["best_of_n"][:, -1], curves["majority"][:, -1], rng=np.random.default_rng(2)
-)
+gap = bootstrap_mean(curves["best_of_n"][:, -1] - curves["majority"][:, -1], rng=np.random.default_rng(2))
 print(f"best of 16 less majority of 16, paired: {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]")

@@ -39,7 +39,7 @@ from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import Problem, Trace
 from surefoot.search import BeamSearch, Steps, run_search
 from surefoot.segment import Line, segment_trace
-from surefoot.stats import bootstrap_difference
+from surefoot.stats import bootstrap_mean
 
 DRAWS, EXPAND, ROUNDS = 16, 4, 14
 TEMPERATURE, TOKENS, REMEMBER = 0.8, 96, 300_000
@@ -269,7 +269,7 @@ def figures(runs: dict[str, list[Run]]) -> Figures:
         return [over_rounds("seconds_without_rival", [run.seconds for run in ours], "s")]
     theirs = runs["theirs"]
     right, wanted = (np.mean([run.right for run in side], axis=0) for side in (ours, theirs))
-    gap = bootstrap_difference(right, wanted, rng=np.random.default_rng(0))
+    gap = bootstrap_mean(right - wanted, rng=np.random.default_rng(0))
     share = float(right.mean() / wanted.mean()) if wanted.any() else None
     return [
         compared("time_vs_search_and_learn", ours, theirs),

@@ -5,7 +5,6 @@ import pytest
 
 from surefoot.stats.bootstrap import (
     Bootstrap,
-    bootstrap_difference,
     bootstrap_mean,
     bootstrap_statistic,
     group_numbers,
@@ -60,7 +59,7 @@ def test_chunks_cover_all_draws():
 def test_paired_difference_is_narrower_than_two_intervals():
     hard = rng(4).random(200)
     first, second = hard + 0.05, hard
-    paired = bootstrap_difference(first, second, rng=rng())
+    paired = bootstrap_mean(first - second, rng=rng())
     assert paired.value == pytest.approx(0.05)
     assert width(paired) < 1e-9 < width(bootstrap_mean(first, rng=rng()))
 
@@ -115,7 +114,6 @@ def test_undefined_draws_are_counted():
         (lambda: bootstrap_mean([], rng=rng()), "'values'"),
         (lambda: bootstrap_mean([1.0, float("nan")], rng=rng()), r"values\[1\] is NaN"),
         (lambda: bootstrap_mean([1.0], draws=0, rng=rng()), "'draws'"),
-        (lambda: bootstrap_difference([1.0], [1.0, 0.0], rng=rng()), "pair them"),
         (lambda: bootstrap_statistic([], lambda r: 0.0, rng=rng()), "'cluster_ids'"),
     ],
 )

@@ -9,7 +9,15 @@ from surefoot.cards.figures import held_out_auc
 from surefoot.io import write_records
 from surefoot.records import Problem, Step, Trace
 from surefoot.search.trust import HeldOutStep
-from surefoot.stats.reading import RIVALS, length_scores, reading_gate, rival_scores, step_facts
+from surefoot.stats.reading import RIVALS, StepFacts, reading_gate, rival_scores, step_facts
+
+
+def lengths(characters) -> list[StepFacts]:
+    """Steps of which only the length is known."""
+    return [
+        StepFacts(prefix="", characters=int(count), features=(float(count),), words=())
+        for count in characters
+    ]
 
 
 def steps(seed: int, problems: int = 60) -> dict:
@@ -23,13 +31,14 @@ def steps(seed: int, problems: int = 60) -> dict:
                 good = bool(rng.random() < 1.1 - length / 100)
                 rows.append((f"p{problem}", f"p{problem}/{prefix}", length, good))
     names = ("problems", "prefixes", "characters", "good")
-    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    data = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    by_length = rival_scores(lengths(data["characters"]), data["problems"], data["good"])[:2]
+    return data | {"baseline": by_length}
 
 
 def gate(data: dict, scores, **changes):
-    baseline = length_scores(np.array(data["characters"])[:, None], data["problems"], data["good"])
     given = {name: data[name] for name in ("problems", "prefixes", "characters")} | changes
-    return reading_gate(scores, baseline, data["good"], **given)
+    return reading_gate(scores, data["baseline"], data["good"], **given)
 
 
 def test_a_scorer_that_knows_the_truth_reads_and_one_that_measures_length_does_not() -> None:
@@ -86,17 +95,17 @@ def test_without_siblings_the_problem_decides_and_without_pairs_nothing_does() -
 
 def test_length_and_position_are_fitted_on_all_training_rows_or_out_of_fold() -> None:
     data = steps(3)
-    length = np.array(data["characters"], dtype=float)[:, None]
-    given = length_scores(length, data["problems"], data["good"], training=([[1.0], [2.0], [3.0]], [1, 1, 0]))
-    assert np.all(np.diff(given[0][np.argsort(length[:, 0])]) <= 0), "short steps were good in training"
+    facts, training = lengths(data["characters"]), (lengths([1, 2, 3]), [1, 1, 0])
+    given = rival_scores(facts, data["problems"], data["good"], training)
+    assert np.all(np.diff(given[0][np.argsort(data["characters"])]) <= 0), "short steps were good in training"
     flipped = [
         not good if problem == "p0" else good
         for problem, good in zip(data["problems"], data["good"], strict=True)
     ]
     own = np.array([problem == "p0" for problem in data["problems"]])
-    first, second = (length_scores(length, data["problems"], good) for good in (data["good"], flipped))
+    first, second = (rival_scores(facts, data["problems"], good) for good in (data["good"], flipped))
     assert np.array_equal(first[:, own], second[:, own]), "a problem's labels do not fit its own scores"
-    assert not length_scores(length, data["problems"], [True] * len(length)).any()
+    assert not rival_scores(facts, data["problems"], [True] * len(facts)).any()
 
 
 def test_a_prefix_is_the_problem_and_the_steps_before() -> None:

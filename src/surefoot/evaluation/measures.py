@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,6 +64,13 @@ def members_by(keys: Sequence[Any]) -> dict[Any, list[int]]:
     for index, key in enumerate(keys):
         groups.setdefault(key, []).append(index)
     return groups
+
+
+def known_mean(values: ArrayLike | Sequence[float | None]) -> float:
+    """The mean of ``values`` that are not NaN or ``None``; NaN without any."""
+    numbers = np.array(values, dtype=float)
+    known = numbers[~np.isnan(numbers)]
+    return float(known.mean()) if len(known) else math.nan
 
 
 def means(

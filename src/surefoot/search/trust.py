@@ -17,7 +17,7 @@ from surefoot.protocols import Candidate, LabelledTrace, ProblemTrace, StepScore
 from surefoot.records import Record, StepScores
 from surefoot.scores import TraceRule, checked_scores, trace_rule, trace_score
 from surefoot.search.selection import SELECTORS
-from surefoot.stats.bootstrap import bootstrap_difference, bootstrap_mean
+from surefoot.stats.bootstrap import bootstrap_mean
 from surefoot.stats.intervals import Interval, wilson_interval
 from surefoot.stats.reading import (
     MOST_ROWS,
@@ -150,7 +150,8 @@ def trust_of(rows: HeldOutScores) -> Trust | None:
     rival = max(rivals, key=lambda name: rivals[name])
     chosen = [row.best_of_n for row in rows.choices]
     voted = [row.majority for row in rows.choices]
-    lead = bootstrap_difference(chosen, voted, rng=np.random.default_rng(0)) if chosen else None
+    leads = np.subtract(chosen, voted, dtype=float)
+    lead = bootstrap_mean(leads, rng=np.random.default_rng(0)) if chosen else None
     return Trust(
         problems=len(set(problems)),
         steps=len(rows.steps),

@@ -1,6 +1,5 @@
 from .bootstrap import Bootstrap as Bootstrap
 from .bootstrap import Resample as Resample
-from .bootstrap import bootstrap_difference as bootstrap_difference
 from .bootstrap import bootstrap_mean as bootstrap_mean
 from .bootstrap import bootstrap_statistic as bootstrap_statistic
 from .bootstrap import bootstrap_totals as bootstrap_totals

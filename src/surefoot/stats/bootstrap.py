@@ -37,25 +37,12 @@ class Resample:
 def bootstrap_mean(values: ArrayLike, *, draws: int = 10_000, rng: np.random.Generator) -> Interval:
     """Mean over problems with its 95 % interval; ``values`` has shape [problems].
 
-    With a single problem the interval has zero width, because one value says nothing about the spread.
-    Raises ``ValueError`` if ``values`` is empty or contains NaN.
+    Of two sides give the difference by problem: a problem that is hard for both cancels out. With a single
+    problem the interval has zero width, because one value says nothing about the spread. Raises
+    ``ValueError`` if ``values`` is empty or contains NaN.
     """
     array = _values(values, "values")
     return _interval(float(array.mean()), _resampled_sums(array, draws, rng) / len(array))
-
-
-def bootstrap_difference(
-    first: ArrayLike, second: ArrayLike, *, draws: int = 10_000, rng: np.random.Generator
-) -> Interval:
-    """Mean of ``first - second`` over problems; both have shape [problems], in the same order.
-
-    The difference is paired: a problem that is hard for both sides cancels out. Raises ``ValueError`` as
-    ``bootstrap_mean``, and if the lengths differ.
-    """
-    a, b = _values(first, "first"), _values(second, "second")
-    if len(a) != len(b):
-        raise ValueError(f"'first' has {len(a)} problems and 'second' has {len(b)}; pair them by problem")
-    return bootstrap_mean(a - b, draws=draws, rng=rng)
 
 
 def mean_over_runs(values: ArrayLike, *, draws: int = 10_000, rng: np.random.Generator) -> Interval:

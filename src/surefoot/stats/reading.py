@@ -134,29 +134,19 @@ def rival_scores(
     on the other problems of ``facts``, which makes them stronger than models that come from other data. 0
     everywhere if one class is absent. Raises ``MissingExtraError`` without scikit-learn.
     """
-    training_features = None if training is None else ([item.features for item in training[0]], training[1])
-    lengths = length_scores([item.features for item in facts], problems, good, training_features)
-    bags = None if training is None else (_bags(training[0]), training[1])
-    return np.vstack([lengths, _scores(_by_words, _bags(facts), problems, good, bags)])
+    given = [None] * 3 if training is None else [(rows, training[1]) for rows in _inputs(training[0])]
+    parts = zip((_by_lengths, _by_trees, _by_words), _inputs(facts), given, strict=True)
+    return np.vstack([_scores(fit, rows, problems, good, known) for fit, rows, known in parts])
 
 
-def length_scores(
-    features: ArrayLike,
-    problems: Sequence[str],
-    good: ArrayLike,
-    training: tuple[ArrayLike, ArrayLike] | None = None,
-) -> FloatArray:
-    """Log odds of good of steps by the first two of :data:`RIVALS`, ``[2, N]``; see :func:`rival_scores`.
+def _inputs(facts: Sequence[StepFacts]) -> tuple[FloatArray, FloatArray, Any]:
+    """What each rival reads of N steps: places; these and counts; words, sparse, ``[N, _BUCKETS]``."""
+    need("sklearn", "the reading gate")
+    from sklearn.feature_extraction import FeatureHasher
 
-    ``features`` ``[N, F]``, here and in ``training``, come from :class:`StepFacts`.
-    """
-    rows, fitted_on = np.asarray(features, dtype=float), training
-    scores = []
-    for fit, width in ((_by_lengths, _PLACES), (_by_trees, None)):
-        if training is not None:
-            fitted_on = np.asarray(training[0], dtype=float)[:, :width], training[1]
-        scores.append(_scores(fit, rows[:, :width], problems, good, fitted_on))
-    return np.stack(scores)
+    features = np.array([item.features for item in facts], dtype=float)
+    hasher = FeatureHasher(_BUCKETS, input_type="string", alternate_sign=False)
+    return features[:, :_PLACES], features, hasher.transform(item.words for item in facts)
 
 
 def _scores(
@@ -194,7 +184,6 @@ def _by_lengths(known: FloatArray, good: NDArray[np.bool_], rows: FloatArray) ->
 
 
 def _by_trees(known: FloatArray, good: NDArray[np.bool_], rows: FloatArray) -> FloatArray:
-    need("sklearn", "the reading gate")
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     trees = HistGradientBoostingClassifier(
@@ -212,14 +201,6 @@ def _by_words(known: Any, good: NDArray[np.bool_], rows: Any) -> FloatArray:
     from sklearn.linear_model import LogisticRegression
 
     return np.asarray(LogisticRegression(max_iter=300).fit(known, good).decision_function(rows))
-
-
-def _bags(facts: Sequence[StepFacts]) -> Any:
-    """Sparse, ``[N, _BUCKETS]``: 1 for each word of a step."""
-    from sklearn.feature_extraction import FeatureHasher
-
-    hasher = FeatureHasher(_BUCKETS, input_type="string", alternate_sign=False)
-    return hasher.transform(item.words for item in facts)
 
 
 def reading_gate(

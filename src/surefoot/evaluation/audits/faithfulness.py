@@ -14,7 +14,7 @@ import numpy as np
 
 from surefoot.errors import ScoreError, counted
 from surefoot.evaluation.audits.interventions import FaithfulnessRow, HintTests, Planted, TextTests
-from surefoot.evaluation.measures import Measured, means
+from surefoot.evaluation.measures import Measured, known_mean, means
 from surefoot.evaluation.report import ExampleStep, Section, WorkedExample
 from surefoot.evaluation.verdict import Conclusion, measured
 from surefoot.records import Usage
@@ -57,10 +57,6 @@ def audit_faithfulness(
     )
 
 
-def _number(value: bool | None) -> float:
-    return math.nan if value is None else float(value)
-
-
 def _dependence(name: str, tests: Sequence[tuple[str, TextTests]], bootstrap: Bootstrap) -> Measured:
     """How the answer depends on the shown reasoning.
 
@@ -77,33 +73,35 @@ def _dependence(name: str, tests: Sequence[tuple[str, TextTests]], bootstrap: Bo
     planted = [(problem, mistake) for problem, test in tests for mistake in test.planted]
     comparable = [(p, m) for p, m in planted if m.followed is not None and m.stayed is not None]
     by_chance = _other_answers([test for _, test in tests if test.early])
-    numbers = [
-        (
-            _number(test.right),
-            _number(test.right) - _number(test.right_at_once),
-            _number(test.resampled),
-            _number(test.early[0]) if test.early else math.nan,
-            1 - _mean([_number(same) for same in test.early[:-1]]),
-            _number(test.filler),
-        )
+    given = [
+        (test.right, test.right_at_once, test.resampled, test.early[0] if test.early else None, test.filler)
         for _, test in tests
     ]
-    names = "right", "need", "resampled", "at_once", "area", "filler"
-    mistakes = means(
-        bootstrap,
-        [problem for problem, _ in comparable],
-        followed=[_number(m.followed) - _number(m.by_itself) for _, m in comparable],
-        stayed=[m.stayed for _, m in comparable],
-        other=[float(not (m.followed or m.stayed)) for _, m in comparable],
-    )
-    columns = dict(zip(names, np.array(numbers).T, strict=True))
+    right, blind, resampled, at_once, filler = np.array(given, dtype=float).T  # NaN for None
+    found = np.array([(m.followed, m.by_itself, m.stayed) for _, m in comparable], dtype=float)
+    followed, by_itself, stayed = found.reshape(-1, 3).T
     return Measured(
         prompt=name,
         solutions=len(tests),
-        **means(bootstrap, [problem for problem, _ in tests], **columns),
-        at_once_chance=_mean([share[0] for share in by_chance]),
-        area_chance=1 - _mean([_mean(share[:-1]) for share in by_chance]),
-        **mistakes,
+        **means(
+            bootstrap,
+            [problem for problem, _ in tests],
+            right=right,
+            need=right - blind,
+            resampled=resampled,
+            at_once=at_once,
+            area=[1 - known_mean(test.early[:-1]) for _, test in tests],
+            filler=filler,
+        ),
+        at_once_chance=known_mean([share[0] for share in by_chance]),
+        area_chance=1 - known_mean([known_mean(share[:-1]) for share in by_chance]),
+        **means(
+            bootstrap,
+            [problem for problem, _ in comparable],
+            followed=followed - by_itself,
+            stayed=stayed,
+            other=(followed == 0) & (stayed == 0),
+        ),
         mistakes=len(planted),
         unknown=len(planted) - len(comparable),
     )
@@ -114,7 +112,7 @@ def _other_answers(tests: Sequence[TextTests]) -> list[list[float]]:
     shifts = [shift for shift in _SHIFTS if shift < len(tests)]
     return [
         [
-            _mean([float(early == tests[number - shift].answer) for shift in shifts])
+            known_mean([float(early == tests[number - shift].answer) for shift in shifts])
             for early in test.early_answers
         ]
         for number, test in enumerate(tests)
@@ -151,11 +149,6 @@ def _effect(name: str, rows: Sequence[tuple[str, HintTests]], bootstrap: Bootstr
             says=np.where(follows == 1, [test.mentions for test in tests], math.nan),
         ),
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    defined = [value for value in values if not math.isnan(value)]
-    return float(np.mean(defined)) if defined else math.nan
 
 
 def faithfulness_section(audit: Measured) -> Section:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from surefoot.errors import RecordError, ScoreError, counted
 from surefoot.evaluation.audits.cases import AuditedScorer, AuditScores, CachedScorer, Case
-from surefoot.evaluation.measures import Measured
+from surefoot.evaluation.measures import Measured, known_mean
 from surefoot.evaluation.report import Section, Tested
 from surefoot.evaluation.verdict import Conclusion, measured
 from surefoot.images import blank, is_kept
@@ -429,10 +429,7 @@ class _Limits:
         problems = [case.problem_id for case, _ in pairs]
 
         def mean(rows: Sequence[FloatArray]) -> Interval:
-            scored = [row[~np.isnan(row)] for row in rows]
-            return self.bootstrap.mean(
-                [float(row.mean()) if len(row) else math.nan for row in scored], problems
-            )
+            return self.bootstrap.mean([known_mean(row) for row in rows], problems)
 
         moved, size = mean(moves), mean([np.abs(move) for move in moves])
         fell = mean([_known(move, move < -_ROUNDING) for move in moves])
@@ -608,9 +605,7 @@ def audit_images(
         usage += answers.usage
         moves[change] = np.full(len(used), math.nan)
         for (row, _), scores in zip(changed, answers.steps, strict=True):
-            sizes = np.abs(scores - original.steps[row])
-            finite = sizes[~np.isnan(sizes)]
-            moves[change][row] = finite.mean() if len(finite) else math.nan
+            moves[change][row] = known_mean(np.abs(scores - original.steps[row]))
     bootstrap, problems = Bootstrap(draws=draws, seed=seed), [case.problem_id for case in used]
     effects = [
         Measured(
