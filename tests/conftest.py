@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from hypothesis import settings
 from lab_traces import lab_item
+from real_browser import chromium
 
 from benchmarks.worlds.digits.world import Difficulty, generate_problems
 from surefoot.protocols import ProblemTrace
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # more threads would only get in each other's way
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -52,6 +58,13 @@ def pytest_collection_finish() -> None:
 
 CONTEXT = 128
 """Tokens that the tiny models can read."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, for a module without ``asyncio.run``; skips where it is missing."""
+    with chromium() as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

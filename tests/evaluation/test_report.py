@@ -1,6 +1,5 @@
 import json
 import re
-import shutil
 import sys
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -304,17 +303,6 @@ def test_figures_are_transparent_and_drawn_in_the_colour_of_the_text():
 
 
 PAGES = Path(__file__).parents[1] / "support/page_audit.js"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    if not (path := shutil.which("chromium")):
-        pytest.skip("there is no chromium on the path")
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.mark.slow

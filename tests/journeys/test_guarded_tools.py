@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import statistics
 import threading
 import time
@@ -13,21 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-
 from annotation_site import add_person
 from browsing import enter
 from gateway_server import served
 from openai import OpenAI
 from openai_server import Reply, chat, serve
-from playwright.sync_api import sync_playwright
+from real_browser import chromium
 
 from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.server import GatewaySettings, PageSettings, ToolGuard, create_pages_app, open_database
 
-CHROMIUM = shutil.which("chromium")
 CALLS = int(os.environ.get("SUREFOOT_GUARD_CALLS", "3"))
 """Calls that are timed with and without the guard."""
 TOOLS = [
@@ -55,10 +50,7 @@ POLICY = ToolPolicy(
     ),
 )
 
-pytestmark = [
-    pytest.mark.slow,  # it starts a browser
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path"),
-]
+pytestmark = pytest.mark.slow  # it starts a browser
 
 
 def calling(name: str, **arguments: Any) -> dict[str, Any]:
@@ -104,8 +96,7 @@ def test_blocked_drawn_again_and_approved_by_a_person(tmp_path: Path) -> None:
             got: list[Any] = []
             waiting = threading.Thread(target=lambda: got.append(ask(calling("refund", order="W1"))))
             waiting.start()
-            with sync_playwright() as playwright:
-                browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            with chromium() as browser:
                 page = enter(browser, gateway.root, "admin")
                 until = time.monotonic() + 20
                 while not db.held_calls.count()["waiting"]:
@@ -120,7 +111,6 @@ def test_blocked_drawn_again_and_approved_by_a_person(tmp_path: Path) -> None:
                 page.goto(f"{gateway.root}/held?state=delivered")
                 page.locator("main table a").first.click()
                 page.get_by_text("was approved and delivered").wait_for()
-                browser.close()
             assert got[0].choices[0].message.tool_calls[0].function.name == "refund"
             review = got[0].surefoot["searches"][0]["guard"][0]["review"]
             assert (review["approved"], review["comment"]) == (True, "known customer")

@@ -7,13 +7,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
 from annotation_site import link_of
-from playwright.sync_api import Browser, Page
 from screenshot_inspection import Views
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 WIDE, PHONE = ("wide", 1280, 800), ("phone", 390, 844)
 ALL_LOOKS = [(*WIDE, "light"), (*PHONE, "dark"), (*WIDE, "dark"), (*PHONE, "light")]

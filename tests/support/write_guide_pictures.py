@@ -10,7 +10,6 @@ Needs Playwright and a Chromium on the path.
 from __future__ import annotations
 
 import html
-import shutil
 import sys
 import tempfile
 from contextlib import chdir
@@ -19,7 +18,8 @@ from pathlib import Path
 from annotation_site import open_room
 from browsing import WIDE, looked_at, served
 from command_line import run
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
+from real_browser import chromium
 from write_pictures import IMAGES, write_picture
 
 import surefoot.cli
@@ -71,10 +71,7 @@ def main() -> None:
         }
         chosen = run("select", "several/traces.jsonl", "--rule", "shortest", "--out", "chosen.jsonl")
         assert chosen.status == 0
-        with served(room.app) as address, sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
-                executable_path=shutil.which("chromium"), args=["--no-sandbox"]
-            )
+        with served(room.app) as address, chromium() as browser:
             for view, page in looked_at((address, views, browser), *WIDE, "light"):
                 write_picture(page, WIDE[1], WIDE[2], IMAGES / f"{view}.png")
             write_terminal(
@@ -86,7 +83,6 @@ def main() -> None:
             write_terminal(
                 browser, IMAGES / "guide-ask.png", (f"echo '{ASKED}' | surefoot guard hook git", asked.out)
             )
-            browser.close()
         db.close()
 
 

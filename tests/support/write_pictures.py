@@ -9,7 +9,6 @@ report is measured when this runs: verifiers on the steps of a scripted agent in
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from contextlib import chdir
@@ -20,7 +19,8 @@ import numpy as np
 from browsing import ALL_LOOKS, PHONE, WIDE, looked_at, served
 from command_line import good
 from PIL import Image
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
+from real_browser import chromium
 from screenshot_pages import open_shown
 
 from benchmarks.worlds.shop import generate_tasks
@@ -92,10 +92,7 @@ def main() -> None:
         write_report()
         found, views = open_shown(folder, reports=(folder,))
         views["report"] = ("admin", f"/report?id={folder.name}%2Fshop%2Fruns.html")
-        with served(found.room.app) as address, sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
-                executable_path=shutil.which("chromium"), args=["--no-sandbox"]
-            )
+        with served(found.room.app) as address, chromium() as browser:
             for look in ALL_LOOKS if out != IMAGES else [(*WIDE, "light"), (*PHONE, "light")]:
                 names = {
                     view: picture
@@ -106,7 +103,6 @@ def main() -> None:
                 for view, page in looked_at(shown, *look):
                     ending = "" if out == IMAGES else f"-{look[0]}-{look[3]}"
                     write_picture(page, look[1], look[2], out / f"{names[view]}{ending}.png")
-            browser.close()
         found.db.close()
 
 

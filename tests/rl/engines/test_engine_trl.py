@@ -78,6 +78,17 @@ def test_only_the_trainer_needs_trl():
 
 # --- with TRL
 
+QUIET = {
+    "beta": 0.0,
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+}
+"""Settings of every trainer here: no KL term, no files, one CPU in float32."""
+
 
 def make(base: Path, out: Path, *, kind=None, rows=None, **settings):
     """A trainer on the tiny model: ``kind`` is TRL's own or one of ours; 2 prompts a round, 4 samples."""
@@ -102,15 +113,9 @@ def make(base: Path, out: Path, *, kind=None, rows=None, **settings):
         "max_steps": 2,
         "max_completion_length": 20,
         "learning_rate": 1e-2,
-        "beta": 0.0,
         "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
         "seed": 3,
+        **QUIET,
     }
     return (kind or GRPOTrainer)(
         model=AutoModelForCausalLM.from_pretrained(base, dtype="float32"),
@@ -497,13 +502,7 @@ def test_turns_between_trls_own_tool_results_get_their_rewards(tmp_path, given):
             num_generations=4,
             max_steps=1,
             max_completion_length=400,
-            beta=0.0,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
+            **QUIET,
         ),
         train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "What is at 1?"}]}] * 4),
         processing_class=tokenizer,

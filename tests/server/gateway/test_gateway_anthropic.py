@@ -15,6 +15,7 @@ from openai_server import OpenAIServer, Reply, chat, pieces, serve
 from openai_streams import words
 from test_gateway_command import serving
 
+from benchmarks.worlds.digits import PRM
 from surefoot.server import open_database
 
 WAIT_S = 60
@@ -72,7 +73,7 @@ def pointed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pointed]:
     store, policy = directory / "s.db", directory / "policy.json"
     policy.write_text(json.dumps(POLICY), "utf-8")
     key = good("serve", "keys", "add", "agent", "--database", store).out.split()[0]
-    options = ("--require-key", "--prm", "lab", "--guard", "--guard-rule", "tool-calls")
+    options = ("--require-key", "--prm", PRM, "--guard", "--guard-rule", "tool-calls")
     with serve(answer) as upstream:
         behind = ("--policy", "tiny", "--base-url", upstream.url, "--chat")
         with (

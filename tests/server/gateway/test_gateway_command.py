@@ -15,6 +15,7 @@ import pytest
 from command_line import refused
 from gateway_server import ask
 
+from benchmarks.worlds.digits import POLICY
 from benchmarks.worlds.digits.world import generate_problems
 from surefoot.cli.parser import build
 from surefoot.cli.serve import Serve
@@ -27,7 +28,7 @@ QUESTION = {
 
 
 @contextmanager
-def serving(*words, policy=("--policy", "lab")):
+def serving(*words, policy=("--policy", str(POLICY))):
     """A server process and its address; killed at the end of the block, if it still runs."""
     command = [sys.executable, "-m", "surefoot", "serve", "--port", "0", *policy, *map(str, words)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-
-pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-
 from annotation_site import Room, open_room, solutions, text_trace
 from browsing import enter, open_page, served
 from command_line import good
-from playwright.sync_api import Browser, Page, sync_playwright
 
 from surefoot.io import read_records, write_records
 from surefoot.records import Problem, StepLabel
 from surefoot.server import PageSettings
 from surefoot.server.store.labels import decisions_in
 
-CHROMIUM = shutil.which("chromium")
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

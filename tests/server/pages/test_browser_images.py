@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import io
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-
-pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-
 from annotation_site import Room, open_room
 from browsing import enter, served
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
 
 from surefoot.records import Attachment, Message, Problem, ToolCall, Trace
 from surefoot.segment import segment_trace
 
-CHROMIUM = shutil.which("chromium")
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
+pytestmark = pytest.mark.slow
 
 
 def browsing_run(room: Room) -> int:

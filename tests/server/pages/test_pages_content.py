@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
 import pytest
 from annotation_site import Room
+from browsing import ALL_LOOKS, enter, served
 from content_site import CASES, cases_in, open_contents
+from real_browser import chromium
 
 VOID = {"br", "img", "input", "hr", "meta", "link"}
 LATEX = re.compile(r"\\(?:[a-zA-Z]{2,}|\\)")
@@ -153,17 +154,12 @@ MEASURE = """() => {
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium on the path")
 def test_every_content_fits_its_box_on_a_desk_and_on_a_phone(
     contents: tuple[Room, dict[str, str]],
 ) -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    from browsing import ALL_LOOKS, enter, served
-
     room, addresses = contents
     wrong = []
-    with served(room.app) as address, playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+    with served(room.app) as address, chromium() as browser:
         for _, width, height, scheme in ALL_LOOKS[:2]:
             view = {"width": 1200 if width > 1000 else width, "height": height}
             page = enter(browser, address, "admin", viewport=view, color_scheme=scheme)
@@ -174,5 +170,4 @@ def test_every_content_fits_its_box_on_a_desk_and_on_a_phone(
                 wrong += [f"{width}: {sentence}" for sentence in page.evaluate(MEASURE)]
                 if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
                     wrong.append(f"{width}: the page is too wide")
-        browser.close()
     assert wrong == [], json.dumps(wrong, indent=1)

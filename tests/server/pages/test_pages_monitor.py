@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from annotation_site import Room, open_room
+from browsing import enter, served
 from monitored_requests import request_of
+from real_browser import chromium
 
 from surefoot.server import ChangeChart, MonitorSettings, create_pages_app
 from surefoot.server.pages.render import FOLDER
@@ -52,17 +53,11 @@ def test_drift_with_intervals_and_alarms(room: Room) -> None:
 
 
 def test_curves_and_lists_are_live(room: Room) -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    if (chromium := shutil.which("chromium")) is None:
-        pytest.skip("there is no chromium on the path")
-    from browsing import enter, served
-
     monitor = ChangeChart(MonitorSettings(reference=60))
     for number in range(70):
         monitor.add(request_of(number, 0.8))
     app = create_pages_app(room.db, gateway_monitor=monitor)
-    with served(app) as address, playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with served(app) as address, chromium() as browser:
         page = enter(browser, address, "admin")
         page.goto(f"{address}/monitor")
         page.wait_for_selector("#curves canvas")
@@ -81,7 +76,6 @@ def test_curves_and_lists_are_live(room: Room) -> None:
         room.db.gateway.write_all([request_of(1, 0.5)])
         page.clock.run_for(6000)
         page.wait_for_selector("tr[data-row]")
-        browser.close()
 
 
 def test_vendored_libraries_are_the_published_files() -> None:

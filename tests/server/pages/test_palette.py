@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-
-pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-
 from annotation_site import Room, open_room
 from browsing import enter, served
-from playwright.sync_api import Page, sync_playwright
+from real_browser import chromium
 
 from surefoot.server import PageSettings
 
-CHROMIUM = shutil.which("chromium")
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
 AUDIT = Path(__file__).parents[2] / "support/page_audit.js"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path"),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +31,8 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Room, Page
         json.dumps({"first_screen": {"sentence": "prm finds half of the errors.", "verdicts": []}})
     )
     room = open_room(folder, settings=PageSettings(reports=(folder / "out",)))
-    with served(room.app) as address, sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with served(room.app) as address, chromium() as browser:
         yield room, enter(browser, address, "admin"), address
-        browser.close()
     room.db.close()
 
 

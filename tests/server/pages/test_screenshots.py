@@ -7,37 +7,31 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urldefrag
 
 import pytest
-
-pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-
 import screenshot_pages
 from browsing import ALL_LOOKS, looked_at, served
-from playwright.sync_api import Browser, sync_playwright
+from real_browser import chromium
 from screenshot_pages import Views, open_shown
 
-CHROMIUM = shutil.which("chromium")
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
 AXE = os.environ.get("SUREFOOT_AXE")
 AUDIT = (Path(screenshot_pages.__file__).parent / "page_audit.js").read_text()
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path"),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Views, Browser]]:
     found, views = open_shown(tmp_path_factory.mktemp("shown"))
-    with served(found.room.app) as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with served(found.room.app) as address, chromium() as browser:
         yield address, views, browser
-        browser.close()
     found.db.close()
 
 
