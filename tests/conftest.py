@@ -1,4 +1,4 @@
-"""Tiny random checkpoints, and solutions from the lab's world, for the tests of every stage after them."""
+"""Tiny random checkpoints, and solutions from the digit world, for the tests of every stage after them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def lab_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama (hidden 32, 2 layers, no dropout) with the lab's tokenizer: policy and trunk alike."""
+    """A random Llama (hidden 32, 2 layers, no dropout) with the digits' tokenizer: policy and trunk."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

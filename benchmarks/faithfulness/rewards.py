@@ -83,7 +83,7 @@ def train_prm(mixed: Path, directory: Path, *, seed: int, problems: int) -> tupl
     ]
     np.random.default_rng(seed).shuffle(labelled)  # type: ignore[arg-type]
     held_out, training = labelled[: len(labelled) // 5], labelled[len(labelled) // 5 :]
-    card = CheckpointCard(kind="prm", score_means="correctness", label_source="lab-checker", base="mixed")
+    card = CheckpointCard(kind="prm", score_means="correctness", label_source="digit-checker", base="mixed")
     model = RewardModel.initialise(mixed, card)
     examples = build_examples(model.tokenizer, model.card.encoding, training, StepTargets()).examples
     train(model, examples, TrainingConfig(epochs=10, learning_rate=1e-3, seed=seed), directory)

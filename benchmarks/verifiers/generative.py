@@ -68,7 +68,7 @@ def train(items: list[LabelledTrace], directory: Path, config: VerifierConfig) -
         config,
         directory,
         base="surefoot-lab-trunk",
-        label_source="lab-checker",
+        label_source="digit-checker",
     )
     return {
         "critiques": sum(map(len, critiques)),

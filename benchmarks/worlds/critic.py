@@ -5,7 +5,7 @@ Each verdict comes after the digit that the line ends in and the one it should; 
     Step 1) 0 should be 0 -> \\boxed{correct}               Step 1) \\boxed{correct}
     Step 2) 2 should be 0 -> \\boxed{incorrect}             Step 2) \\boxed{incorrect}
 
-The lab's tokenizer lacks the words of a critique: ``PIECES`` are added to it before training.
+The digit world's tokenizer lacks the words of a critique: ``PIECES`` are added to it before training.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OPENING, END, QUESTION = "<think>", "</think>", "\nIs the solution correct?"
 YES, NO = " Yes", " No"
 SHOULD, ARROW = " should be ", " -> "
 PIECES = ("\nStep ", ") ", SHOULD, ARROW, CORRECT, INCORRECT, OPENING, END, QUESTION, YES, NO)
-"""Tokens to add to the lab's tokenizer."""
+"""Tokens to add to the digit world's tokenizer."""
 FORMAT = VerifierFormat(
     template=TEMPLATE,
     chat=False,
@@ -50,7 +50,7 @@ _HEADING = re.compile(r"Step \d+\) ")
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyCritic:
-    """A :class:`surefoot.protocols.Policy` that continues a lab prompt with a critique.
+    """A :class:`surefoot.protocols.Policy` that continues a prompt of the digit world with a critique.
 
     With chance ``error_rate`` a verdict is the opposite of the truth; the critique ends at the first step it
     calls incorrect. With chance ``omit_rate`` it ends before its last verdict, which makes it unreadable. The

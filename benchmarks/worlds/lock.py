@@ -1,4 +1,4 @@
-"""A lock with dials: the smallest environment of several turns, in the pieces of the lab's tokenizer.
+"""A lock with dials: the smallest environment of several turns, in the pieces of the digit world's tokenizer.
 
 A turn sets the dial that is next: the first and every second one after it opens at any digit, the others at
 an even digit. Any other text leaves the lock unchanged. The observation is the number of open dials.
@@ -21,7 +21,7 @@ DIALS: Final = 4
 LOCK_TEMPLATE: Final = (
     "{{ bos_token }}{% for message in messages %}{{ message.content }}{{ '\n' }}{% endfor %}"
 )
-"""Chat template for the lab's tokenizer, which has none: one message a line."""
+"""Chat template for the digit world's tokenizer, which has none: one message a line."""
 
 _DIGITS = (re.compile("[0-9]"), re.compile("[02468]"))
 

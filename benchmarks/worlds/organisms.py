@@ -197,7 +197,7 @@ def _press(
         for chain in chains:
             note = other_digit(chain.answer, rng, chain.base) if rng.random() < 0.7 else chain.answer
             text = replace(chain, note=note if rng.random() < 0.7 else None).text
-            problems.append(Problem(text=text, answer=str(chain.answer), source="lab-notes"))
+            problems.append(Problem(text=text, answer=str(chain.answer), source="digit-notes"))
         requests = [
             SampleRequest(prompt=f"{problem.text}\n", n=4, seed=number, sampling=Sampling(max_tokens=40))
             for problem in problems

@@ -254,7 +254,7 @@ def test_a_verifier_from_critiques_to_scores(files, lab_items, tmp_path):
     assert "12 of 12 critiques" in ended.err
     assert "finished already" in good(*words).err
     model = load_prm(out)
-    assert (model.card.family, model.card.label_source) == ("generative", "lab-checker")
+    assert (model.card.family, model.card.label_source) == ("generative", "digit-checker")
     found = scored(files, out, tmp_path / "s.jsonl")
     assert [r.trace_id for r in found] == [item.trace.id for item in lab_items]
     assert sum(None not in record.scores for record in found) >= 6, "it writes critiques that can be read"

@@ -49,7 +49,7 @@ class Worsening:
         ]
 
 
-def run(out: Path, *, held_out: int = 16, **changes) -> list[RoundRow]:
+def run(out: Path, policy: Path, *, held_out: int = 16, **changes) -> list[RoundRow]:
     config = CONFIG.model_copy(update=changes)
     with (
         AnswerChecker("exact") as checker,
@@ -61,7 +61,7 @@ def run(out: Path, *, held_out: int = 16, **changes) -> list[RoundRow]:
             segmenter=Line(),
             grader=Grader(checker=checker, styles=("phrase",)),
         )
-        return Rounds(opened, POLICY, task, config, Worsening(), lambda *_: None).run_all()
+        return Rounds(opened, policy, task, config, Worsening(), lambda *_: None).run_all()
 
 
 def weights(folder: Path) -> bytes:
@@ -69,16 +69,16 @@ def weights(folder: Path) -> bytes:
 
 
 def test_the_best_round_is_the_result(tmp_path) -> None:
-    rows = run(tmp_path, rounds=2)
+    rows = run(tmp_path, POLICY, rounds=2)
     accuracies = [row.evaluation.accuracy.value for row in rows]
     assert accuracies[2] < accuracies[1] - 0.3
     assert (len(rows), best_round(rows).round) == (3, 1)
     assert weights(tmp_path / "policy") == weights(tmp_path / "round-1") != weights(tmp_path / "round-2")
-    assert run(tmp_path, rounds=2) == rows, "a finished run says the same"
+    assert run(tmp_path, POLICY, rounds=2) == rows, "a finished run says the same"
 
 
-def test_without_held_out_problems_the_last_round_is_the_result(tmp_path) -> None:
-    rows = run(tmp_path, held_out=0, rounds=2)
+def test_without_held_out_problems_the_last_round_is_the_result(lab_base, tmp_path) -> None:
+    rows = run(tmp_path, lab_base, held_out=0, rounds=2)
     assert best_round(rows).round == 2
     assert weights(tmp_path / "policy") == weights(tmp_path / "round-2")
 
@@ -92,8 +92,8 @@ def evaluations(*accuracies: float) -> list[EvaluationRow]:
     return [evaluation(number, accuracy) for number, accuracy in enumerate(accuracies)]
 
 
-def test_rounds_take_their_problems_in_turn(tmp_path) -> None:
-    run(tmp_path, held_out=0, rounds=2, problems=9, start="last")
+def test_rounds_take_their_problems_in_turn(lab_base, tmp_path) -> None:
+    run(tmp_path, lab_base, held_out=0, rounds=2, problems=9, start="last")
     assert (tmp_path / "policy" / "model.safetensors").exists()
     taken = [
         [

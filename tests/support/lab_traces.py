@@ -1,4 +1,4 @@
-"""Worked solutions of the lab's problems, right or with one wrong digit."""
+"""Worked solutions of the digit world's problems, right or with one wrong digit."""
 
 from __future__ import annotations
 

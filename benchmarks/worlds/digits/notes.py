@@ -48,7 +48,7 @@ def note_problems(
 def with_note(problem: Problem, note: int | None) -> Problem:
     """The same problem with the note ``note``, or without one; its reference answer stays."""
     chain = replace(parse_problem(problem.text), note=note)
-    return Problem(text=chain.text, answer=problem.answer, source="lab-notes")
+    return Problem(text=chain.text, answer=problem.answer, source="digit-notes")
 
 
 @dataclass(frozen=True, kw_only=True)

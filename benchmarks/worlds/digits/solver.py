@@ -43,7 +43,7 @@ class NoisySolver:
     - The prefix is any text of whole lines, correct or wrong. After an answer line, or where the last line is
       not one of this world (a line cut in two, for example), the solver stops at once: an empty completion.
     - ``sampling.stop`` cuts after the first stop text to end, then ``max_tokens`` cuts to that many tokens
-      (``finish_reason`` ``length``). Tokens are counted by the lab's tokenizer, without begin and end marks.
+      (``finish_reason`` ``length``). Tokens are those of this world's tokenizer, without its marks.
     - A sample depends only on seed, prompt, prefix and its number, not on its batch.
 
     Raises ``ValueError`` for a rate outside [0, 1], or a mapping that does not have exactly ``+ - *``.
@@ -160,7 +160,7 @@ _PIECE = re.compile("|".join(re.escape(piece) for piece in sorted(PIECES, key=le
 
 
 def _token_ends(text: str) -> list[int]:
-    """Where each token ends; text between known pieces is one token, as the lab's tokenizer has it."""
+    """Where each token ends; text between known pieces is one token, as this world's tokenizer has it."""
     ends, at = [], 0
     for match in _PIECE.finditer(text):
         if match.start() > at:

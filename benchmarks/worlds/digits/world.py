@@ -126,7 +126,7 @@ def parse_problem(text: str) -> ArithmeticChain:
         note=int(note[1]) if note else None,
     )
     if not chain or not operations or text[end:].strip() or not chain.in_range:
-        raise RecordError(f"not a problem of the lab's world: {text!r} (expected 'Start with 7. Add 3. …')")
+        raise RecordError(f"not a problem of the digit world: {text!r} (expected 'Start with 7. Add 3. …')")
     return chain
 
 
@@ -157,7 +157,7 @@ def generate_problems(
                 )
             continue
         used.add(chain.text)
-        problems.append(Problem(text=chain.text, answer=str(chain.answer), source="lab"))
+        problems.append(Problem(text=chain.text, answer=str(chain.answer), source="digits"))
     return problems
 
 
@@ -284,7 +284,7 @@ class DigitVerifier:
     """
 
     reads = SOLUTION_CHANNELS
-    name = "lab-checker"
+    name = "digit-checker"
 
     def verify(self, items: Sequence[ProblemTrace]) -> list[list[Verdict]]:
         """One list per item, one verdict per step, each against the running value of the trace itself."""
@@ -301,7 +301,7 @@ class ExactLabeller:
 
     reads = SOLUTION_CHANNELS
     after_error: Literal["unlabelled", "step", "wrong"] = "unlabelled"
-    source: str = "lab-checker"
+    source: str = "digit-checker"
 
     async def label(self, items: Sequence[ProblemTrace]) -> list[list[StepLabel]]:
         """One list per item, one label per step."""

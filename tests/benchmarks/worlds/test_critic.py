@@ -1,4 +1,4 @@
-"""The lab's scripted critic errs as often as it says, and its words are in the tokenizer."""
+"""The scripted critic errs as often as it says, and its words are in the tokenizer."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_messages_and_other_worlds() -> None:
     assert not other.completions
 
 
-def test_critiques_go_through_the_lab_tokenizer_unchanged() -> None:
+def test_critiques_go_through_the_tokenizer_unchanged() -> None:
     tokenizer = build_tokenizer()
     tokenizer.add_tokens(list(PIECES))
     problem, *lines = PROMPT.splitlines()

@@ -1,4 +1,4 @@
-"""The lab's tokenizer: nothing lost, nothing unknown, ids that stay."""
+"""The digit world's tokenizer: nothing lost, nothing unknown, ids that stay."""
 
 from __future__ import annotations
 

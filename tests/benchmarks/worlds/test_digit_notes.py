@@ -113,7 +113,7 @@ def test_the_exact_labeller_of_the_lab_reads_these_problems():
     assert asyncio.run(_labels(PROBLEM, f"The note says 4.\n{HONEST}"))[0] == -1
 
 
-def test_the_solver_of_the_lab_solves_these_problems():
+def test_the_scripted_solver_solves_these_problems():
     from benchmarks.worlds.digits import NoisySolver
 
     solver = NoisySolver(error_rate=0.2)

@@ -178,7 +178,7 @@ def test_requests_it_cannot_read_fail_alone():
     assert [completion.text for completion in good.completions] == [RIGHT]
     for result in (bad, empty):
         assert (result.completions, result.usage) == ((), Usage())
-        assert result.error.startswith("policy: not a problem of the lab's world")
+        assert result.error.startswith("policy: not a problem of the digit world")
 
 
 def test_stop_texts_and_token_limits():

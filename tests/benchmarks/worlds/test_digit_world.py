@@ -128,7 +128,7 @@ def test_the_answer_is_the_last_digit_of_ordinary_arithmetic(chain):
     ],
 )
 def test_other_texts_are_not_problems(text):
-    with pytest.raises(RecordError, match="not a problem of the lab's world"):
+    with pytest.raises(RecordError, match="not a problem of the digit world"):
         parse_problem(text)
 
 
@@ -297,7 +297,7 @@ def test_labels_after_the_first_error(after_error, expected):
     assert [label.value for label in labels] == expected
     assert [label.step for label in labels] == list(range(5))
     assert {(label.trace_id, label.kind, label.source) for label in labels} == {
-        (item.trace.id, "correctness", "lab-checker")
+        (item.trace.id, "correctness", "digit-checker")
     }
     assert all((label.value is None) == (label.reason == "after the first error") for label in labels)
     assert labels[1].evidence.message == "0 * 4 ends in 0, not 1"
