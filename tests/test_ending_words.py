@@ -17,6 +17,7 @@ from surefoot.policies.episodes import build_traces
 from surefoot.protocols import STOP_UNKNOWN, Completion, ProblemTrace, SampleRequest, SampleResult
 from surefoot.records import Problem, Trace, Usage, ending_of
 from surefoot.rl.rounds import select_solutions
+from surefoot.rl.sample import Sample
 from surefoot.segment import Line, segment_trace
 from surefoot.training.sft import demonstrate
 
@@ -78,7 +79,8 @@ def test_a_cut_off_solution_has_no_final_answer_and_no_end_to_learn(word: str) -
     assert trace(word, text).steps[-1].kind == "thought"
     assert demonstrate(trace("stop")).end
     assert not demonstrate(trace(word)).end
-    kept, dropped = select_solutions([trace(word)], most=1)
+    cut = Sample(item=ProblemTrace(problem=PROBLEM, trace=trace(word)), tokens=1)
+    kept, dropped = select_solutions([cut], most=1)
     assert (kept, dropped.total()) == ([], 1)
 
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemm
 
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import SampleRequest, Sampling
-from surefoot.rl.actor import Actor, ReferencePolicy, microbatches, pad_rollouts
+from surefoot.rl.learners import Actor, ReferencePolicy, microbatches, pad_rollouts
 
 UNEVEN = [
     made([1, 7, 9], [4, 5, 2]),
@@ -65,8 +65,8 @@ def test_a_padded_batch_gives_what_each_rollout_alone_gives(model, temperature):
     with torch.no_grad():
         read = Actor(model, temperature=temperature).read(UNEVEN, entropy=True)
         logprobs, entropies = straight(model, UNEVEN, temperature)
-    torch.testing.assert_close(read.logprobs.double(), logprobs, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(read.entropies.double(), entropies, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(read[0].double(), logprobs, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(read[1].double(), entropies, atol=1e-4, rtol=1e-4)
 
 
 def test_logits_that_are_capped_after_the_head_are_read_from_the_model():
@@ -87,8 +87,8 @@ def test_logits_that_are_capped_after_the_head_are_read_from_the_model():
     with torch.no_grad():
         read = Actor(model).read(UNEVEN, entropy=True)
         logprobs, entropies = straight(model, UNEVEN, 1.0)
-    torch.testing.assert_close(read.logprobs.double(), logprobs, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(read.entropies.double(), entropies, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(read[0].double(), logprobs, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(read[1].double(), entropies, atol=1e-4, rtol=1e-4)
 
 
 def test_in_a_wrapper_the_same_is_read_and_the_head_sees_response_tokens_alone(model):
@@ -103,15 +103,15 @@ def test_in_a_wrapper_the_same_is_read_and_the_head_sees_response_tokens_alone(m
     finally:
         hook.remove()
     assert wrapper.passed == 1
-    assert torch.equal(wrapped.logprobs, plain.logprobs)
-    assert torch.equal(wrapped.entropies, plain.entropies)
+    assert torch.equal(wrapped[0], plain[0])
+    assert torch.equal(wrapped[1], plain[1])
     assert seen == 2 * [sum(len(rollout.ids) for rollout in UNEVEN)]  # padded: 4 rows of 13 tokens
 
 
 def test_gradients_are_those_of_the_definition(model):
     found, expected = copy.deepcopy(model), copy.deepcopy(model)
     read = Actor(found, temperature=0.7).read(UNEVEN, entropy=True)
-    read.logprobs.sum().backward()
+    read[0].sum().backward()
     straight(expected, UNEVEN, 0.7)[0].sum().backward()
     for mine, other in zip(found.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, other.grad, atol=2e-3, rtol=2e-3)
@@ -120,10 +120,10 @@ def test_gradients_are_those_of_the_definition(model):
 def test_an_entropy_that_is_only_watched_has_no_gradient(lab):
     read = Actor(lab[0]).read(UNEVEN, entropy=True)
     alone = Actor(lab[0]).read(UNEVEN)
-    assert alone.entropies is None
+    assert len(alone) == 1
     watched, expected = (
         torch.autograd.grad(total, lab[0].lm_head.weight)[0]
-        for total in (read.logprobs.sum() + read.entropies.sum(), alone.logprobs.sum())
+        for total in (read[0].sum() + read[1].sum(), alone[0].sum())
     )
     assert expected.abs().max() > 0.1
     torch.testing.assert_close(watched, expected)
@@ -168,7 +168,7 @@ def test_shared_prompts_that_are_read_once_change_nothing(model, temperature):
     found = alone.logprobs(rollouts, microbatch_tokens=48)
     with torch.no_grad():
         expected = straight(model, rollouts, temperature)[0].numpy()
-        padded = alone.read(rollouts).logprobs.double().numpy()
+        padded = alone.read(rollouts)[0].double().numpy()
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-4)
     np.testing.assert_allclose(np.concatenate(found), padded, atol=1e-4)
     kept = ReferencePolicy(model, temperature=temperature, bf16=False).logprobs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from surefoot.records import Problem, StepScores, Trace
 from surefoot.rl.config import RoundsConfig
 from surefoot.rl.rollouts import Task
 from surefoot.rl.rounds import ProblemData, RoundRow, iterate, select_solutions
+from surefoot.rl.sample import Sample
 from surefoot.segment import Line, segment_trace
 from surefoot.training.config import SFTConfig
 
@@ -35,11 +37,18 @@ def solution(text: str, number: int = 0, **more: object) -> Trace:
     return segment_trace(Trace(text=text, **fields), Line())
 
 
-def records(traces: list[Trace], *scores: tuple[float | None, ...]) -> dict[str, StepScores]:
-    return {
-        trace.id: StepScores(trace_id=trace.id, scorer="fixed", scores=row, unscored_reason="why not")
-        for trace, row in zip(traces, scores, strict=False)
-    }
+def judged(traces: list[Trace], *scores: tuple[float | None, ...]) -> list[Sample]:
+    """Solutions with the scores of their steps, by default none."""
+    rows = zip_longest(traces, scores)
+    return [
+        Sample(
+            item=ProblemTrace(problem=Problem(text="p"), trace=trace),
+            tokens=max(1, len(trace.steps)),
+            ends=tuple(range(max(1, len(trace.steps)))),
+            scores=row or (),
+        )
+        for trace, row in rows
+    ]
 
 
 def test_complete_right_answers_are_kept_in_the_order_drawn_and_all_else_is_counted() -> None:
@@ -54,7 +63,7 @@ def test_complete_right_answers_are_kept_in_the_order_drawn_and_all_else_is_coun
         solution("e\n", 7),
         solution("f\n", 8),
     ]
-    kept, dropped = select_solutions(traces, most=2)
+    kept, dropped = select_solutions(judged(traces), most=2)
     assert [trace.sample for trace in kept] == [0, 7]
     assert dropped == {
         "wrong answers": 1,
@@ -69,17 +78,18 @@ def test_complete_right_answers_are_kept_in_the_order_drawn_and_all_else_is_coun
 
 def test_every_step_must_reach_the_threshold_and_the_best_worst_step_goes_first() -> None:
     traces = [solution(f"{n}\nx\n", n) for n in range(5)]
-    scores = records(traces, (0.6, 0.9), (0.9, 0.5), (0.4999, 1.0), (None, 1.0))  # and none of the last
-    kept, dropped = select_solutions(traces, most=5, scores=scores, threshold=0.5)
+    # and none of the last
+    samples = judged(traces, (0.6, 0.9), (0.9, 0.5), (0.4999, 1.0), (None, 1.0))
+    kept, dropped = select_solutions(samples, most=5, threshold=0.5)
     assert [trace.sample for trace in kept] == [0, 1]
     assert dropped == {
         "correct answers with a step below the threshold": 1,
         "correct answers with an unscored step": 2,
     }
-    kept, _ = select_solutions(traces, most=1, scores=records(traces, (0.6, 0.9), (0.9, 0.7)), threshold=0.5)
+    kept, _ = select_solutions(judged(traces, (0.6, 0.9), (0.9, 0.7)), most=1, threshold=0.5)
     assert [trace.sample for trace in kept] == [1]
-    with pytest.raises(ScoreError, match=r"1 scores .* do not fit the 2 steps"):
-        select_solutions(traces, most=1, scores=records(traces, (0.6,)), threshold=0.5)
+    with pytest.raises(ScoreError, match="'scores' has 1 values for 2 steps"):
+        judged(traces, (0.6,))
 
 
 OUTCOMES = st.tuples(st.sampled_from([True, False, None]), st.sampled_from("abc"), st.floats(0, 1))
@@ -88,12 +98,13 @@ OUTCOMES = st.tuples(st.sampled_from([True, False, None]), st.sampled_from("abc"
 @given(st.lists(OUTCOMES), st.integers(1, 4), st.floats(0, 1))
 def test_what_is_kept_passes_and_with_what_is_dropped_makes_all(drawn, most, threshold) -> None:
     traces = [solution(text, n, outcome=outcome) for n, (outcome, text, _) in enumerate(drawn)]
-    scores = records(traces, *((score,) for *_, score in drawn))
-    kept, dropped = select_solutions(traces, most=most, scores=scores, threshold=threshold)
+    samples = judged(traces, *((score,) for *_, score in drawn))
+    scores = {sample.trace.id: sample.scores for sample in samples}
+    kept, dropped = select_solutions(samples, most=most, threshold=threshold)
     assert len(kept) + dropped.total() == len(traces)
-    assert all(trace.outcome and scores[trace.id].scores[0] >= threshold for trace in kept)
+    assert all(trace.outcome and scores[trace.id][0] >= threshold for trace in kept)
     assert len({trace.text for trace in kept}) == len(kept) <= most
-    possible = {trace.text for trace in traces if trace.outcome and scores[trace.id].scores[0] >= threshold}
+    possible = {trace.text for trace in traces if trace.outcome and scores[trace.id][0] >= threshold}
     assert len(kept) == min(most, len(possible))
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from surefoot.rl.actor import TokenBatch, kl_estimate, policy_loss, token_weights
 from surefoot.rl.advantage import LeaveOneOut
 from surefoot.rl.config import KL, Objective
 from surefoot.rl.credit import Outcome
+from surefoot.rl.learners import TokenBatch, kl_estimate, policy_loss, token_weights
 from surefoot.rl.sample import Sample
 
 BOUNDS = Objective(clip_low=0.2, clip_high=0.3)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -17,7 +19,8 @@ from surefoot.models.kinds.implicit import ImplicitPRM
 from surefoot.models.loading import load_prm
 from surefoot.policies.prompts import PromptFormat
 from surefoot.rl.config import OnlinePRMConfig, RLConfig
-from surefoot.rl.judges import OnlinePRM
+from surefoot.rl.learners import OnlinePRM
+from surefoot.rl.sample import Sample
 from surefoot.training.config import TrainingLog
 from surefoot.training.loop import load_state, save_state
 
@@ -36,8 +39,11 @@ def rollouts(base, lab_items):
 def start(base, *, microbatch_tokens: int = 16_384, recompute: bool = False, **settings) -> OnlinePRM:
     return OnlinePRM.from_policy(
         *base,
-        OnlinePRMConfig(**settings),
-        RLConfig(microbatch_tokens=microbatch_tokens, gradient_checkpointing=recompute),
+        RLConfig(
+            online_prm=OnlinePRMConfig(**settings),
+            microbatch_tokens=microbatch_tokens,
+            gradient_checkpointing=recompute,
+        ),
         prompt=PromptFormat(),
         name="start",
     )
@@ -63,6 +69,11 @@ def straight(model: OnlinePRM, rollout) -> np.ndarray:
     return (ratios[0] - ratios[1])[len(rollout.prompt_ids) - 1 :].numpy()
 
 
+def judged(rollouts: Sequence[Sample], outcomes: Sequence[float | None]) -> list[Sample]:
+    pairs = zip(rollouts, outcomes, strict=True)
+    return [replace(rollout, outcome=outcome) for rollout, outcome in pairs]
+
+
 def snapshot(model: OnlinePRM) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in model.parameters.values()]
 
@@ -73,7 +84,7 @@ def test_at_the_reference_rewards_are_zero_and_the_loss_is_ln_2(base, rollouts):
     assert [len(one) for one in ratios] == [len(rollout.ids) for rollout in rollouts]
     assert {one.dtype for one in ratios} == {np.dtype(np.float64)}
     assert not np.concatenate(ratios).any()
-    assert model.learn(rollouts, [1, 0] * 3) == pytest.approx(math.log(2), abs=1e-5)
+    assert model.learn(judged(rollouts, [1, 0] * 3)) == pytest.approx(math.log(2), abs=1e-5)
 
 
 def test_log_ratios_are_those_of_the_definition(base, rollouts):
@@ -93,13 +104,13 @@ def test_the_loss_is_the_cross_entropy_of_the_whole_responses_reward(base, rollo
         - (1 - outcome) * math.log(1 / (1 + math.exp(reward)))
         for outcome, reward in zip(outcomes, rewards, strict=True)
     ]
-    assert model.learn(rollouts, outcomes) == pytest.approx(np.mean(expected), abs=1e-4)
+    assert model.learn(judged(rollouts, outcomes)) == pytest.approx(np.mean(expected), abs=1e-4)
 
 
 def test_passes_and_recomputing_change_nothing(base, rollouts):
     outcomes = [1, 0, 0, 1, 0, 1]
     ways = [start(base), start(base, microbatch_tokens=60), start(base, recompute=True)]
-    losses = [[model.learn(rollouts, outcomes) for _ in range(3)] for model in ways]
+    losses = [[model.learn(judged(rollouts, outcomes)) for _ in range(3)] for model in ways]
     for model, one in zip(ways[1:], losses[1:], strict=True):
         assert one == pytest.approx(losses[0], abs=1e-4)
         for mine, first in zip(snapshot(model), snapshot(ways[0]), strict=True):
@@ -112,7 +123,8 @@ def test_rewards_of_a_round_are_those_before_its_learning(base, rollouts):
     model, other = start(base), start(base)
     model.log_ratios(rollouts)
     for outcomes in ([1, 0] * 3, [0, 1] * 3):
-        assert model.learn(rollouts, outcomes) == pytest.approx(other.learn(rollouts, outcomes), abs=1e-6)
+        group = judged(rollouts, outcomes)
+        assert model.learn(group) == pytest.approx(other.learn(group), abs=1e-6)
     with torch.no_grad():
         for parameter in model.prm.reference.parameters():
             parameter += 0.1
@@ -124,7 +136,7 @@ def test_outcomes_that_can_be_told_apart_are_learned(base):
     right, wrong = 9, 12
     group = [made([1, 5], [7, 8, right if at % 2 else wrong, 2]) for at in range(8)]
     model = start(base, learning_rate=3e-3, epochs=2, beta=0.2)
-    losses = [model.learn(group, [at % 2 for at in range(8)]) for _ in range(12)]
+    losses = [model.learn(judged(group, [at % 2 for at in range(8)])) for _ in range(12)]
     assert losses[-1] < 0.5 * losses[0]
     good, bad = model.log_ratios([group[1], group[0]])
     assert good[2] - bad[2] > 1
@@ -136,7 +148,7 @@ def test_the_start_policy_is_left_alone(base, rollouts):
     model = start(base, learning_rate=1e-2)
     frozen = [parameter.detach().clone() for parameter in model.prm.reference.parameters()]
     begun = snapshot(model)
-    model.learn(rollouts, [1, 0] * 3)
+    model.learn(judged(rollouts, [1, 0] * 3))
     assert all(map(torch.equal, before, base[0].parameters()))
     assert all(map(torch.equal, frozen, model.prm.reference.parameters()))
     assert not any(parameter.requires_grad for parameter in model.prm.reference.parameters())
@@ -145,7 +157,7 @@ def test_the_start_policy_is_left_alone(base, rollouts):
 
 def test_the_checkpoint_gives_the_same_rewards_to_the_same_tokens(base, rollouts, lab_items, tmp_path):
     model = start(base, learning_rate=1e-2, beta=0.2)
-    model.learn(rollouts, [1, 0] * 3)
+    model.learn(judged(rollouts, [1, 0] * 3))
     found = model.log_ratios(rollouts)
     model.save(tmp_path / "prm")
     opened = ImplicitPRM.load(tmp_path / "prm")
@@ -169,37 +181,38 @@ def test_the_checkpoint_gives_the_same_rewards_to_the_same_tokens(base, rollouts
 def test_one_that_was_trained_before_goes_on_with_its_own_reference(base, rollouts, tmp_path):
     first = shaken(start(base))
     first.save(tmp_path / "prm")
-    model = OnlinePRM(ImplicitPRM.load(tmp_path / "prm"), OnlinePRMConfig(), RLConfig())
+    model = OnlinePRM(ImplicitPRM.load(tmp_path / "prm"), RLConfig())
     for one, other in zip(model.log_ratios(rollouts), first.log_ratios(rollouts), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
-    assert model.learn(rollouts, [1, 0] * 3) == pytest.approx(first.learn(rollouts, [1, 0] * 3), abs=1e-5)
+    group = judged(rollouts, [1, 0] * 3)
+    assert model.learn(group) == pytest.approx(first.learn(group), abs=1e-5)
     with pytest.raises(TrainingError, match="beta"):
-        OnlinePRM(ImplicitPRM.load(tmp_path / "prm"), OnlinePRMConfig(beta=0.1), RLConfig())
+        OnlinePRM(ImplicitPRM.load(tmp_path / "prm"), RLConfig(online_prm=OnlinePRMConfig(beta=0.1)))
 
 
 def test_its_state_goes_on_from_a_checkpoint(base, rollouts, tmp_path):
     outcomes = [1, 0] * 3
     whole, cut = start(base), start(base)
-    expected = [whole.learn(rollouts, outcomes) for _ in range(4)][2:]
+    expected = [whole.learn(judged(rollouts, outcomes)) for _ in range(4)][2:]
     for _ in range(2):
-        cut.learn(rollouts, outcomes)
+        cut.learn(judged(rollouts, outcomes))
     save_state(tmp_path / "state", cut.parameters, [cut.optimiser], TrainingLog(), write=True)
     resumed = start(base)
     load_state(tmp_path / "state", resumed.parameters, [resumed.optimiser], TrainingLog)
-    assert [resumed.learn(rollouts, outcomes) for _ in range(2)] == expected
+    assert [resumed.learn(judged(rollouts, outcomes)) for _ in range(2)] == expected
 
 
 def test_what_cannot_be_learned_from_is_refused(base, rollouts):
     model = start(base)
-    with pytest.raises(TrainingError, match="outcomes"):
-        model.learn(rollouts, [1])
-    with pytest.raises(TrainingError, match="outcomes"):
-        model.learn(rollouts, [2] * 6)
+    with pytest.raises(TrainingError, match="outcome"):
+        model.learn(judged(rollouts, [1, None] * 3))
+    with pytest.raises(TrainingError, match="outcome"):
+        model.learn(judged(rollouts, [2] * 6))
     with pytest.raises(TrainingError, match="no rollouts"):
-        model.learn([], [])
+        model.learn([])
     with torch.no_grad():
         next(iter(model.parameters.values())).fill_(math.nan)
     with pytest.raises(TrainingError, match="online implicit reward model"):
-        model.learn(rollouts, [1, 0] * 3)
+        model.learn(judged(rollouts, [1, 0] * 3))
     with pytest.raises(ValidationError):
         OnlinePRMConfig(beta=0)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.rl.actor import TokenBatch, policy_loss, token_weights
 from surefoot.rl.advantage import Group, LeaveOneOut
 from surefoot.rl.config import KL, Objective, RLConfig
 from surefoot.rl.credit import Outcome
+from surefoot.rl.learners import TokenBatch, policy_loss, token_weights
 from surefoot.rl.sample import Sample
 
 

@@ -27,9 +27,9 @@ from surefoot.protocols import ALL_CHANNELS, ProblemTrace, Sampling
 from surefoot.records import Message, Problem, Reasoning, StepScores, Trace
 from surefoot.rl import Judges, RLConfig, Sample, Task, roll_out, training_samples
 from surefoot.rl.channels import canaries, heard, require_no_leak, trace_canaries
-from surefoot.rl.credit import Implicit, MinForm, Mixed, Outcome
+from surefoot.rl.credit import Implicit, MinForm, Mixed, Outcome, Summed
 from surefoot.rl.engines.rewards import StepRewards
-from surefoot.rl.loop import _sample_row
+from surefoot.rl.loop import _sample_row, judge
 from surefoot.rl.rounds import select_solutions
 from surefoot.scores import channels_read
 from surefoot.segment import Line, segment_trace
@@ -183,14 +183,18 @@ def test_a_leak_of_47_characters_is_found(hidden, start, around):
 
 
 def test_expert_iteration_chooses_by_what_is_visible():
-    thinking = segment_trace(
-        Trace(problem_id="p", text=THOUGHT + SHOWN, outcome=True, finish_reason="stop"), Line()
-    )
-    scores = {thinking.id: StepScores(trace_id=thinking.id, scorer="s", scores=(0.9, 0.8))}
-    chosen, _ = select_solutions([thinking], most=1, scores=scores)
-    assert chosen == [thinking]
-    nothing = segment_trace(Trace(problem_id="p", text=THOUGHT, outcome=True, finish_reason="stop"), Line())
-    _, dropped = select_solutions([nothing], most=1, scores={})
+    def judged(text: str) -> Sample:
+        about = {"problem_id": "p", "outcome": True, "finish_reason": "stop"}
+        trace = segment_trace(Trace(text=text, **about), Line())
+        item, ends = ProblemTrace(problem=PROBLEM, trace=trace), tuple(range(len(trace.steps)))
+        sample = Sample(item=item, tokens=len(ends), ends=ends)
+        scorer = FixedScorer({SHOWN: (0.9, 0.8)})
+        return judge([sample], Summed(), Judges(scorer=scorer))[0]
+
+    thinking = judged(THOUGHT + SHOWN)
+    assert thinking.scores == (0.9, 0.8)
+    assert select_solutions([thinking], most=1, threshold=0.5)[0] == [thinking.trace]
+    _, dropped = select_solutions([judged(THOUGHT)], most=1, threshold=0.5)
     assert dropped == {"correct answers with an unscored step": 1}
 
 

@@ -20,10 +20,10 @@ from surefoot.policies import IN_PROCESS
 from surefoot.policies.prompts import render_chat
 from surefoot.protocols import Completion, SampleRequest, SampleResult, Sampling
 from surefoot.records import Usage
-from surefoot.rl.actor import Actor
 from surefoot.rl.advantage import Group, Reinforce
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import AnchorState, Credit, TurnDifference
+from surefoot.rl.learners import Actor
 from surefoot.rl.log import Guards, RLLog
 from surefoot.rl.loop import train_policy, training_samples
 from surefoot.rl.rollouts import Judges, RolloutBatch, Task, roll_out
@@ -164,7 +164,7 @@ def test_turns_read_one_by_one_are_the_episode_with_its_observations_masked(
     model, _ = load_causal(lab_base)
     ((opened, _),) = _episodes(tokenizer, "4", "3").groups
     weights = torch.tensor([1.0, -2.0, 0.5, 3.0])
-    by_turn = Actor(model).read(opened.turns()).logprobs
+    by_turn = Actor(model).read(opened.turns())[0]
     (by_turn * weights).sum().backward()
     gradient = model.get_input_embeddings().weight.grad.clone()
     model.zero_grad()

@@ -29,9 +29,9 @@ from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import SampleRequest
 from surefoot.records import StepScores
-from surefoot.rl.actor import Actor
 from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import Summed
+from surefoot.rl.learners import Actor
 from surefoot.rl.log import RLLog, SampleRow, UpdateRow
 from surefoot.rl.loop import train_policy
 from surefoot.rl.report import findings

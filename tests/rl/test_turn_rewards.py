@@ -15,7 +15,7 @@ from surefoot.io import write_records
 from surefoot.records import Message, Step, StepLabel, StepScores, ToolCall, Trace
 from surefoot.rl import reward_row, turn_rewards
 from surefoot.rl.engines import set_turn_rewards, skyrl_turn_rewards, verl_turn_rewards
-from surefoot.rl.engines.verl import TOKEN_REWARDS
+from surefoot.rl.engines.turns import TOKEN_REWARDS
 
 CALL = ToolCall(id="c", name="look", arguments='{"at":1}')
 RUN = Trace(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +13,11 @@ from pydantic import ValidationError
 from rollouts import made, of_item
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from surefoot.errors import TrainingError
+from surefoot.errors import ScoreError, TrainingError
 from surefoot.models.lora import Lora
 from surefoot.rl.config import CriticConfig, RLConfig
-from surefoot.rl.judges import Critic, value_losses
+from surefoot.rl.learners import Critic, value_losses
+from surefoot.rl.sample import Sample
 from surefoot.training.config import TrainingLog
 from surefoot.training.loop import load_state, save_state
 
@@ -33,8 +36,11 @@ def rollouts(base, lab_items):
 def start(base, *, microbatch_tokens: int = 16_384, recompute: bool = False, **settings) -> Critic:
     return Critic(
         base[0],
-        CriticConfig(**settings),
-        RLConfig(microbatch_tokens=microbatch_tokens, gradient_checkpointing=recompute),
+        RLConfig(
+            critic=CriticConfig(**settings),
+            microbatch_tokens=microbatch_tokens,
+            gradient_checkpointing=recompute,
+        ),
     )
 
 
@@ -48,6 +54,13 @@ def shaken(critic: Critic) -> Critic:
 
 def constant(rollouts, value: float) -> list[np.ndarray]:
     return [np.full(len(rollout.ids), value) for rollout in rollouts]
+
+
+def fitting(
+    rollouts: Sequence[Sample], targets: Sequence[np.ndarray], values: Sequence[np.ndarray]
+) -> list[Sample]:
+    rows = zip(rollouts, targets, values, strict=True)
+    return [replace(rollout, returns=target, values=value) for rollout, target, value in rows]
 
 
 def test_at_first_every_value_is_zero(base, rollouts):
@@ -87,7 +100,8 @@ def test_constant_returns_are_fitted(base, rollouts):
     targets = constant(rollouts, 0.7)
     losses = []
     for seed in range(15):
-        losses.append(critic.learn(rollouts, targets, critic.values(rollouts), seed=seed))
+        group = fitting(rollouts, targets, critic.values(rollouts))
+        losses.append(critic.learn(group, seed=seed))
     assert losses[0] <= 0.7**2 / 2 + 1e-6
     assert losses[-1] < 5e-3
     assert np.concatenate(critic.values(rollouts)) == pytest.approx(0.7, abs=0.2)
@@ -97,7 +111,7 @@ def test_returns_that_depend_on_what_was_written_are_fitted(base):
     good, bad = made([1, 5], [7, 8, 9, 2]), made([1, 5], [7, 12, 9, 2])
     critic = start(base, learning_rate=1e-2, value_clip=None, minibatches=1)
     for _ in range(40):
-        critic.learn([good, bad], [np.ones(4), np.zeros(4)], critic.values([good, bad]))
+        critic.learn(fitting([good, bad], [np.ones(4), np.zeros(4)], critic.values([good, bad])))
     values = critic.values([good, bad])
     # not to be told apart before the second token was drawn, which was a mean of the two
     np.testing.assert_allclose(values[0][:2], values[1][:2], atol=1e-5)
@@ -121,17 +135,15 @@ def test_the_clipped_loss_by_hand():
 def test_the_loss_is_a_mean_over_tokens(base, rollouts):
     critic = shaken(start(base, minibatches=1, value_clip=None))
     values = np.concatenate(critic.values(rollouts))
-    loss = critic.learn(rollouts, constant(rollouts, 0.25), constant(rollouts, 0.0))
+    loss = critic.learn(fitting(rollouts, constant(rollouts, 0.25), constant(rollouts, 0.0)))
     assert loss == pytest.approx(((values - 0.25) ** 2).mean() / 2, rel=1e-4)
 
 
 def test_passes_and_recomputing_change_nothing(base, rollouts):
     ways = [start(base), start(base, microbatch_tokens=60), start(base, recompute=True)]
     targets = [np.linspace(0, 1, len(rollout.ids)) for rollout in rollouts]
-    losses = [
-        [critic.learn(rollouts, targets, constant(rollouts, 0.0), seed=seed) for seed in range(3)]
-        for critic in ways
-    ]
+    group = fitting(rollouts, targets, constant(rollouts, 0.0))
+    losses = [[critic.learn(group, seed=seed) for seed in range(3)] for critic in ways]
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
     assert losses[2] == pytest.approx(losses[0], rel=1e-3)
     assert not any(module.training for module in ways[2].model.trunk.modules())
@@ -139,43 +151,44 @@ def test_passes_and_recomputing_change_nothing(base, rollouts):
 
 def test_epochs_and_minibatches_are_steps(base, rollouts):
     critic = start(base, epochs=3, minibatches=2)
-    critic.learn(rollouts, constant(rollouts, 1.0), constant(rollouts, 0.0))
+    critic.learn(fitting(rollouts, constant(rollouts, 1.0), constant(rollouts, 0.0)))
     steps = {int(state["step"]) for state in critic.optimiser.state.values()}
     assert steps == {6}
     few = start(base, minibatches=5)
-    few.learn(rollouts[:2], constant(rollouts[:2], 1.0), constant(rollouts[:2], 0.0))
+    few.learn(fitting(rollouts[:2], constant(rollouts[:2], 1.0), constant(rollouts[:2], 0.0)))
     assert {int(state["step"]) for state in few.optimiser.state.values()} == {2}
 
 
 def test_the_policy_is_left_alone(base, rollouts):
     before = [parameter.detach().clone() for parameter in base[0].parameters()]
     critic = start(base, learning_rate=1e-2)
-    critic.learn(rollouts, constant(rollouts, 1.0), constant(rollouts, 0.0))
+    critic.learn(fitting(rollouts, constant(rollouts, 1.0), constant(rollouts, 0.0)))
     assert all(map(torch.equal, before, base[0].parameters()))
     assert set(critic.parameters) == {name for name, _ in critic.model.named_parameters()}
 
 
 def test_its_state_goes_on_from_a_checkpoint(base, rollouts, tmp_path):
-    targets, old = constant(rollouts, 1.0), constant(rollouts, 0.0)
+    group = fitting(rollouts, constant(rollouts, 1.0), constant(rollouts, 0.0))
     whole, cut, resumed = start(base), start(base), start(base)
-    expected = [whole.learn(rollouts, targets, old, seed=seed) for seed in range(4)][2:]
+    expected = [whole.learn(group, seed=seed) for seed in range(4)][2:]
     for seed in range(2):
-        cut.learn(rollouts, targets, old, seed=seed)
+        cut.learn(group, seed=seed)
     save_state(tmp_path / "state", cut.parameters, [cut.optimiser], TrainingLog(), write=True)
     load_state(tmp_path / "state", resumed.parameters, [resumed.optimiser], TrainingLog)
-    assert [resumed.learn(rollouts, targets, old, seed=seed) for seed in (2, 3)] == expected
+    assert [resumed.learn(group, seed=seed) for seed in (2, 3)] == expected
 
 
 def test_what_cannot_be_learned_from_is_refused(base, rollouts):
     critic = start(base)
-    with pytest.raises(TrainingError, match="targets"):
-        critic.learn(rollouts, constant(rollouts, 1.0)[1:], constant(rollouts, 0.0))
-    with pytest.raises(TrainingError, match="old_values"):
-        critic.learn(rollouts, constant(rollouts, 1.0), [np.zeros(1)] * 6)
+    with pytest.raises(TrainingError, match="'returns' and 'values'"):
+        critic.learn(rollouts)
+    for wrong in ("returns", "values"):
+        with pytest.raises(ScoreError, match=f"'{wrong}' has shape"):
+            replace(rollouts[0], **{wrong: np.zeros(1)})
     with pytest.raises(TrainingError, match="no rollouts"):
-        critic.learn([], [], [])
+        critic.learn([])
     with pytest.raises(TrainingError, match="the critic"):
-        critic.learn(rollouts, constant(rollouts, math.nan), constant(rollouts, 0.0))
+        critic.learn(fitting(rollouts, constant(rollouts, math.nan), constant(rollouts, 0.0)))
     with pytest.raises(ValidationError):
         CriticConfig(value_clip=0)
 
@@ -184,12 +197,12 @@ def test_with_lora_an_adapter_and_the_head_learn_and_the_trunk_stays(lab_base, l
     model = AutoModelForCausalLM.from_pretrained(lab_base, dtype=torch.bfloat16).eval()
     tokenizer = AutoTokenizer.from_pretrained(lab_base)
     rollouts = [of_item(tokenizer, item) for item in lab_items[:4]]
-    critic = Critic(model, CriticConfig(learning_rate=0.01), RLConfig(lora=Lora(rank=2)))
+    critic = Critic(model, RLConfig(critic=CriticConfig(learning_rate=0.01), lora=Lora(rank=2)))
     frozen = {name: one.clone() for name, one in critic.model.named_parameters() if not one.requires_grad}
     assert {name for name in critic.parameters if "lora" not in name} == {"head.weight", "head.bias"}
     assert {one.dtype for one in critic.parameters.values()} == {torch.float32}
     targets = constant(rollouts, 1.0)
-    losses = [critic.learn(rollouts, targets, critic.values(rollouts)) for _ in range(30)]
+    losses = [critic.learn(fitting(rollouts, targets, critic.values(rollouts))) for _ in range(30)]
     assert losses[-1] < losses[0] / 4
     assert all(torch.equal(one, dict(critic.model.named_parameters())[name]) for name, one in frozen.items())
     assert any(one.any() for name, one in critic.parameters.items() if "lora_B" in name)

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from surefoot.errors import PolicyError
 from surefoot.models.lora import Lora, add_adapter
 from surefoot.policies.openai import OpenAIPolicy
-from surefoot.rl.actor import Actor
+from surefoot.rl.learners import Actor
 from surefoot.rl.server_weights import PROBE, PROBE_TOKENS, ServerWeights, write_weights
 
 URL = os.environ.get("SUREFOOT_VLLM_URL", "").rstrip("/")
@@ -109,7 +109,7 @@ def rollouts_of(name, tokenizer):
 @torch.no_grad()
 def under(model, rollouts):
     """Log-probabilities of each rollout's tokens under the model, as the trainer reads them."""
-    read = Actor(model.eval()).read(rollouts).logprobs
+    read = Actor(model.eval()).read(rollouts)[0]
     return [part.numpy() for part in read.split([len(rollout.ids) for rollout in rollouts])]
 
 

@@ -1,5 +1,3 @@
-from .actor import Actor as Actor
-from .actor import microbatches as microbatches
 from .advantage import Advantage as Advantage
 from .advantage import Gae as Gae
 from .advantage import Group as Group
@@ -27,11 +25,11 @@ from .log import EvaluationRow as EvaluationRow
 from .log import Guards as Guards
 from .log import RLLog as RLLog
 from .log import samples_to as samples_to
+from .loop import Judges as Judges
+from .loop import Server as Server
 from .loop import train_policy as train_policy
 from .loop import training_samples as training_samples
 from .report import write_report as write_report
-from .rollouts import Judges as Judges
-from .rollouts import Server as Server
 from .rollouts import Task as Task
 from .rollouts import audit_policy as audit_policy
 from .rollouts import roll_out as roll_out

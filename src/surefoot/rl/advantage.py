@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -26,14 +26,33 @@ class Estimator(FrozenModel):
 
     def advantages(self, batch: Sequence[Sequence[Sample]]) -> list[list[FloatArray]]:
         """One array [T] for every rollout of every group, from its ``rewards``."""
-        least = 2 if self.compares else 1
-        advantages = [_summed_sources(group, self._centre, least=least) for group in batch]
+        advantages = [self._summed_sources(group) for group in batch]
         options = {name: getattr(self, name, False) for name in ("whiten", "mask_ends")}
         return complete_batch(batch, advantages, **options)
 
     def _centre(self, streams: Sequence[RewardStream]) -> list[FloatArray]:
-        """A group's rewards less the baseline."""
+        """A group's rewards of one source less the baseline; none of the streams is empty."""
         raise NotImplementedError
+
+    def _summed_sources(self, group: Sequence[Sample]) -> list[FloatArray | None]:
+        """Weighted sum over all sources, [T] of every rollout; ``None`` for a rollout without rewards.
+
+        Empty streams are ignored. A source that too few rollouts have to compare is ignored too, unless it is
+        centred.
+        """
+        totals: list[FloatArray | None] = [None] * len(group)
+        for source in range(len(group[0].rewards) if group else 0):
+            present = [index for index, rollout in enumerate(group) if rollout.rewards[source].at]
+            streams = [group[index].rewards[source] for index in present]
+            centred = bool(streams) and streams[0].centred
+            if len(streams) < (2 if self.compares and not centred else 1):
+                continue
+            values = [np.array(stream.values) for stream in streams] if centred else self._centre(streams)
+            for index, stream, credit_at_events in zip(present, streams, values, strict=True):
+                credit = stream.weight * at_tokens(stream, credit_at_events, group[index].tokens)
+                previous = totals[index]
+                totals[index] = credit if previous is None else previous + credit
+        return totals
 
 
 def group_advantages(
@@ -77,10 +96,6 @@ def plain_samples(
     ]
 
 
-SubtractBaseline: TypeAlias = Callable[[Sequence[RewardStream]], list[FloatArray]]
-"""From the rewards of one source to rewards less a baseline, given a group's streams; none of them is
-empty."""
-
 _EPSILON = 1e-8
 
 
@@ -98,32 +113,6 @@ def at_tokens(stream: RewardStream, values: FloatArray, tokens: int) -> FloatArr
 def event_lengths(stream: RewardStream) -> NDArray[np.int64]:
     """Tokens of each event: those after the event before it, up to its own."""
     return np.diff(np.array((-1, *stream.at)))
-
-
-def _summed_sources(
-    group: Sequence[Sample], subtract_baseline: SubtractBaseline, *, least: int
-) -> list[FloatArray | None]:
-    """Weighted sum over all sources, [T] of every rollout; ``None`` for a rollout without rewards.
-
-    Empty streams are ignored. A source that fewer than ``least`` rollouts have is ignored too, unless it is
-    centred: there is nothing to compare with.
-    """
-    totals: list[FloatArray | None] = [None] * len(group)
-    for source in range(len(group[0].rewards) if group else 0):
-        present = [index for index, rollout in enumerate(group) if rollout.rewards[source].at]
-        streams = [group[index].rewards[source] for index in present]
-        if not streams or (len(streams) < least and not streams[0].centred):
-            continue
-        values = (
-            [np.array(stream.values) for stream in streams]
-            if streams[0].centred
-            else subtract_baseline(streams)
-        )
-        for index, stream, credit_at_events in zip(present, streams, values, strict=True):
-            credit = stream.weight * at_tokens(stream, credit_at_events, group[index].tokens)
-            previous = totals[index]
-            totals[index] = credit if previous is None else previous + credit
-    return totals
 
 
 def complete_batch(
@@ -172,11 +161,8 @@ def total_return(rollout: Sample) -> float | None:
 
     ``None`` without any reward, which is different from 0.
     """
-    streams = [stream for stream in rollout.rewards if stream.at and not stream.centred]
-    returns = [
-        at_tokens(stream, stream.weight * np.array(stream.values), rollout.tokens)[0] for stream in streams
-    ]
-    return float(sum(returns)) if streams else None
+    rewards_t = token_rewards(rollout)
+    return None if rewards_t is None else float(rewards_t.sum())
 
 
 def token_rewards(rollout: Sample) -> FloatArray | None:
@@ -373,8 +359,6 @@ def _values(rollout: Sample) -> FloatArray:
         raise TrainingError(
             "advantage 'gae' needs a critic's 'values' for every rollout: give them, or choose another kind"
         )
-    if rollout.values.shape != (rollout.tokens,):
-        raise TrainingError(f"'values' has shape {rollout.values.shape} for {rollout.tokens} tokens")
     return rollout.values
 
 

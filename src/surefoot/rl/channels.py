@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from surefoot.errors import TrainingError
 from surefoot.protocols import ProblemTrace, TraceChannel
-from surefoot.records import FrozenModel, Message, Trace
+from surefoot.records import FrozenModel, Trace
 from surefoot.segment import channels_of
 
 if TYPE_CHECKING:
@@ -56,30 +56,17 @@ def is_opened(tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[int]) -> 
     return str(tokenizer.decode(list(prompt_ids[-_PROMPT_END:]))).rstrip().endswith(_THINK)
 
 
-def token_canaries(
-    tokenizer: PreTrainedTokenizerBase,
-    turns: Sequence[Sequence[int]],
-    trace: Trace,
-    problem: str,
-    *,
-    opened: bool,
+def trace_canaries(
+    trace: Trace, problem: str, *, written: Sequence[str] = (), opened: bool = False
 ) -> tuple[str, ...]:
-    """:func:`canaries` of a response or of the turns of an episode, from their tokens, special ones
-    included."""
-    return _canaries([str(tokenizer.decode(list(ids))) for ids in turns], trace, problem, opened)
-
-
-def trace_canaries(trace: Trace, problem: str) -> tuple[str, ...]:
-    """:func:`canaries` of a trace whose tokens are not known."""
-    texts = [trace.text or "", *(message.content or "" for message in _answers(trace))]
-    return _canaries(texts, trace, problem, opened=False)
-
-
-def _canaries(written: Sequence[str], trace: Trace, problem: str, opened: bool) -> tuple[str, ...]:
-    texts = [channels_of(text, inside=opened or None) for text in written]
-    fields = [part.text for part in (trace.reasoning, *(row.reasoning for row in _answers(trace))) if part]
+    """:func:`canaries` of a trace. ``written`` are its response or the turns of its episode as their tokens
+    read, special ones included; ``opened``: the prompt began the reasoning."""
+    answers = [message for message in trace.messages if message.role == "assistant"]
+    spoken = written or [trace.text or "", *(message.content or "" for message in answers)]
+    texts = [channels_of(text, inside=opened or None) for text in spoken]
+    fields = [part.text for part in (trace.reasoning, *(row.reasoning for row in answers)) if part]
     surroundings = [message.content or "" for message in trace.messages if message.role != "assistant"]
-    calls = [str(call) for message in _answers(trace) for call in message.tool_calls]
+    calls = [str(call) for message in answers for call in message.tool_calls]
     hidden = [*(text.reasoning for text in texts), *fields]
     return canaries(hidden, [problem, *(text.answer for text in texts), *surroundings, *calls])
 
@@ -126,7 +113,3 @@ def _strings(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list | tuple):
         for part in value.values() if isinstance(value, dict) else value:
             yield from _strings(part)
-
-
-def _answers(trace: Trace) -> list[Message]:
-    return [message for message in trace.messages if message.role == "assistant"]

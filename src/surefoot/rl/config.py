@@ -51,7 +51,7 @@ class KL(FrozenModel):
 
 
 class Objective(FrozenModel):
-    """The policy loss; :mod:`surefoot.rl.actor` has the formulas."""
+    """The policy loss; :mod:`surefoot.rl.learners` has the formulas."""
 
     clip_low: float = Field(
         default=0.2, gt=0, le=1, description="The probability ratio is clipped below 1 - clip_low."
@@ -68,7 +68,7 @@ class Objective(FrozenModel):
 
 
 class OnlinePRMConfig(OptimiserSettings):
-    """How an implicit reward model is updated (:mod:`surefoot.rl.judges`). Defaults suit the lab's.
+    """How an implicit reward model is updated (:mod:`surefoot.rl.learners`). Defaults suit the lab's.
 
     PRIME (7B) has a learning rate of 1e-6, twice the policy's, and the other values as here.
     """
@@ -88,7 +88,7 @@ class OnlinePRMConfig(OptimiserSettings):
 
 
 class CriticConfig(OptimiserSettings):
-    """How the value model is updated (:mod:`surefoot.rl.judges`). Defaults suit the lab's models."""
+    """How the value model is updated (:mod:`surefoot.rl.learners`). Defaults suit the lab's models."""
 
     learning_rate: float = Field(default=1e-3, gt=0, description="Learning rate.")
     value_clip: float | None = Field(
@@ -128,7 +128,22 @@ PRESETS: dict[str, dict[str, Any]] = {
 """Settings of the published methods by name."""
 
 
-class RLConfig(OptimiserSettings):
+class RolloutSettings(FrozenModel):
+    """How a policy in training is sampled: what reinforcement learning and expert iteration share."""
+
+    max_tokens: int = Field(default=96, ge=1, description="Maximum tokens of a response.")
+    samples: int = Field(default=8, ge=1, description="Samples per problem and round: the group.")
+    evaluation_samples: int = Field(default=1, ge=1, description="Samples per held-out problem.")
+    batch_size: int = Field(
+        default=256,
+        ge=1,
+        description="Samples decoded together in this process, in rollouts and evaluations; a server does "
+        "its own batching.",
+    )
+    seed: int = Field(default=0, description="Seed of problems, samples and updates.")
+
+
+class RLConfig(OptimiserSettings, RolloutSettings):
     """How to train a policy. The defaults suit the lab's policy; large models need a much smaller rate."""
 
     credit: Credit = Field(
@@ -158,9 +173,7 @@ class RLConfig(OptimiserSettings):
         description="Rounds of sampling; each is followed by epochs × minibatches optimizer steps.",
     )
     problems: int = Field(default=16, ge=1, description="Problems per round.")
-    samples: int = Field(default=8, ge=1, description="Rollouts per problem and round: the group.")
     temperature: float = Field(default=1.0, gt=0, description="Sampling temperature of the rollouts.")
-    max_tokens: int = Field(default=96, ge=1, description="Maximum tokens of a response.")
     accuracy_band: tuple[float, float] | None = Field(
         default=None,
         description="Train only on problems whose share of correct samples is in [low, high]; PRIME uses "
@@ -174,12 +187,6 @@ class RLConfig(OptimiserSettings):
     warmup: int = Field(
         default=10, ge=0, description="Updates over which the learning rate rises; then it is constant."
     )
-    batch_size: int = Field(
-        default=256,
-        ge=1,
-        description="Samples decoded together in this process, in rollouts and evaluations; a server does "
-        "its own batching.",
-    )
     microbatch_tokens: int = Field(
         default=8_192, ge=1, description="Maximum tokens, including padding, of a forward and backward pass."
     )
@@ -188,12 +195,10 @@ class RLConfig(OptimiserSettings):
         default=False, description="Recompute activations in the backward pass: less memory, more time."
     )
     bf16: bool = Field(default=False, description="Compute in bfloat16; weights stay in float32.")
-    seed: int = Field(default=0, description="Seed of problems, samples and updates.")
 
     evaluate_every: int = Field(
         default=10, ge=1, description="Updates between evaluations on held-out problems."
     )
-    evaluation_samples: int = Field(default=1, ge=1, description="Samples per held-out problem.")
     evaluation_temperature: float | None = Field(
         default=None,
         ge=0,
@@ -318,12 +323,11 @@ def _merged(method: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
-class RoundsConfig(FrozenModel):
+class RoundsConfig(RolloutSettings):
     """Settings of cloning and of expert iteration. The defaults suit the lab's policy, and are ReST-EM's: in
     each round from the first policy on the newest data."""
 
     temperature: float = Field(default=1.0, ge=0, description="Sampling temperature of the policy.")
-    max_tokens: int = Field(default=96, ge=1, description="Maximum tokens of a solution.")
     training: SFTConfig = Field(
         default=SFTConfig(epochs=2),
         description="How to fine-tune in a round; its seed is ignored in favour of the run's.",
@@ -331,19 +335,9 @@ class RoundsConfig(FrozenModel):
     max_length: int | None = Field(
         default=None, ge=8, description="Maximum tokens of an example; by default the policy's context."
     )
-    evaluation_samples: int = Field(
-        default=1, ge=1, description="Samples per held-out problem, at the same temperature."
-    )
-    batch_size: int = Field(default=256, ge=1, description="Samples decoded together in this process.")
-    seed: int = Field(default=0, description="Seed of problems, samples and fine-tuning.")
     rounds: int = Field(default=3, ge=1, description="Rounds of sampling and fine-tuning.")
     problems: int | None = Field(
         default=None, ge=1, description="Problems per round, taken in turn; by default all in every round."
-    )
-    samples: int = Field(
-        default=8,
-        ge=1,
-        description="Solutions per problem and round; ReST-EM samples 32 (MATH) and 64 (APPS).",
     )
     start: Literal["first", "last"] = Field(
         default="first",

@@ -273,17 +273,15 @@ class Mixed(CreditRule):
 
     def _credit(self, batch: Sequence[Sequence[Sample]]) -> list[list[tuple[RewardStream, ...]]]:
         """The inner rule's streams, then the outcome's."""
-        inner = self.of.credit(batch)
-        weighted = [
-            [[replace(item, weight=item.weight * self.process) for item in streams] for streams in group]
-            for group in inner
-        ]
         return [
             [
-                (*streams, outcome_stream(rollout, weight=self.outcome))
+                (
+                    *(replace(item, weight=item.weight * self.process) for item in streams),
+                    outcome_stream(rollout, weight=self.outcome),
+                )
                 for rollout, streams in zip(group, rewards, strict=True)
             ]
-            for group, rewards in zip(batch, weighted, strict=True)
+            for group, rewards in zip(batch, self.of.credit(batch), strict=True)
         ]
 
 
@@ -342,8 +340,8 @@ class Effective(CreditRule):
         Raises ``ScoreError`` for a score outside [0, 1].
         """
         return [
-            (outcome_stream(rollout), self._advantages(rollout, self._before(group, index)))
-            for index, rollout in enumerate(group)
+            (outcome_stream(rollout), self._advantages(rollout, start and self._prover_value(start)))
+            for rollout, start in zip(group, _starts(group, self.start), strict=True)
         ]
 
     def _advantages(self, rollout: Sample, previous: float | None) -> RewardStream:
@@ -362,24 +360,20 @@ class Effective(CreditRule):
             previous = value
         return RewardStream(at=tuple(at), values=tuple(values), weight=self.alpha, centred=True)
 
-    def _before(self, group: Sequence[Sample], index: int) -> float | None:
-        """q_0 of the rollout at ``index``."""
-        if self.start is not None:
-            return self._prover_value(self.start)
-        mean = mean_outcome_of_others(group, index)
-        return None if mean is None else self._prover_value(mean)
-
     def _prover_value(self, value: float) -> float:
         return best_of_k(value, self.best_of) if self.best_of > 1 else value
 
 
-def mean_outcome_of_others(group: Sequence[Sample], index: int) -> float | None:
-    """Mean outcome of the rollouts of a group other than the one at ``index``: the policy's value of the
-    problem, free of that rollout's own outcome. ``None`` if no other is judged."""
-    outcomes = [
-        rollout.outcome for k, rollout in enumerate(group) if k != index and rollout.outcome is not None
-    ]
-    return sum(outcomes) / len(outcomes) if outcomes else None
+def _starts(group: Sequence[Sample], start: float | None) -> list[float | None]:
+    """Value before the first step of each rollout: ``start``, else the mean outcome of the other rollouts,
+    which is the policy's value of the problem, free of the rollout's own outcome; ``None`` if no other is
+    judged."""
+    starts = []
+    for index in range(len(group)):
+        others = (rollout.outcome for rollout in (*group[:index], *group[index + 1 :]))
+        known = [outcome for outcome in others if outcome is not None]
+        starts.append(start if start is not None else sum(known) / len(known) if known else None)
+    return starts
 
 
 # Rules for episodes of several turns
@@ -436,12 +430,8 @@ class AnchorState(CreditRule):
 
     def _returns(self, rollout: Sample) -> list[float]:
         """R of each turn [K]; empty where the outcome was not judged."""
-        if rollout.outcome is None:
-            return []
-        rewards_k = np.zeros(len(rollout.ends))
-        rewards_k[-1] = rollout.outcome
-        returns_k: list[float] = discounted_returns(rewards_k, self.gamma).tolist()
-        return returns_k
+        turns = range(len(rollout.ends)) if rollout.outcome is not None else ()
+        return [(rollout.outcome or 0.0) * self.gamma ** (len(rollout.ends) - 1 - turn) for turn in turns]
 
     def _relative(self, value: float, visits: Sequence[float]) -> float:
         if min(visits) == max(visits):
@@ -492,11 +482,8 @@ class TurnDifference(CreditRule):
 
     def group_credit(self, group: Sequence[Sample]) -> list[tuple[RewardStream, ...]]:
         """The advantages, as one centred stream."""
-        starts = [
-            mean_outcome_of_others(group, index) if self.start is None else self.start
-            for index in range(len(group))
-        ]
-        return [(self._advantages(rollout, start),) for rollout, start in zip(group, starts, strict=True)]
+        pairs = zip(group, _starts(group, self.start), strict=True)
+        return [(self._advantages(rollout, start),) for rollout, start in pairs]
 
     def _advantages(self, rollout: Sample, start: float | None) -> RewardStream:
         turns = [(end, score) for _, end, score in rollout.scored_steps()]

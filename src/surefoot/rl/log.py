@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from surefoot.records import FrozenModel, Problem, Record, Trace, Usage
 from surefoot.rl.channels import RewardChannels
@@ -204,13 +204,12 @@ def _flat(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
 class Guards(FrozenModel):
     """When to raise an alarm, and which alarms end the run."""
 
-    fall: float | None = Field(
+    fall: float = Field(
         default=0.02,
         gt=0,
         lt=1,
         description="Drop of the held-out accuracy below its best so far, at least this much and beyond "
-        "chance: alarm overoptimization where the proxy rose meanwhile, gold where it did not or is unknown. "
-        "None turns both off.",
+        "chance: alarm overoptimization where the proxy rose meanwhile, gold where it did not or is unknown.",
     )
     evaluation_patience: int = Field(
         default=2, ge=1, description="Consecutive evaluations for which an alarm must hold."
@@ -218,14 +217,6 @@ class Guards(FrozenModel):
     stop_on: tuple[AlarmName, ...] = Field(
         default=("overoptimization",), description="Alarms that end the run."
     )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.stop_on and self.fall is None:
-            raise ValueError(
-                f"'stop_on' names {self.stop_on[0]!r}, but 'fall' is off: set a threshold for it"
-            )
-        return self
 
 
 def watch(evaluations: Sequence[EvaluationRow], guards: Guards) -> list[Alarm]:
@@ -235,7 +226,7 @@ def watch(evaluations: Sequence[EvaluationRow], guards: Guards) -> list[Alarm]:
     Computed from the log alone, so a resumed run has the same alarms as one that was not killed. An alarm is
     listed once for each time it is raised; those with ``raised`` equal to the last update are new.
     """
-    if guards.fall is None or not evaluations:
+    if not evaluations:
         return []
     best, alarms = evaluations[0], list[Alarm]()
     lasting: tuple[AlarmName | None, int, int] = (None, 0, 0)  # the alarm that holds, since when, how often

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_STAGES = ("generation", "scoring", "update")
-
 
 def write_report(
     log: RLLog,
@@ -54,7 +52,7 @@ def write_report(
         report.tables({"evaluations": log.evaluations})
     if log.updates:
         report.heading("Training rollouts")
-        counts = {
+        counts: dict[str, float] = {
             "failed samples": sum(row.failed for row in log.updates),
             "rollouts without a reward": sum(row.dropped for row in log.updates),
             "rollouts outside the accuracy band": sum(row.filtered for row in log.updates),
@@ -64,12 +62,10 @@ def write_report(
             "policy tokens written": log.usage.completion_tokens,
             "verifier tokens": log.usage.verifier_tokens,
         }
-        seconds = {
-            f"seconds of {stage}": sum(row.seconds.get(stage, 0.0) for row in log.updates)
-            for stage in _STAGES
-        }
+        for stage in ("generation", "scoring", "update"):
+            counts[f"seconds of {stage}"] = sum(row.seconds.get(stage, 0.0) for row in log.updates)
         about = "Counts; tokens include evaluations"
-        report.table(["what", "number"], list((counts | seconds).items()), about)
+        report.table(["what", "number"], list(counts.items()), about)
     for row in _stored_samples(samples) if samples else []:
         _sample(report, row)
     if settings:
@@ -120,21 +116,14 @@ def findings(log: RLLog) -> list[str]:
         sentences.append(f"Ended early: {log.stopped}")
     if log.channels:
         sentences.append(f"Rewards: {log.channels}.")
-    sentences += _server_gap(log)
+    if gaps := [row.server_gap for row in log.updates if row.server_gap is not None]:
+        sentences.append(
+            f"The server's log-probabilities differ from the trainer's by {sum(gaps) / len(gaps):.3g} nats "
+            f"per token on average and by {max(gaps):.3g} in the worst update."
+        )
     if not log.evaluations:
         sentences.append("The policy was not evaluated.")
     return sentences
-
-
-def _server_gap(log: RLLog) -> list[str]:
-    """How far the server that samples is from the policy in training, if it says."""
-    gaps = [row.server_gap for row in log.updates if row.server_gap is not None]
-    if not gaps:
-        return []
-    return [
-        f"The server's log-probabilities differ from the trainer's by {sum(gaps) / len(gaps):.3g} nats per "
-        f"token on average and by {max(gaps):.3g} in the worst update."
-    ]
 
 
 def _stored_samples(folder: Path) -> list[SampleRow]:

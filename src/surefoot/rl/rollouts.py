@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,16 +32,8 @@ from surefoot.protocols import (
     TraceChannel,
 )
 from surefoot.records import Problem, Step, StepLabel, StepScores, Trace, Usage
-from surefoot.rl.channels import (
-    HEARD,
-    RewardChannels,
-    heard,
-    is_opened,
-    require_no_leak,
-    reward_channels,
-    token_canaries,
-)
-from surefoot.rl.credit import CreditRule, Need
+from surefoot.rl.channels import HEARD, RewardChannels, is_opened, reward_channels, trace_canaries
+from surefoot.rl.credit import Need
 from surefoot.rl.log import EvaluationRow, Shape
 from surefoot.rl.sample import FloatArray, Sample
 from surefoot.scores import Aggregator, channels_read, checked_scores, trace_score
@@ -51,10 +43,7 @@ from surefoot.stats.intervals import Interval
 
 if TYPE_CHECKING:
     from surefoot.rl.config import RLConfig
-    from surefoot.rl.judges import Critic, OnlinePRM
-    from surefoot.rl.server_weights import ServerWeights
 
-T = TypeVar("T")
 _CONTEXT_TOKENS = 4
 """Decoded before new tokens, so that their leading white space is preserved."""
 _INCOMPLETE = "�"
@@ -100,10 +89,6 @@ class Task:
                 "from 'problems' or from 'held_out'"
             )
 
-    def as_judged(self, item: ProblemTrace) -> ProblemTrace:
-        """As the scorer reads it."""
-        return item if self.grade_reasoning else replace(item, trace=visible_part(item.trace).trace)
-
     def reward_channels(self, needs: Collection[Need]) -> RewardChannels:
         """What the judges read that a credit rule ``needs``."""
         outcome = channels_read(self.grader) if self.environment is None else HEARD
@@ -120,27 +105,12 @@ class Task:
         self, policy: Policy, problems: Sequence[Problem], *, n: int, seed: int, sampling: Sampling
     ) -> list[list[Trace]]:
         """``n`` graded traces of each problem: solutions, or episodes in the environment."""
+        drawn: dict[str, Any] = {"n": n, "seed": seed, "sampling": sampling}
         if self.environment is not None:
-            return await sample_runs(
-                policy,
-                problems,
-                self.environment,
-                n=n,
-                seed=seed,
-                sampling=sampling,
-                max_turns=self.max_turns,
-                granularity="message",
-            )
-        return await sample_traces(
-            policy,
-            problems,
-            n=n,
-            seed=seed,
-            segmenter=self.segmenter,
-            grader=self.grader,
-            prompt=self.prompt,
-            sampling=sampling,
-        )
+            drawn |= {"max_turns": self.max_turns, "granularity": "message"}
+            return await sample_runs(policy, problems, self.environment, **drawn)
+        drawn |= {"segmenter": self.segmenter, "grader": self.grader, "prompt": self.prompt}
+        return await sample_traces(policy, problems, **drawn)
 
     def check(self, config: RLConfig) -> None:
         """Raise ``TrainingError`` for what reinforcement learning with ``config`` needs and this lacks."""
@@ -170,14 +140,6 @@ class Task:
                 f"'problems' is {config.problems} per round, but there are only {len(self.problems)}: lower "
                 "it, or give more problems"
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Server:
-    """A server that samples the rollouts, and how it receives new weights."""
-
-    policy: Policy
-    publisher: ServerWeights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,16 +178,8 @@ async def roll_out(
     report its prompt tokens. Raises ``TrainingError`` if it does not, and for text without its tokens.
     """
     if task.environment is not None:
-        runs = await play_runs(
-            policy,
-            problems,
-            task.environment,
-            n=n,
-            seed=seed,
-            sampling=sampling,
-            max_turns=task.max_turns,
-            logprobs=logprobs,
-        )
+        drawn: dict[str, Any] = {"n": n, "seed": seed, "sampling": sampling, "logprobs": logprobs}
+        runs = await play_runs(policy, problems, task.environment, max_turns=task.max_turns, **drawn)
         return _episodes(runs, policy.name, tokenizer, by_server=by_server)
     requests = [
         SampleRequest(
@@ -263,13 +217,19 @@ async def roll_out(
                     ends=step_ends(starts, trace.steps),
                     server_logprobs=_logprobs([completion], ids),
                     reasoning_opened=opened,
-                    canaries=token_canaries(tokenizer, [ids], trace, problem.text, opened=opened),
+                    canaries=trace_canaries(
+                        trace, problem.text, written=_decoded(tokenizer, [ids]), opened=opened
+                    ),
                 )
             )
         failed += n - len(group)
         error = error or result.error
         groups.append(group)
     return RolloutBatch(groups=groups, failed=failed, error=error)
+
+
+def _decoded(tokenizer: PreTrainedTokenizerFast, turns: Sequence[Sequence[int]]) -> list[str]:
+    return [str(tokenizer.decode(list(ids))) for ids in turns]
 
 
 def _tokens(completion: Completion) -> tuple[int, ...]:
@@ -285,86 +245,6 @@ def _logprobs(completions: Sequence[Completion], ids: Sequence[int]) -> FloatArr
     """The policy's log-probability of each token, if it gives them all."""
     logprobs = [value for completion in completions for value in completion.logprobs]
     return np.array(logprobs) if len(logprobs) == len(ids) else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judges:
-    """Models that say what samples are worth; a rule that needs one that is absent is refused."""
-
-    scorer: StepScorer | None = None
-    online_prm: OnlinePRM | None = None
-    critic: Critic | None = None
-    grade_reasoning: bool = False
-    """Whether the scorer and ``online_prm`` read hidden reasoning."""
-
-
-def judge(
-    samples: Sequence[Sample], rule: CreditRule, judges: Judges, *, values: bool = False
-) -> list[Sample]:
-    """The samples with what ``rule`` reads of them: outcomes, step scores, log-ratios; and a critic's
-    ``values``.
-
-    Hidden reasoning is removed first, so ``ends`` are the ends of the steps that judges read. Raises
-    ``TrainingError`` for a judge that is missing, and where reasoning is in a judge's input all the same.
-    """
-    read = [sample if judges.grade_reasoning else _without_reasoning(sample) for sample in samples]
-    if not judges.grade_reasoning:
-        by_environment = "outcome" in rule.needs
-        require_no_leak(
-            (heard(sample.item) if sample.contexts and by_environment else part.item, sample.canaries)
-            for sample, part in zip(samples, read, strict=True)
-        )
-    judged = [
-        replace(
-            sample,
-            ends=part.ends,
-            whole_ends=() if part is sample else sample.ends,
-            outcome=None if sample.trace.outcome is None else float(sample.trace.outcome),
-        )
-        for sample, part in zip(samples, read, strict=True)
-    ]
-    if "scores" in rule.needs:
-        records = score_steps(_require(judges.scorer, "a step scorer"), [part.item for part in read])
-        judged = [
-            replace(sample, scores=record.scores, scorer_usage=record.usage)
-            if record
-            else replace(sample, scores=(None,))
-            for sample, record in zip(judged, records, strict=True)
-        ]
-    if "log_ratios" in rule.needs:
-        if not judges.grade_reasoning and any(sample.canaries for sample in samples):
-            raise TrainingError(
-                "an implicit reward model reads every token, hidden reasoning included, and these rollouts "
-                "have some: ask for it with 'grade_reasoning', or choose another credit rule"
-            )
-        prm = _require(judges.online_prm, "an implicit reward model (online_prm)")
-        ratios = prm.log_ratios(samples)
-        judged = [replace(sample, log_ratios=ratio) for sample, ratio in zip(judged, ratios, strict=True)]
-    if values:
-        critics = _require(judges.critic, "a critic").values(samples)
-        judged = [replace(sample, values=value) for sample, value in zip(judged, critics, strict=True)]
-    return judged
-
-
-def _without_reasoning(sample: Sample) -> Sample:
-    """As judges may read it; tokens of reasoning belong to the step after them."""
-    part = visible_part(sample.trace, opened=sample.reasoning_opened)
-    if part.trace is sample.trace:
-        return sample
-    ends = (*(sample.ends[step] for step in part.steps[:-1]), sample.ends[-1])
-    return replace(sample, item=replace(sample.item, trace=part.trace), ends=ends, states=())
-
-
-def _require(judge: T | None, what: str) -> T:
-    if judge is None:
-        raise TrainingError(f"this credit rule or advantage estimator needs {what}, but there is none")
-    return judge
-
-
-def score_steps(scorer: StepScorer, items: Sequence[ProblemTrace]) -> list[StepScores | None]:
-    """Step scores of each item; ``None`` for one without a step, which the scorer does not see."""
-    records = iter(checked_scores(scorer, [item for item in items if item.trace.steps]))
-    return [next(records) if item.trace.steps else None for item in items]
 
 
 def step_ends(starts: Sequence[int], steps: Sequence[Step]) -> tuple[int, ...]:
@@ -437,11 +317,12 @@ def _sample(episode: Episode, policy: str, tokenizer: PreTrainedTokenizerFast) -
     if episode.error or not written or not all(written):
         return None
     trace, opened = episode.trace(policy, "message"), is_opened(tokenizer, contexts[0])
+    spoken = _decoded(tokenizer, written)
     ids = tuple(token for of_turn in written for token in of_turn)
     return Sample(
         item=ProblemTrace(problem=episode.problem, trace=trace),
         reasoning_opened=opened,
-        canaries=token_canaries(tokenizer, written, trace, episode.problem.text, opened=opened),
+        canaries=trace_canaries(trace, episode.problem.text, written=spoken, opened=opened),
         prompt_ids=contexts[0],
         tokens=len(ids),
         ids=ids,
@@ -450,6 +331,12 @@ def _sample(episode: Episode, policy: str, tokenizer: PreTrainedTokenizerFast) -
         server_logprobs=_logprobs([turn.completion for turn in episode.turns], ids),
         states=tuple(turn.state for turn in episode.turns if turn.state is not None),
     )
+
+
+def score_steps(scorer: StepScorer, items: Sequence[ProblemTrace]) -> list[StepScores | None]:
+    """Step scores of each item; ``None`` for one without a step, which the scorer does not see."""
+    records = iter(checked_scores(scorer, [item for item in items if item.trace.steps]))
+    return [next(records) if item.trace.steps else None for item in items]
 
 
 _DRAWS = 2_000
@@ -524,17 +411,18 @@ async def _scored(
     items: Sequence[ProblemTrace], task: Task, proxy: StepScorer, seed: int
 ) -> tuple[Interval | None, int, Usage]:
     """Mean over problems of the mean score of their traces, the number of unscored traces, the cost."""
-    # a trace may be empty, or be so without its hidden reasoning
-    read = [part for item in items if (part := task.as_judged(item)).trace.steps]
-    records = await asyncio.to_thread(checked_scores, proxy, read)
+    read = list(items)
+    if not task.grade_reasoning:
+        read = [replace(item, trace=visible_part(item.trace).trace) for item in items]
+    records = await asyncio.to_thread(score_steps, proxy, read)
     values: dict[str, list[float]] = {}
-    for item, record in zip(read, records, strict=True):
-        if (score := trace_score(record.scores, task.aggregation)) is not None:
+    for item, record in zip(items, records, strict=True):
+        if record and (score := trace_score(record.scores, task.aggregation)) is not None:
             values.setdefault(item.problem.id, []).append(score)
     means = [float(np.mean(of_problem)) for of_problem in values.values()]
     mean = bootstrap_mean(means, draws=_DRAWS, rng=np.random.default_rng(seed)) if means else None
     unscored = len(items) - sum(map(len, values.values()))
-    return mean, unscored, sum((record.usage for record in records), Usage())
+    return mean, unscored, sum((record.usage for record in records if record), Usage())
 
 
 async def _judged(
@@ -543,17 +431,12 @@ async def _judged(
     """Share of the traces with a correct answer that have a wrong step, the number of unjudged ones, the
     cost."""
     right = [[item for item in group if item.trace.outcome] for group in groups]
-    labels = iter(await gold.label([item for group in right for item in group]))
-    counts = np.zeros((len(right), 2))
-    unjudged = 0
-    usage = Usage()
-    for problem, group in enumerate(right):
-        for item in group:
-            of_trace = next(labels)
-            wrong = _has_wrong_step(item.trace, of_trace)
-            unjudged += wrong is None
-            counts[problem] += (0, 0) if wrong is None else (wrong, 1)
-            usage += sum((label.evidence.usage for label in of_trace), Usage())
+    labels = await gold.label([item for group in right for item in group])
+    usage = sum((label.evidence.usage for of_trace in labels for label in of_trace), Usage())
+    rows = iter(labels)
+    wrong = [[_has_wrong_step(item.trace, next(rows)) for item in group] for group in right]
+    unjudged = sum(group.count(None) for group in wrong)
+    counts = np.array([[group.count(True), len(group) - group.count(None)] for group in wrong])
     share = None
     if counts[:, 1].any():
         [share] = bootstrap_totals([counts], _ratio, draws=_DRAWS, rng=np.random.default_rng(seed))

@@ -11,11 +11,9 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -26,14 +24,14 @@ from surefoot.models.engine.causal import load_causal
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import RUN_CHANNELS, Policy, ProblemTrace, TraceChannel
-from surefoot.records import Problem, Record, StepScores, Trace, Usage
-from surefoot.rl.channels import require_no_leak, reward_channels, trace_canaries
+from surefoot.records import Problem, Record, Trace, Usage
+from surefoot.rl.channels import reward_channels, trace_canaries
 from surefoot.rl.config import RoundsConfig
-from surefoot.rl.credit import Need
+from surefoot.rl.credit import Need, Outcome, Summed
 from surefoot.rl.log import EvaluationRow, scalars
+from surefoot.rl.loop import Judges, judge
 from surefoot.rl.rollouts import Task, audit_policy
-from surefoot.scores import checked_scores, require_fit
-from surefoot.segment import visible_part
+from surefoot.rl.sample import Sample
 from surefoot.training.config import write_rows
 from surefoot.training.sft import (
     Demonstration,
@@ -64,11 +62,6 @@ class ProblemData(Record):
     """What is not, by reason."""
     usage: Usage = Usage()
     """Of the policy; tokens of scorers count as verifier tokens."""
-
-
-Collector = Callable[[Policy, Sequence[Problem], int], Coroutine[Any, Any, list[ProblemData]]]
-"""Lets the policy write solutions with the seed of the round, and chooses what to learn from: one record per
-problem, in order."""
 
 
 class RoundRow(BaseModel):
@@ -115,14 +108,13 @@ def _flat(row: RoundRow) -> dict[str, JSON]:
 class Rounds:
     """Rounds from the checkpoint or hub name ``policy``, in the run directory.
 
-    Without ``collect`` the rounds learn from the ``demonstrations``.
+    They learn from the ``demonstrations``, or without any from the policy's own good solutions.
     """
 
     run: Run
     policy: str | Path
     task: Task
     config: RoundsConfig
-    collect: Collector | None
     progress: Progress
     demonstrations: Sequence[Demonstration] = ()
     loading: Loading = LOADING
@@ -137,7 +129,10 @@ class Rounds:
         the run's record what chose it (:class:`surefoot.rl.channels.RewardChannels`). Raises
         ``TrainingError`` if a round has nothing to learn, saying why.
         """
-        rows = [self.start()]
+        if not self.run.done("round-0"):
+            before = RoundRow(round=0, evaluation=self._evaluate(0, 0))
+            self.run.finish("round-0", before.model_dump(mode="json"))
+        rows = [self._row(0)]
         for number in range(1, self.config.rounds + 1):
             rows.append(self.round(number, rows))
             write_rows(self.run.directory / "curves.jsonl", map(_flat, rows))
@@ -150,13 +145,6 @@ class Rounds:
             channels = reward_channels(self.judges, grade_reasoning=self.task.grade_reasoning)
             self.run.finish("channels", channels.model_dump(mode="json"))
         return rows
-
-    def start(self) -> RoundRow:
-        """Row 0: the policy before training."""
-        if not self.run.done("round-0"):
-            row = RoundRow(round=0, evaluation=self._evaluate(0, 0))
-            self.run.finish("round-0", row.model_dump(mode="json"))
-        return self._row(0)
 
     def round(self, number: int, before: Sequence[RoundRow]) -> RoundRow:
         """One round, from where it was interrupted; ``before`` are the rows of those before it."""
@@ -189,7 +177,7 @@ class Rounds:
 
     def _collect(self, number: int) -> list[ProblemData]:
         """The round's data, including what an interrupted run collected; none of demonstrations."""
-        if self.collect is None:
+        if self.demonstrations:
             return []
         problems = self._problems(number)
         size = max(1, _SAMPLES_PER_SHARD // self.config.samples)
@@ -202,7 +190,8 @@ class Rounds:
             return list(journal.read())
         policy, seed = self._policy(number - 1), self.config.seed + number * _SEED_STRIDE
         for part in missing:
-            journal.write(part, asyncio.run(self.collect(policy, parts[part], seed)))
+            chosen = asyncio.run(_good_solutions(self.task, self.config, policy, parts[part], seed))
+            journal.write(part, chosen)
             self.progress(stage, part + 1, len(parts))
         return list(journal.read())
 
@@ -307,9 +296,7 @@ def clone(
         raise TrainingError("nothing to imitate: the traces hold no step to learn")
     once = config.model_copy(update={"rounds": 1})
     judges: dict[str, Collection[TraceChannel]] = {"labels": RUN_CHANNELS} if labelled else {}
-    return Rounds(
-        run, policy, task, once, None, progress, demonstrations, loading=loading, judges=judges
-    ).run_all()
+    return Rounds(run, policy, task, once, progress, demonstrations, loading=loading, judges=judges).run_all()
 
 
 def iterate(
@@ -339,39 +326,36 @@ def iterate(
         raise TrainingError(
             f"{len(unanswered)} problems have no 'answer', first {unanswered[0]}: no solution could be kept"
         )
-    collect = partial(_collect, task, config)
     needs = frozenset[Need]({"outcome"} if task.scorer is None else {"outcome", "scores"})
     judges = task.reward_channels(needs).reads
-    rounds = Rounds(run, policy, task, config, collect, progress, loading=loading, judges=judges)
-    return rounds.run_all()
+    return Rounds(run, policy, task, config, progress, loading=loading, judges=judges).run_all()
 
 
 def select_solutions(
-    traces: Sequence[Trace],
-    *,
-    most: int,
-    scores: Mapping[str, StepScores] | None = None,
-    threshold: float = 0.5,
-    grade_reasoning: bool = False,
+    samples: Sequence[Sample], *, most: int, threshold: float | None = None
 ) -> tuple[list[Trace], Counter[str]]:
-    """At most ``most`` different complete solutions with a correct answer, of one problem's ``traces``; and
+    """At most ``most`` different complete solutions with a correct answer, of one problem's ``samples``; and
     how many of the others were dropped, by reason.
 
-    With ``scores``, by trace id, every step must have at least ``threshold``; a step without a score fails.
-    Without ``grade_reasoning`` they are of the steps outside hidden reasoning.
-    Two solutions with equal texts, ignoring white space at the ends, are one.
+    With a ``threshold`` every step that judges read must have at least that score; a step without a score
+    fails. Two solutions with equal texts, ignoring white space at the ends, are one.
     """
     dropped: Counter[str] = Counter()
     good: list[tuple[float, Trace]] = []
     texts: set[str] = set()
-    for trace in traces:
-        worst, reason = _worst_step(trace, scores, threshold, grade_reasoning)
-        text = (trace.text or "").strip()
+    for sample in samples:
+        worst = min((score for score in sample.scores if score is not None), default=0.0)
+        reason, text = _answer_fault(sample.trace), (sample.trace.text or "").strip()
+        if reason is None and threshold is not None:
+            if worst < threshold and sample.scores.count(None) < len(sample.scores):
+                reason = "correct answers with a step below the threshold"
+            elif not sample.scores or None in sample.scores:
+                reason = "correct answers with an unscored step"
         if reason is None and text in texts:
             reason = "duplicate solutions"
         if reason is None:
             texts.add(text)
-            good.append((worst, trace))
+            good.append((worst, sample.trace))
         else:
             dropped[reason] += 1
     good.sort(key=lambda pair: -pair[0])  # stable: ties stay in sampling order
@@ -379,37 +363,26 @@ def select_solutions(
     return [trace for _, trace in good[:most]], +dropped
 
 
-async def _collect(
+async def _good_solutions(
     task: Task, config: RoundsConfig, policy: Policy, problems: Sequence[Problem], seed: int
 ) -> list[ProblemData]:
-    """A policy's own good solutions (a :data:`surefoot.rl.rounds.Collector`)."""
+    """A policy's own solutions, and what to learn from: one record per problem, in order."""
     groups = await task.sample(policy, problems, n=config.samples, seed=seed, sampling=config.sampling)
-    items = [
-        ProblemTrace(problem=problem, trace=trace)
-        for problem, traces in zip(problems, groups, strict=True)
-        for trace in traces
+    samples = [
+        _sample(problem, trace) for problem, traces in zip(problems, groups, strict=True) for trace in traces
     ]
-    if not task.grade_reasoning:
-        require_no_leak(
-            (task.as_judged(item), trace_canaries(item.trace, item.problem.text)) for item in items
-        )
-    scores: dict[str, StepScores] = {}
-    if task.scorer is not None:  # of solutions with good answers: the steps of the others do not matter
-        read = [task.as_judged(item) for item in items if _answer_fault(item.trace) is None]
-        read = [item for item in read if item.trace.steps]
-        records = await asyncio.to_thread(checked_scores, task.scorer, read)
-        scores = {item.trace.id: record for item, record in zip(read, records, strict=True)}
+    # the steps of solutions with wrong answers do not matter
+    right = [sample for sample in samples if _answer_fault(sample.trace) is None]
+    rule = Summed() if task.scorer else Outcome()
+    judges = Judges(scorer=task.scorer, grade_reasoning=task.grade_reasoning)
+    judged = {sample.trace.id: sample for sample in await asyncio.to_thread(judge, right, rule, judges)}
     collected = []
     for problem, traces in zip(problems, groups, strict=True):
+        of_problem = [judged.get(trace.id) or _sample(problem, trace) for trace in traces]
         chosen, dropped = select_solutions(
-            traces,
-            most=config.keep_solutions,
-            scores=scores if task.scorer else None,
-            threshold=config.threshold or 0.0,
-            grade_reasoning=task.grade_reasoning,
+            of_problem, most=config.keep_solutions, threshold=config.threshold if task.scorer else None
         )
-        usage = [trace.usage for trace in traces]
-        usage += [scores[trace.id].usage for trace in traces if trace.id in scores]
+        usage = [use for sample in of_problem for use in (sample.trace.usage, sample.scorer_usage)]
         collected.append(
             ProblemData(
                 problem_id=problem.id,
@@ -422,24 +395,11 @@ async def _collect(
     return collected
 
 
-def _worst_step(
-    trace: Trace, scores: Mapping[str, StepScores] | None, threshold: float, grade_reasoning: bool
-) -> tuple[float, str | None]:
-    """Lowest score of a step (1 where steps are not scored), and why the solution is dropped if it is."""
-    fault = _answer_fault(trace)
-    if fault or scores is None:
-        return 1.0, fault
-    read = trace if grade_reasoning else visible_part(trace).trace
-    of_steps: tuple[float | None, ...] = (None,) * len(read.steps)
-    if trace.id in scores:
-        require_fit(scores[trace.id], read)
-        of_steps = scores[trace.id].scores
-    scored = [score for score in of_steps if score is not None]
-    if not all(score >= threshold for score in scored):
-        return 0.0, "correct answers with a step below the threshold"
-    if len(scored) < len(of_steps) or not scored:
-        return 0.0, "correct answers with an unscored step"
-    return min(scored), None
+def _sample(problem: Problem, trace: Trace) -> Sample:
+    """A solution whose tokens are not known: each step counts as one."""
+    ends = tuple(range(max(1, len(trace.steps))))
+    item, pieces = ProblemTrace(problem=problem, trace=trace), trace_canaries(trace, problem.text)
+    return Sample(item=item, tokens=len(ends), ends=ends, canaries=pieces)
 
 
 def _answer_fault(trace: Trace) -> str | None:

@@ -85,6 +85,8 @@ class Sample:
     """log π_φ / π_ref [T] in nats, of an implicit reward model."""
     values: FloatArray | None = None
     """A critic's V [T], of the state in which each token was sampled."""
+    returns: FloatArray | None = None
+    """What the critic should have said [T]."""
     scorer_usage: Usage = field(default_factory=Usage)
 
     rewards: tuple[RewardStream, ...] = ()
@@ -106,10 +108,12 @@ class Sample:
                 f"'states' has {len(self.states)} keys for {len(self.ends)} turns: give the state in which "
                 "each was taken"
             )
-        if self.log_ratios is not None and self.log_ratios.shape != (self.tokens,):
-            raise ScoreError(
-                f"'log_ratios' has shape {self.log_ratios.shape} for {self.tokens} tokens: give one per token"
-            )
+        for name in ("log_ratios", "values", "returns"):
+            array = getattr(self, name)
+            if array is not None and array.shape != (self.tokens,):
+                raise ScoreError(
+                    f"'{name}' has shape {array.shape} for {self.tokens} tokens: give one per token"
+                )
 
     @property
     def problem(self) -> Problem:
@@ -147,7 +151,7 @@ class Sample:
             return [self]
         slices = [slice(previous + 1, end + 1) for previous, end in pairwise((-1, *self.step_ends))]
         arrays = ("server_logprobs", "advantages", "old_logprobs", "reference_logprobs")
-        alone = replace(self, contexts=(), states=(), scores=(), whole_ends=(), log_ratios=None, values=None)
+        alone = replace(self, contexts=(), states=(), scores=(), whole_ends=(), log_ratios=None)
         return [
             replace(
                 alone,
@@ -155,6 +159,8 @@ class Sample:
                 ends=(tokens.stop - tokens.start - 1,),
                 prompt_ids=context,
                 ids=self.ids[tokens],
+                values=None,
+                returns=None,
                 **{name: array[tokens] for name in arrays if (array := getattr(self, name)) is not None},
             )
             for context, tokens in zip(self.contexts, slices, strict=True)

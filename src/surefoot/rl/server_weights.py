@@ -10,18 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from surefoot.errors import PolicyError
 from surefoot.io import atomic_directory
 from surefoot.models.lora import has_adapter, save_adapter
 from surefoot.policies.http_client import CallError, RemoteServer
+from surefoot.rl.learners import Actor
+from surefoot.rl.sample import Sample
 
 PROBE = " ".join(map(str, range(1, 41)))
 """Text that the probe continues: longer than a block of the prefix cache, so that a stale one shows."""
@@ -87,7 +88,9 @@ class ServerWeights:
         # whole: vLLM interprets a path that does not exist as a name on the hub
         (self._load_adapter if adapter else self._reload)(str(path.resolve()))
         if adapter:
-            leave_only(path)
+            for other in path.parent.iterdir():  # the server may have had to read it again
+                if other != path:
+                    shutil.rmtree(other)
         gap = self._gap(model, tokenizer)
         if not gap <= self._tolerance:
             raise PolicyError(
@@ -150,7 +153,9 @@ class ServerWeights:
             raise PolicyError(
                 f"the probe returned {len(tokens)} tokens and {len(logprobs)} log-probabilities"
             )
-        return float(np.abs(np.asarray(logprobs) - _logprobs(model, prompt, tokens)).mean())
+        probe = Sample(tokens=len(tokens), prompt_ids=tuple(prompt), ids=tuple(tokens))
+        [mine] = Actor(model).logprobs([probe], microbatch_tokens=len(prompt) + len(tokens))
+        return float(np.abs(np.asarray(logprobs) - mine).mean())
 
 
 def _post(
@@ -174,18 +179,6 @@ def _post(
         return json.loads(text)
     except ValueError:
         return text.decode(errors="replace")
-
-
-@torch.no_grad()
-def _logprobs(model: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int]) -> list[float]:
-    """Log-probabilities [T] of ``tokens`` after ``prompt``, in nats, without dropout."""
-    training = model.training
-    model.eval()
-    ids = torch.tensor([[*prompt, *tokens]], device=model.device)
-    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
-    model.train(training)
-    logprobs_t = logits.log_softmax(-1).gather(1, ids[0, len(prompt) :, None])[:, 0]
-    return [float(item) for item in logprobs_t]
 
 
 def write_weights(
@@ -219,10 +212,3 @@ def write_adapter(model: PreTrainedModel, directory: Path) -> Path:
     path = directory / hashlib.blake2b(weights, digest_size=8).hexdigest()
     shutil.rmtree(path, ignore_errors=True)
     return (directory / "new").rename(path)
-
-
-def leave_only(path: Path) -> None:
-    """Remove the adapters before this one, which the server may have to read again."""
-    for other in path.parent.iterdir():
-        if other != path:
-            shutil.rmtree(other)

@@ -8,7 +8,7 @@ import pytest
 
 from surefoot.errors import ScoreError
 from surefoot.rl.engines import RecordedTurn, skyrl_rows, verifiers_trace, verl_rows
-from surefoot.rl.engines.verl import TOKEN_REWARDS
+from surefoot.rl.engines.turns import TOKEN_REWARDS
 
 
 def turn(prompt: list[int], drawn: list[int], reward: float | None, **more: object) -> RecordedTurn:

@@ -12,8 +12,13 @@ from surefoot.errors import ScoreError
 from surefoot.rl import credit
 from surefoot.rl.advantage import Group, LeaveOneOut, Reinforce, group_advantages
 from surefoot.rl.credit import AnchorState, Summed, TurnDifference
-from surefoot.rl.engines.turns import at_turn_ends, set_turn_rewards, skyrl_turn_rewards, verl_turn_rewards
-from surefoot.rl.engines.verl import TOKEN_REWARDS
+from surefoot.rl.engines.turns import (
+    TOKEN_REWARDS,
+    at_turn_ends,
+    set_turn_rewards,
+    skyrl_turn_rewards,
+    verl_turn_rewards,
+)
 
 MASK = [1, 1, 0, 0, 1, 0, 1, 1, 0]
 """Three turns, the last one answered too."""

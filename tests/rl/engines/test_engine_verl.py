@@ -20,8 +20,8 @@ from benchmarks.worlds.digits.checkpoints import build_tokenizer
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
 from surefoot.rl.credit import MinForm, Mixed, Summed
-from surefoot.rl.engines.rewards import StepRewards
-from surefoot.rl.engines.verl import TOKEN_REWARDS, StepRewardManager
+from surefoot.rl.engines.rewards import StepRewardManager, StepRewards
+from surefoot.rl.engines.turns import TOKEN_REWARDS
 
 EXACT = Grader(checker=AnswerChecker("exact"))
 needs_verl = pytest.mark.skipif(find_spec("verl") is None, reason="verl is not installed")
@@ -168,8 +168,7 @@ def test_conversations_are_refused():
 OF_A_USER = """
 from step_rewards import Every, TextScorer
 from surefoot.rl.credit import Summed
-from surefoot.rl.engines.rewards import StepRewards
-from surefoot.rl.engines.verl import StepRewardManager
+from surefoot.rl.engines.rewards import StepRewardManager, StepRewards
 
 class Manager(StepRewardManager):
     unknown = -1.0
@@ -221,7 +220,7 @@ def test_token_rewards_reach_verls_advantages():
     from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
     from verl.trainer.ppo.core_algos import compute_gae_advantage_return
 
-    from surefoot.rl.engines.verl import dense_agent_loop
+    from surefoot.rl.engines.rewards import dense_agent_loop
 
     tensors, others, pieces = fields()
     data = StandIn(tensors, others)
@@ -269,7 +268,7 @@ def test_token_rewards_reach_verls_advantages():
 def test_rewards_of_another_length_are_an_error():
     from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
-    from surefoot.rl.engines.verl import dense_agent_loop
+    from surefoot.rl.engines.rewards import dense_agent_loop
 
     class Replay:
         async def run(self, sampling_params):

@@ -20,7 +20,7 @@ from surefoot.policies.openai import OpenAIPolicy
 from surefoot.protocols import Completion, SampleResult
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.rl.engines import RecordedTurn, verifiers_trace, verl_rows
-from surefoot.rl.engines.verl import TOKEN_REWARDS
+from surefoot.rl.engines.turns import TOKEN_REWARDS
 from surefoot.server import GatewaySettings, SampledTokens, ToolGuard, open_database, session_conversations
 
 TOOLS = [

@@ -1,4 +1,6 @@
+from .rewards import StepRewardManager as StepRewardManager
 from .rewards import StepRewards as StepRewards
+from .rewards import dense_agent_loop as dense_agent_loop
 from .trl_trainer import StepGRPOTrainer as StepGRPOTrainer
 from .trl_trainer import TurnGRPOTrainer as TurnGRPOTrainer
 from .turns import RecordedTurn as RecordedTurn
@@ -10,5 +12,3 @@ from .turns import turn_credit_algorithm as turn_credit_algorithm
 from .turns import verifiers_trace as verifiers_trace
 from .turns import verl_rows as verl_rows
 from .turns import verl_turn_rewards as verl_turn_rewards
-from .verl import StepRewardManager as StepRewardManager
-from .verl import dense_agent_loop as dense_agent_loop

@@ -17,7 +17,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,11 @@ from numpy.typing import NDArray
 from surefoot.errors import ScoreError
 from surefoot.rl.advantage import Estimator
 from surefoot.rl.credit import CreditRule, with_rewards
-from surefoot.rl.engines.verl import TOKEN_REWARDS
 from surefoot.rl.sample import TURN_REWARDS, FloatArray, Sample
+
+TOKEN_REWARDS: Final = "token_rewards"
+"""Key of ``reward_extra_info`` under which a manager stores rewards [T], as JSON: verl averages numbers and
+ignores text."""
 
 
 def turn_numbers(mask: Sequence[int], turns: int) -> NDArray[np.int64]:
@@ -125,7 +128,8 @@ def _rows(turns: Sequence[RecordedTurn]) -> list[_Row]:
     rows: list[_Row] = []
     for turn in turns:
         turn.require_tokens()
-        if any(map(_shows_image, turn.prompt)):
+        contents = [row["content"] for row in turn.prompt if isinstance(row.get("content"), list)]
+        if any(part.get("type") == "image_url" for parts in contents for part in parts):
             raise ScoreError("a turn's prompt shows an image, which a sample of tokens lacks: leave it out")
         prompt, completion = list(turn.prompt_ids), list(turn.completion_ids)
         context = rows[-1].prompt_ids + rows[-1].ids if rows else []
@@ -140,11 +144,6 @@ def _rows(turns: Sequence[RecordedTurn]) -> list[_Row]:
         row.rewards.append(turn.reward)
         row.truncated = turn.truncated
     return rows
-
-
-def _shows_image(message: Mapping[str, Any]) -> bool:
-    parts = message.get("content")
-    return isinstance(parts, list) and any(part.get("type") == "image_url" for part in parts)
 
 
 def verl_rows(turns: Sequence[RecordedTurn]) -> list[dict[str, Any]]:
