@@ -25,8 +25,8 @@ from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import AnchorState, Credit, TurnDifference
 from surefoot.rl.learners import Actor
 from surefoot.rl.log import Guards, RLLog
-from surefoot.rl.loop import train_policy, training_samples
-from surefoot.rl.rollouts import Judges, RolloutBatch, Task, roll_out
+from surefoot.rl.loop import Judges, train_policy, training_samples
+from surefoot.rl.rollouts import RolloutBatch, Task, roll_out
 from surefoot.segment import Line
 
 TASK = Task(

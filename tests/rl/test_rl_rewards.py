@@ -33,9 +33,9 @@ from surefoot.rl.config import RLConfig
 from surefoot.rl.credit import Summed
 from surefoot.rl.learners import Actor
 from surefoot.rl.log import RLLog, SampleRow, UpdateRow
-from surefoot.rl.loop import train_policy
+from surefoot.rl.loop import Server, train_policy
 from surefoot.rl.report import findings
-from surefoot.rl.rollouts import Server, Task
+from surefoot.rl.rollouts import Task
 from surefoot.rl.sample import Sample
 from surefoot.segment import Line
 

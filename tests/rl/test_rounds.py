@@ -31,10 +31,10 @@ CONFIG = RoundsConfig(
 )
 
 
-class Worsening:
+class Worsening(Rounds):
     """Worked solutions in the first round, and from then on the advice to answer 0 at once."""
 
-    async def __call__(self, policy, problems: Sequence[Problem], seed: int):
+    async def collect(self, policy, problems: Sequence[Problem], seed: int):
         def learned(problem: Problem) -> Trace:
             text = worked_solution(parse_problem(problem.text)) if seed == 1_000_003 else "The answer is 0."
             return segment_trace(Trace(problem_id=problem.id, text=text, finish_reason="stop"), Line())
@@ -61,7 +61,7 @@ def run(out: Path, policy: Path, *, held_out: int = 16, **changes) -> list[Round
             segmenter=Line(),
             grader=Grader(checker=checker, styles=("phrase",)),
         )
-        return Rounds(opened, policy, task, config, Worsening(), lambda *_: None).run_all()
+        return Worsening(opened, policy, task, config, lambda *_: None).run_all()
 
 
 def weights(folder: Path) -> bytes:

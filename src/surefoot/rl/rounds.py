@@ -175,6 +175,35 @@ class Rounds:
         self.run.finish(f"round-{number}", row.model_dump(mode="json"))
         return row
 
+    async def collect(self, policy: Policy, problems: Sequence[Problem], seed: int) -> list[ProblemData]:
+        """The policy's own solutions, and what to learn from: one record per problem, in order."""
+        task, config = self.task, self.config
+        groups = await task.sample(policy, problems, n=config.samples, seed=seed, sampling=config.sampling)
+        pairs = zip(problems, groups, strict=True)
+        samples = [_sample(problem, trace) for problem, traces in pairs for trace in traces]
+        # the steps of solutions with wrong answers do not matter
+        right = [sample for sample in samples if _answer_fault(sample.trace) is None]
+        rule = Summed() if task.scorer else Outcome()
+        judges = Judges(scorer=task.scorer, grade_reasoning=task.grade_reasoning)
+        judged = {sample.trace.id: sample for sample in await asyncio.to_thread(judge, right, rule, judges)}
+        collected = []
+        for problem, traces in zip(problems, groups, strict=True):
+            of_problem = [judged.get(trace.id) or _sample(problem, trace) for trace in traces]
+            chosen, dropped = select_solutions(
+                of_problem, most=config.keep_solutions, threshold=config.threshold if task.scorer else None
+            )
+            usage = [use for sample in of_problem for use in (sample.trace.usage, sample.scorer_usage)]
+            collected.append(
+                ProblemData(
+                    problem_id=problem.id,
+                    traces=tuple(traces),
+                    demonstrations=tuple(map(demonstrate, chosen)),
+                    dropped=dict(dropped),
+                    usage=sum(usage, Usage()),
+                )
+            )
+        return collected
+
     def _collect(self, number: int) -> list[ProblemData]:
         """The round's data, including what an interrupted run collected; none of demonstrations."""
         if self.demonstrations:
@@ -190,8 +219,7 @@ class Rounds:
             return list(journal.read())
         policy, seed = self._policy(number - 1), self.config.seed + number * _SEED_STRIDE
         for part in missing:
-            chosen = asyncio.run(_good_solutions(self.task, self.config, policy, parts[part], seed))
-            journal.write(part, chosen)
+            journal.write(part, asyncio.run(self.collect(policy, parts[part], seed)))
             self.progress(stage, part + 1, len(parts))
         return list(journal.read())
 
@@ -361,38 +389,6 @@ def select_solutions(
     good.sort(key=lambda pair: -pair[0])  # stable: ties stay in sampling order
     dropped["good solutions beyond the limit"] = max(0, len(good) - most)
     return [trace for _, trace in good[:most]], +dropped
-
-
-async def _good_solutions(
-    task: Task, config: RoundsConfig, policy: Policy, problems: Sequence[Problem], seed: int
-) -> list[ProblemData]:
-    """A policy's own solutions, and what to learn from: one record per problem, in order."""
-    groups = await task.sample(policy, problems, n=config.samples, seed=seed, sampling=config.sampling)
-    samples = [
-        _sample(problem, trace) for problem, traces in zip(problems, groups, strict=True) for trace in traces
-    ]
-    # the steps of solutions with wrong answers do not matter
-    right = [sample for sample in samples if _answer_fault(sample.trace) is None]
-    rule = Summed() if task.scorer else Outcome()
-    judges = Judges(scorer=task.scorer, grade_reasoning=task.grade_reasoning)
-    judged = {sample.trace.id: sample for sample in await asyncio.to_thread(judge, right, rule, judges)}
-    collected = []
-    for problem, traces in zip(problems, groups, strict=True):
-        of_problem = [judged.get(trace.id) or _sample(problem, trace) for trace in traces]
-        chosen, dropped = select_solutions(
-            of_problem, most=config.keep_solutions, threshold=config.threshold if task.scorer else None
-        )
-        usage = [use for sample in of_problem for use in (sample.trace.usage, sample.scorer_usage)]
-        collected.append(
-            ProblemData(
-                problem_id=problem.id,
-                traces=tuple(traces),
-                demonstrations=tuple(map(demonstrate, chosen)),
-                dropped=dict(dropped),
-                usage=sum(usage, Usage()),
-            )
-        )
-    return collected
 
 
 def _sample(problem: Problem, trace: Trace) -> Sample:

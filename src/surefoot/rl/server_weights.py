@@ -154,7 +154,10 @@ class ServerWeights:
                 f"the probe returned {len(tokens)} tokens and {len(logprobs)} log-probabilities"
             )
         probe = Sample(tokens=len(tokens), prompt_ids=tuple(prompt), ids=tuple(tokens))
+        training = model.training
+        model.eval()
         [mine] = Actor(model).logprobs([probe], microbatch_tokens=len(prompt) + len(tokens))
+        model.train(training)
         return float(np.abs(np.asarray(logprobs) - mine).mean())
 
 

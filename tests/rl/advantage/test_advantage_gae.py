@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scored_rollouts import credited, few, groups
 
-from surefoot.errors import TrainingError
+from surefoot.errors import ScoreError, TrainingError
 from surefoot.rl.advantage import Gae
 from surefoot.rl.sample import RewardStream, Sample
 
@@ -119,5 +119,5 @@ def test_values_that_are_missing_or_too_few_are_refused() -> None:
     stream = RewardStream(at=(1,), values=(1.0,))
     with pytest.raises(TrainingError, match="critic"):
         Gae().advantages([[credited(2, stream)]])
-    with pytest.raises(TrainingError, match="2 tokens"):
-        Gae().targets([[credited(2, stream, values=[0.0])]])
+    with pytest.raises(ScoreError, match="2 tokens"):
+        credited(2, stream, values=[0.0])
