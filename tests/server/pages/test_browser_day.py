@@ -220,7 +220,7 @@ def test_story(tmp_path: Path, browser: Browser, gpt2_base: Path) -> None:
 
 def decided(room: Room, run: str) -> list[tuple[int, float | None]]:
     """Steps of a run with their decisions."""
-    found = decisions_in(room.db.labels.of_trace(room.project, run))
+    found = decisions_in(room.db.labels.of_traces(room.project, [run])[run])
     return [(step, label.record.value) for step, label in found.items()]
 
 

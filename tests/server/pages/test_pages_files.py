@@ -254,7 +254,9 @@ def test_records_and_other_formats_come_together(found: Inspection, admin: Brows
     for name, kind in (("1", "problems"), ("2", "traces"), ("3", "scores"), ("4", "labels"), ("a", "gsm8k")):
         assert f"<b>{name}.jsonl</b> as {kind}: 1 row read, 0 skipped" in page
     assert found.db.traces.scores_of(found.room.project, [trace.id]) == {trace.id: [scores]}
-    assert [one.record.step for one in found.db.labels.of_trace(found.room.project, trace.id)] == [1]
+    assert [
+        one.record.step for one in found.db.labels.of_traces(found.room.project, [trace.id])[trace.id]
+    ] == [1]
 
 
 def test_records_with_unknown_fields_are_refused_with_the_name(found: Inspection, admin: Browser) -> None:

@@ -267,7 +267,7 @@ def test_a_member_who_left_is_out(room: Room) -> None:
 def test_hostile_text_in_every_field_is_text(room: Room, text: str) -> None:
     admin = room.browser("admin")
     assert admin.send("/projects", name=text).status_code == 303
-    made = room.db.projects.by_name(text).id
+    made = next(project.id for project in room.db.projects.list() if project.name == text)
     settings = f"/projects/{made}/settings"
     ticks = {"value-1": "on", "value1": "on"}
     numbers = {"annotators": "1", "lease_minutes": "30"}

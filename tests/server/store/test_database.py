@@ -189,7 +189,7 @@ def test_keys_are_shown_once_and_can_be_revoked(db: Database, url: str, clock) -
 def test_a_project_is_changed_by_one_at_a_time(db: Database) -> None:
     protocol = Protocol(show_answer=True, annotators=3, known_share=0.1, queue="uncertainty")
     made = db.projects.create(HOSTILE, instructions=HOSTILE, protocol=protocol)
-    assert db.projects.get(made.id) == db.projects.by_name(HOSTILE) == made
+    assert [db.projects.get(made.id)] == db.projects.list() == [made]
     assert (made.instructions, made.protocol, made.version) == (HOSTILE, protocol, 1)
     changed = db.projects.update(made.id, 1, instructions="new", archived=True)
     assert (changed.instructions, changed.version, changed.name) == ("new", 2, HOSTILE)

@@ -189,12 +189,12 @@ def test_matrix_disagreement_and_decision(lab: Lab) -> None:
     (one,) = [label for label in settled if label.trace_id == trace and label.step == 1]
     assert (one.value, one.source, one.evidence.message) == (-1, "human:adjudicated", HOSTILE)
     later = lab.db.reviews.adjudicate(lab.id, trace, judge, 1, 1, after=decided.id)
-    assert decisions_in(lab.db.labels.of_trace(lab.id, trace)) == {1: later}
+    assert decisions_in(lab.db.labels.of_traces(lab.id, [trace])[trace]) == {1: later}
     assert [label.source for label in lab.db.export.labels(lab.id)] == ["human"] * 6
     (one,) = [label for label in lab.db.export.labels(lab.id, settled=True) if label.step == 1]
     assert one == later.record
     lab.db.reviews.undo(lab.id, later.id, judge)
-    assert decisions_in(lab.db.labels.of_trace(lab.id, trace)) == {1: decided}
+    assert decisions_in(lab.db.labels.of_traces(lab.id, [trace])[trace]) == {1: decided}
 
 
 def test_items_with_known_labels_stay_out_of_the_export(lab: Lab) -> None:
@@ -234,8 +234,8 @@ def test_nothing_crosses_from_project_to_project(db: Database) -> None:
     assert item not in [found.id for found in db.items.list(wrong)]
     assert db.export.stored(wrong) == db.reviews.known_labels(wrong) == []
     assert assignments_of(db, wrong, user) == db.traces.scorers(wrong) == []
-    assert db.labels.of_trace(wrong, trace) == []  # the same trace lies in both
-    assert len(db.labels.of_trace(ours.id, trace)) == 2
+    assert db.labels.of_traces(wrong, [trace])[trace] == []  # the same trace lies in both
+    assert len(db.labels.of_traces(ours.id, [trace])[trace]) == 2
     assert db.assignments.progress(wrong).done == 0
     with pytest.raises(NotFoundError):
         db.export.records(99, "traces")
@@ -269,7 +269,7 @@ def test_every_field_of_a_record_comes_back(lab: Lab) -> None:
     assert add.problem(lab.id, HOSTILE) == problem
     assert add.trace(lab.id, HOSTILE) == trace
     assert add.scores_of(lab.id, [HOSTILE]) == {HOSTILE: [scores]}
-    assert [stored.record for stored in lab.db.labels.of_trace(lab.id, HOSTILE)] == [label]
+    assert [stored.record for stored in lab.db.labels.of_traces(lab.id, [HOSTILE])[HOSTILE]] == [label]
     (one,) = add.find(lab.id, RunFilter(text=lab.traces[1].id))
     assert one.id == lab.traces[1].id
     hostile = RunFilter(text="DROP TABLE users; --", facets={"model": HOSTILE})

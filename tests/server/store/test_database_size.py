@@ -83,7 +83,9 @@ def test_the_labels_that_count_are_those_of_brute_force(db: Database) -> None:
     for expected in shuffled_work(lab, rng, 30):
         stored = db.export.stored(lab.id)
         assert {label.id for label in stored if label.is_current} == expected
-        assert {label.id for label in db.labels.of_trace(lab.id, lab.traces[0].id)} == expected
+        assert {
+            label.id for label in db.labels.of_traces(lab.id, [lab.traces[0].id])[lab.traces[0].id]
+        } == expected
         assert len(list(db.export.labels(lab.id))) == len(expected)
         counted = sum(one.labels for one in db.assignments.progress(lab.id).annotators)
         assert counted == len(expected) - 1

@@ -59,7 +59,7 @@ def run_page(page: Page) -> Response:
     blind = fields.ticked("disagreement")
     trace = db.traces.trace(page.id, fields.required_id("id"))
     problem = db.traces.problem(page.id, trace.problem_id)
-    stored = db.labels.of_trace(page.id, trace.id)
+    stored = db.labels.of_traces(page.id, [trace.id])[trace.id]
     stored = [label for label in stored if label.user_id is not None or not blind]
     labels = [label for label in stored if not label.is_decision]
     decided = {
@@ -162,7 +162,7 @@ def decide_here(page: Page) -> Response:
     if value not in values:
         raise StoreError(f"'value' must be one of this project's labels {list(values)}")
     note, seen = page.form.text("note", default="", most=5000), page.form.whole("seen")
-    last = decisions_in(page.db.labels.of_trace(page.id, trace.id)).get(step)
+    last = decisions_in(page.db.labels.of_traces(page.id, [trace.id])[trace.id]).get(step)
     prior = last.id if last and last.id <= seen else 0
     decision = page.db.reviews.adjudicate(
         page.id, trace.id, page.user_id, step, value, note=note, after=prior

@@ -350,17 +350,13 @@ class Keys(Repository):
         """All keys, oldest first, revoked ones too."""
         return self._rows(ApiKey, sa.select(api_keys).order_by(api_keys.c.id))
 
-    def get(self, key_id: int) -> ApiKey:
-        """Raises ``NotFoundError``."""
-        query = sa.select(api_keys).where(api_keys.c.id == key_id)
-        return self._one(ApiKey, query, f"key {key_id} does not exist")
-
     def revoke(self, key_id: int) -> ApiKey:
         """End a key for good; a second time changes nothing. Raises ``NotFoundError``."""
         valid = (api_keys.c.id == key_id) & api_keys.c.revoked.is_(None)
         self._change(sa.update(api_keys).where(valid).values(revoked=self._now))
         self._connections.keys.clear()
-        return self.get(key_id)
+        query = sa.select(api_keys).where(api_keys.c.id == key_id)
+        return self._one(ApiKey, query, f"key {key_id} does not exist")
 
 
 class Projects(Repository):
@@ -379,11 +375,6 @@ class Projects(Repository):
         """Raises ``NotFoundError``."""
         with self._connections.read() as connection:
             return project_in(connection, project_id)
-
-    def by_name(self, name: str) -> Project:
-        """Raises ``NotFoundError``."""
-        query = sa.select(projects).where(projects.c.name == name)
-        return self._one(Project, query, f"project '{name}' does not exist")
 
     def update(
         self,

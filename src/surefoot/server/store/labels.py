@@ -241,17 +241,8 @@ class Labels(Repository):
         """
         return add_chunks(self._connections, project_id, records, self._import)
 
-    def of_trace(self, project_id: int, trace_id: str) -> list[StoredLabel]:
-        """Labels of a trace from every source that count.
-
-        Not for annotators, who must not see each other's labels. Raises ``NotFoundError``.
-        """
-        with self._connections.read() as connection:
-            record_in(connection, traces, Trace, project_id, trace_id)
-            return labels_in(connection, project_id, _L.trace_id == trace_id)
-
     def of_traces(self, project_id: int, ids: Iterable[str]) -> dict[str, list[StoredLabel]]:
-        """Labels that count, by trace. Not for annotators."""
+        """Labels that count, by trace, from every source. Not for annotators: they must not see others'."""
         with self._connections.read() as connection:
             return _by_trace(connection, project_id, ids)
 
