@@ -51,20 +51,17 @@ class _Content(FrozenModel, extra="ignore"):
 
 def report_list(page: Page) -> Response:
     """Reports, newest first, with their sentence and verdicts; words search the sentences and names."""
-    files, size = list(_files(page).items()), page.settings.rows
+    files, size, left_out = list(_files(page).items()), page.settings.rows, 0
     start = (max(1, page.query.natural("page", default=1)) - 1) * size
-    words, total, searched = Filter.of(page, {}).words.casefold().split(), len(files), len(files)
-    if words:
-        read = accumulate(_size(path) for _, path in files)
-        searched = sum(size <= _MOST for size in read)
-        rows = [_row(*file) for file in files[:searched]]
-        texts = [f"{row['title']} {row['id']}".casefold() for row in rows]
-        rows = [row for row, text in zip(rows, texts, strict=True) if all(word in text for word in words)]
-        total, rows = len(rows), rows[start : start + size]
-    else:
-        rows = [_row(*file) for file in files[start : start + size]]
+    if words := Filter.of(page, {}).words.casefold().split():
+        read = sum(total <= _MOST for total in accumulate(_size(path) for _, path in files))
+        left_out = len(files) - read
+        texts = (f"{_row(*file)['title']} {file[0]}".casefold() for file in files[:read])
+        hits = zip(files[:read], texts, strict=True)
+        files = [file for file, text in hits if all(word in text for word in words)]
+    rows = [_row(*file) for file in files[start : start + size]]
     folders = [str(folder) for folder in page.settings.reports]
-    data = {"folders": folders, "total": total, "left_out": len(files) - searched}
+    data = {"folders": folders, "total": len(files), "left_out": left_out}
     return show_list(page, "reports", rows, data)
 
 
