@@ -112,7 +112,7 @@ def _add_item(
         record = StepScores(trace_id=trace.id, scorer=scorer, scores=scores)
         add("step_scores", trace_id=trace.id, scorer=scorer, lowest=min(scores), payload=record.model_dump_json(), **at)  # fmt: skip # noqa: E501
     digest = f"{item:032x}"
-    add("items", id=item, problem_id=problem.id, trace_id=trace.id, has_known=False, known="[]", digest=digest, **at)  # fmt: skip # noqa: E501
+    add("items", id=item, problem_id=problem.id, trace_id=trace.id, has_known=False, known="{}", digest=digest, **at)  # fmt: skip # noqa: E501
     if rng.random() < 0.1:
         return submission
     truth = rng.randrange(STEPS)

@@ -41,7 +41,7 @@ def test_other_versions_are_refused(url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("UPDATE database_version SET version = 9999"))
     engine.dispose()
-    with pytest.raises(StoreError, match="version 9999, and this surefoot uses version 7; open it with"):
+    with pytest.raises(StoreError, match="version 9999, and this surefoot uses version 8; open it with"):
         open_database(url)
 
 

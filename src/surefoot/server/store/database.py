@@ -17,7 +17,7 @@ from surefoot.server.store.schema import METADATA
 from surefoot.server.store.traces import Traces, create_search
 from surefoot.server.store.transfer import ExportRepository
 
-VERSION: Final = 7
+VERSION: Final = 8
 """Version of the tables; raise it with each change of a table after a release."""
 database_version = Table("database_version", METADATA, Column("version", Integer, primary_key=True))
 _LOCK: Final = 0x5EF007
