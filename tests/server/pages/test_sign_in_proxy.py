@@ -40,6 +40,9 @@ def through(room: Room, name: str | None, address: str = PROXY, app: Any = None)
 def test_the_proxy_signs_in_the_user_it_names(room: Room) -> None:
     ann = through(room, "ann")
     assert "Signed in as ann" in ann.get("/projects").text
+    for to, location in (("/projects", "/projects"), ("//evil.example", "/")):
+        answer = ann.get(f"/sign-in?next={to}")
+        assert (answer.status_code, answer.headers["location"]) == (303, location)
     assert SESSION not in ann.client.cookies
     assert through(room, None).get("/projects").headers["location"] == "/sign-in?next=%2Fprojects"
     # forms still need to be this server's own

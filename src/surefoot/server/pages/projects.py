@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 
 from surefoot.errors import StoreError
 from surefoot.labelling.queueing import QueueCandidate, priorities
-from surefoot.server.pages.page import Page, protocol_with
+from surefoot.server.pages.page import Page, protocol_with, proxied_user
 from surefoot.server.pages.render import HEADERS
 from surefoot.server.permissions import Role
 from surefoot.server.store.accounts import QueuePolicy
@@ -207,8 +207,9 @@ def _candidates(db: Database, project_id: int) -> Iterator[QueueCandidate]:
 
 
 def sign_in_page(page: Page) -> Response:
-    """The form for a personal link; behind a sign-in proxy, which signs in every request, a hint."""
-    return _sign_in_form(page, _local_path(page.request.query_params.get("next", "")))
+    """The form for a personal link; whoever comes through a sign-in proxy is signed in already."""
+    to = _local_path(page.request.query_params.get("next", ""))
+    return page.done(to) if proxied_user(page.request, page.settings) else _sign_in_form(page, to)
 
 
 def sign_in(page: Page) -> Response:
