@@ -22,7 +22,7 @@ from surefoot.models.scorer import Scorer
 from surefoot.policies.episodes import sample_traces
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, Sampling
-from surefoot.records import Attachment, Message, Problem, Reasoning, ToolCall, Trace
+from surefoot.records import Attachment, Message, Problem, Reasoning, StepScores, ToolCall, Trace
 from surefoot.segment import Line, segment_trace
 
 
@@ -59,8 +59,22 @@ def scripted():
         yield found
 
 
+class ExactScorer(LabelScorer):
+    """Exact scores in the digit world; the steps of the check's own problem are right."""
+
+    def score_traces(self, items):
+        known = [item for item in items if item.problem.text.startswith("Start with")]
+        scored = iter(super().score_traces(known) if known else ())
+        return [
+            next(scored)
+            if item in known
+            else StepScores(trace_id=item.trace.id, scorer=self.name, scores=(1.0,) * len(item.trace.steps))
+            for item in items
+        ]
+
+
 def test_the_packages_own_client_gets_the_scores_of_the_scorer():
-    exact = LabelScorer(ExactLabeller(), name="exact")
+    exact = ExactScorer(ExactLabeller(), name="exact")
     items = lab_items()
     with served(NoisySolver(), exact) as found:
         remote = RemoteScorer(GatewayWire(), base_url=found.url, name="remote")
