@@ -19,7 +19,7 @@ from typing import Any
 
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
 _COMMAND = re.compile(r"^!(.*)$", re.M)
-_PROGRESS = re.compile(r"^.* after [0-9:]+, about [0-9:]+ left\n", re.M)
+_PROGRESS = re.compile(r"^.* after [0-9:]+(, about [0-9:]+ left)?\n", re.M)
 """Lines that depend on the machine's speed."""
 
 

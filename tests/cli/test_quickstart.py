@@ -27,7 +27,10 @@ pytestmark = [
 
 QUICKSTART = ("quickstart", "--out", "run", "--train-problems", 6, "--test-problems", 4, "--samples", 4)
 REAL = Path(cli.__file__).with_name("real")
-MADE = {"train-traces.jsonl", "train-labels.jsonl", "test-traces.jsonl", "scores.jsonl"}
+MADE = {
+    *("train-traces.jsonl", "train-labels.jsonl", "test-traces.jsonl", "scores.jsonl", "lab-scores.jsonl"),
+    *("equations.jsonl", "truth.jsonl", "errors/runs.html", "chosen.jsonl"),
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,14 +68,14 @@ def commands(folder: Path) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in lines if line.startswith("surefoot ")]
 
 
-def test_the_last_headline_is_what_the_model_gains_over_one_sample_and_a_vote(finished):
+def test_the_last_headline_is_what_a_model_gains_over_one_sample_and_a_vote(finished):
     folder, ended = finished
     screen = json.loads((folder / "run" / "best-of-n.json").read_text())["first_screen"]
     last = " ".join(ended.out.rpartition("run/audit.html")[2].split())
     assert last.startswith(screen["sentence"])
     assert "(one sample) to " in screen["sentence"] or "keeps" in screen["sentence"]
     names = {one["name"] for one in screen["rivals"]}
-    assert {"one sample", "majority voting", "fewest steps", "prm"} <= names
+    assert {"one sample", "majority voting", "fewest steps", "prm", "lab"} <= names
     assert "run/best-of-n.html" in ended.out
     assert "not tested:" not in ended.err
     assert contents(folder / "run").keys() >= MADE | {"audit.html", "prm/model.safetensors"}
@@ -107,7 +110,7 @@ def test_the_printed_commands_make_the_same_files(finished, tmp_path, monkeypatc
     for name in ("train-problems.jsonl", "test-problems.jsonl"):
         (tmp_path / "run" / name).write_bytes((folder / "run" / name).read_bytes())
     shutil.copytree(folder / "run" / "real", tmp_path / "run" / "real", ignore=made_here)
-    assert len(commands(folder)) == 11
+    assert len(commands(folder)) == 16
     for words in commands(folder):
         assert f"surefoot {shlex.join(words)}" in ended.err
         good(*words)
@@ -124,7 +127,7 @@ def test_test_problems_are_in_no_training_set(finished):
     )
     assert (len(train), len(test)) == (6, 4)
     assert not train & test
-    assert test == {problem.text for problem in generate_problems(4, seed=1_000_000)}
+    assert test == {problem.text for problem in generate_problems(4, seed=3_000_000)}
     assert len(list(read_records(folder / "run" / "test-traces.jsonl", Trace))) == 16
 
 
@@ -132,7 +135,7 @@ def test_a_finished_run_is_not_done_again(finished, monkeypatch):
     folder, _ = finished
     monkeypatch.chdir(folder)
     before = contents(folder / "run")
-    assert good(*QUICKSTART).err.count("done already") == 11
+    assert good(*QUICKSTART).err.count("done already") == 16
     assert contents(folder / "run") == before
     assert "run/commands.sh has other commands" in refused(*QUICKSTART, "--seed", 1)
     (folder / "mine").mkdir(exist_ok=True)

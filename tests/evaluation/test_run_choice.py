@@ -140,3 +140,41 @@ def test_rules_for_runs_refuse_solutions(tmp_path) -> None:
     words = ("select", tmp_path / "texts.jsonl", "--out", tmp_path / "chosen.jsonl")
     assert "is for runs of an agent" in refused(*words, "--rule", "shortest")
     assert "needs --scores" in refused(*words)
+
+
+def test_a_check_before_the_choice_drops_refuted_solutions_alone_and_majority_gets_it_too(tmp_path) -> None:
+    """Per problem: two right answers of a confirmed step, three wrong ones that are refuted, and a wrong one
+    with two confirmed steps, which is longer and no better for it."""
+    answers = {0: "1", 1: "1", 2: "2", 3: "2", 4: "2", 5: "3"}
+    verdicts = {0: (1,), 1: (1,), 2: (-1,), 3: (-1,), 4: (1, -1), 5: (1, 1)}
+    solutions = [
+        Trace(
+            problem_id=f"p{problem}",
+            sample=sample,
+            text="ab",
+            steps=(Step(start=0, end=1), Step(start=1, end=2))[: len(verdicts[sample])],
+            answer=answer,
+            outcome=answer == "1",
+        )
+        for problem in range(12)
+        for sample, answer in answers.items()
+    ]
+    labels = [
+        StepLabel(trace_id=trace.id, step=step, kind="correctness", value=value, source="equations")
+        for trace in solutions
+        for step, value in enumerate(verdicts[trace.sample])
+    ]
+    write_records(tmp_path / "traces.jsonl", solutions)
+    write_records(tmp_path / "labels.jsonl", labels)
+    words = ("select", tmp_path / "traces.jsonl", "--out", tmp_path / "chosen.jsonl")
+    checked = (*words, "--among", tmp_path / "labels.jsonl")
+    good(*words, "--rule", "majority")
+    assert all(trace.answer == "2" for trace in read_records(tmp_path / "chosen.jsonl", Trace))
+    said = " ".join(good(*checked, "--rule", "majority", "--force").err.split())
+    assert "majority, among the best raises accuracy from 33% (random) to 100%" in said
+    assert all(trace.answer == "1" for trace in read_records(tmp_path / "chosen.jsonl", Trace))
+    scores = [StepScores(trace_id=t.id, scorer="s", scores=(0.5,) * len(t.steps)) for t in solutions]
+    write_records(tmp_path / "scores.jsonl", scores)
+    said = " ".join(good(*checked, "--scores", tmp_path / "scores.jsonl", "--force").err.split())
+    assert "majority, among the best" in said
+    assert "not better than majority, among the best" in said or "not decided" in said

@@ -32,15 +32,18 @@ def test_the_five_lines_print_what_stands_below_them():
     with contextlib.redirect_stdout(out):
         exec(compile(program, "README", "exec"), {"__name__": "__main__"})  # noqa: S102 - of the README
     assert out.getvalue().splitlines() == lines
-    assert "0 * 4 = 4  ▽" in out.getvalue(), "the wrong step is found"
+    assert "Dev has Ines's 9 - 6 = 3.  ▽" in out.getvalue(), "the wrong step is found"
 
 
 def test_the_shipped_prm_scores_from_the_command_line(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    question = "Start with 8. Add 5. Multiply by 3."
-    ended = good(
-        "score", "-m", "lab", "--problem", question, "--solution", "8 + 5 = 3\n3 * 3 = 8\nAnswer: 8\n"
+    question = "Hugo counts 90 coins. Hugo has 5 times as many as Ann. Ann has 7 fewer than Kai."
+    question += " How many coins does Kai have?"
+    solution = (
+        "Hugo has 5 times as many as Ann. Ann has Hugo's 90 / 5 = 18.\n"
+        "Ann has 7 fewer than Kai. Kai has Ann's 18 - 7 = 11.\nAnswer: 11.\n"
     )
+    ended = good("score", "-m", "lab", "--problem", question, "--solution", solution)
     first, second = (float(line.split()[1]) for line in ended.out.splitlines()[1:3])
     assert first > 0.9
     assert second < 0.1

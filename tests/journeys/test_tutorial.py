@@ -120,11 +120,15 @@ def test_parts_2_to_5_of_the_tutorial(reader: Reader) -> None:
     labels = list(read_records("labels.jsonl", StepLabel))
     assert len(labels) == sum(len(trace.steps) for trace in traces)
     assert all(0 <= label.value <= 1 if label.value is not None else label.reason for label in labels)
-    exact = {(x.trace_id, x.step): x.value for x in read_records("labels-exact.jsonl", StepLabel)}
     checked = {(x.trace_id, x.step): x.value for x in read_records("labels-checked.jsonl", StepLabel)}
-    judged = [key for key, value in exact.items() if value is not None]
-    assert judged
-    assert all((exact[key] == -1) == (checked[key] == -1) for key in judged)
+    equations = {(x.trace_id, x.step): x.value for x in read_records("labels-equations.jsonl", StepLabel)}
+    assert checked.keys() == equations.keys() == {(label.trace_id, label.step) for label in labels}
+    assert None not in checked.values()
+    assert 1 in equations.values()
+    assert all(checked[key] == -1 for key, value in equations.items() if value == -1)
+    wrong = list(checked.values()).count(-1)
+    counted = re.findall(r"'(?:slip|reasoning|carried|form)': (\d+)", reader.printed["program of page 3"].out)
+    assert sum(map(int, counted)) == wrong > 0
     before = Path("labels.jsonl").read_bytes()
     words = ("label", "traces.jsonl", "verify:rules=lab", "--problems", "problems.jsonl")
     assert "--force" in refused(*words, "--out", "labels.jsonl")
@@ -136,15 +140,16 @@ def test_parts_2_to_5_of_the_tutorial(reader: Reader) -> None:
         assert Path(name, "surefoot.json").exists()
         assert json.loads(Path(name, "training.json").read_text())
     shown = reader.printed["score"]
-    assert all(line in shown.out for line in ("7 + 3 = 0", "0 * 4 = 4", "Answer: 4"))
-    assert "7 + 3 = 0" in reader.printed["program of page 4"].out
+    assert all(line in shown.out for line in ("There are left 96 - 40 = 56.", "Answer: 56."))
+    assert "There are left 96 - 40 = 56." in reader.printed["program of page 4"].out
     scores = list(read_records("scores.jsonl", StepScores))
     assert [len(one.scores) for one in scores] == [len(trace.steps) for trace in traces]
 
     reader.read("5")
     # Part 5: one trace per problem, and no rule finds more than pass@N.
-    chosen = list(read_records("chosen.jsonl", Trace))
-    assert len({trace.problem_id for trace in chosen}) == len(chosen) == 10
+    for name in ("chosen", "checked"):
+        chosen = list(read_records(f"{name}.jsonl", Trace))
+        assert len({trace.problem_id for trace in chosen}) == len(chosen) == 10
     written = sum(trace.usage.completion_tokens for trace in traces)
     assert str(written) in reader.printed["program of page 5"].out
 
@@ -159,7 +164,7 @@ def test_a_quickstart_of_other_sizes(reader: Reader) -> None:
     assert files - made == set()
     # Into a log file: each command with its number, as it can be copied; then the report in four lines.
     ended = reader.printed["quickstart runs/small"]
-    assert re.findall(r"^# (\d+) of 11: ", ended.err, re.M) == [str(number) for number in range(1, 12)]
+    assert re.findall(r"^# (\d+) of 16: ", ended.err, re.M) == [str(number) for number in range(1, 17)]
     named = re.findall(r"^\| `(surefoot [a-z]+)", table, re.M)
     printed = re.findall(r"^surefoot [a-z]+", ended.err, re.M)
     assert printed == named

@@ -41,24 +41,24 @@ class Quickstart(Command):
     """Show step verdicts on real text, then run the whole pipeline on the built-in lab.
 
     First, in seconds, a published reward model on 100 solutions and rules on 10 agent runs, beside labels of
-    people: what they find and miss, and their false alarms. Then solutions are sampled, their steps labelled
-    by Monte Carlo rollouts, and a reward model is trained, audited and used to choose answers to other
-    problems. Takes about two minutes on two idle cores, without network or GPU. Each command is printed
-    before it runs; all are in `commands.sh` of the directory. If the command is stopped, the same command
-    resumes. Ends with what the model gains over one sample and over a majority vote, and the report
-    `best-of-n.html`.
+    people: what they find and miss, and their false alarms. Then solutions of word problems are sampled,
+    their steps labelled by Monte Carlo rollouts, and a reward model is trained, audited and used to choose
+    answers to other problems, next to the lab's own model and a check of equations. Takes about two minutes
+    of work on two idle cores, without network or GPU. Each command is printed before it runs; all are in
+    `commands.sh` of the directory. If the command is stopped, the same command resumes. Ends with what both
+    models gain over one sample and over a majority vote, and the report `best-of-n.html`.
 
     Example: `surefoot quickstart --out runs/quickstart`
     """
 
     out: Annotated[Path, Flag(short="-o", transient=True, directory=True)] = Path("runs/quickstart")
     """Directory of the run."""
-    train_problems: int = Field(default=220, ge=1, description="Problems whose solutions are labelled.")
-    test_problems: int = Field(default=250, ge=1, description="Problems to choose answers to.")
+    train_problems: int = Field(default=500, ge=1, description="Problems whose solutions are labelled.")
+    test_problems: int = Field(default=200, ge=1, description="Problems to choose answers to.")
     samples: int = Field(default=8, ge=1, description="Solutions of each of these.")
     seed: int = Field(default=0, description="Seed of the training problems, and of all that is random.")
     test_seed: int = Field(
-        default=1_000_000, description="Seed of the test problems, which are not used in training."
+        default=3_000_000, description="Seed of the test problems, which are not used in training."
     )
 
     def run(self) -> None:
@@ -82,7 +82,7 @@ class Quickstart(Command):
                 continue
             # what an interrupted command left is continued, or replaced by the same
             app.main([*words, "--force"], prog_name="surefoot", standalone_mode=False)
-            if result.startswith("real/") and result.endswith(".json"):
+            if result.endswith(("processbench.json", "runs.json")):
                 _show_examples(self.out / result)
         note(_YOURS)
 
@@ -135,9 +135,9 @@ class Quickstart(Command):
                 f"--traces {runs}/traces.jsonl --labels {runs}/labels.jsonl",
             ),
             (
-                "Sample solutions with the lab's policy, a small language model that makes mistakes.",
+                "Sample solutions of word problems with the lab's policy, a small model with misconceptions.",
                 "train-traces.jsonl",
-                f"sample {out}/train-problems.jsonl --policy lab --n 2 --seed {seed} {_GRADED}",
+                f"sample {out}/train-problems.jsonl --policy lab --n 1 --seed {seed} {_GRADED}",
             ),
             (
                 "Label each step by rollouts: how often does the policy finish correctly from there?",
@@ -147,8 +147,8 @@ class Quickstart(Command):
             (
                 "Train a process reward model on the labels.",
                 "prm",
-                f"train prm {train} --labels {out}/train-labels.jsonl --base lab --epochs 4 --max-length 256 "
-                f"--validation 0 --seed {seed}",
+                f"train prm {train} --labels {out}/train-labels.jsonl --base lab --epochs 4 "
+                f"--learning-rate 1e-3 --validation 0 --seed {seed}",
             ),
             (
                 "Sample solutions of other problems.",
@@ -156,22 +156,44 @@ class Quickstart(Command):
                 f"sample {out}/test-problems.jsonl --policy lab --n {self.samples} "
                 f"--seed {seed + self.test_seed} {_GRADED}",
             ),
-            ("Score their steps.", "scores.jsonl", f"score {test} --prm {out}/prm"),
+            ("Score their steps with your model.", "scores.jsonl", f"score {test} --prm {out}/prm"),
             (
-                "Check their steps exactly, which only such a world allows.",
-                "test-labels.jsonl",
+                "Score them with the lab's model, which learned from 16,000 exactly labelled solutions.",
+                "lab-scores.jsonl",
+                f"score {test} --prm lab",
+            ),
+            (
+                "Check their equations, without a model.",
+                "equations.jsonl",
+                f"label {test} verify:rules=equations",
+            ),
+            (
+                "Find out the truth of each step, which only such a world tells.",
+                "truth.jsonl",
                 f"label {test} verify:rules=lab",
             ),
             (
-                "Audit the model on some problems: does its score follow the steps or the style?",
+                "Which first errors does each find? Equations show slips; wrong reasoning takes a reader.",
+                "errors/runs.json",
+                f"evaluate equations={out}/equations.jsonl prm={out}/scores.jsonl lab={out}/lab-scores.jsonl "
+                f"--as runs:unknown=good --traces {test} --labels {out}/truth.jsonl",
+            ),
+            (
+                "Audit your model on some problems: does its score follow the steps or the style?",
                 "audit.json",
-                f"audit prm={out}/prm --test gaming,outcome --traces {test} --labels {out}/test-labels.jsonl "
+                f"audit prm={out}/prm --test gaming,outcome --traces {test} --labels {out}/truth.jsonl "
                 "--limit 40",
+            ),
+            (
+                "Choose among the solutions whose equations hold, by the lab's model.",
+                "chosen.jsonl",
+                f"select {out}/test-traces.jsonl --scores {out}/lab-scores.jsonl --rule weighted_vote "
+                f"--among {out}/equations.jsonl",
             ),
             (
                 "Choose answers with the scores; how often are they correct, and is a majority vote as good?",
                 "best-of-n.json",
-                f"evaluate prm={out}/scores.jsonl --as best-of-n --traces {test}",
+                f"evaluate prm={out}/scores.jsonl lab={out}/lab-scores.jsonl --as best-of-n --traces {test}",
             ),
         ]
         paths = [_out_of(f"{out}/{result}") for _, result, _ in steps]

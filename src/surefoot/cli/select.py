@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, Self, cast
+from typing import Annotated, Final, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +36,8 @@ from surefoot.scores import TraceRule, is_scored, trace_score
 from surefoot.search import SELECTORS, select_among
 from surefoot.search.selection import SelectorName
 
+_AMONG: Final = ", among the best"
+_AMONG_BEST: Final = f"majority{_AMONG}"
 _FIRST = 20
 """Problems whose traces show whether a file holds runs of an agent."""
 
@@ -65,8 +67,9 @@ class Select(Command):
     votes (agreement). For agent runs also: fewest characters (`shortest`), steps or failures, last call
     succeeded. If not given: `best_of_n` with `--scores`, `shortest` for agent runs."""
     among: Annotated[str | None, o.INPUT] = None
-    """File of step scores that come first: of a problem's traces those with the highest lowest score there,
-    or the best verdicts, take part. For example visible tests, by `surefoot execute --scores`."""
+    """File of step scores that come first: of a problem's traces those with the highest lowest score there
+    take part, or of a verifier's labels those without a refuted step. For example visible tests, by
+    `surefoot execute --scores`, or equations, by `surefoot label verify:rules=equations`."""
     aggregate: TraceRule | None = None
     """How step scores become one number; if not given, `verdicts` for a verifier's (any refuted step loses,
     then more confirmed ones win), and min for others."""
@@ -98,7 +101,7 @@ class Select(Command):
         free = runs.free.get(rule)
         selector = SELECTORS[cast("SelectorName", "best_of_n" if free is not None else rule)]
         name = rule if free is not None or scores.source is None else f"{rule} by {scores.source.scorer}"
-        name += ", among the best" if among.source else ""
+        name += _AMONG if among.source else ""
         chosen: list[int] = []
         tasks, solutions = RuleChances(), RuleChances()
         answered = scored = blank = ungraded = 0
@@ -114,7 +117,7 @@ class Select(Command):
                 ]
                 answered += sum(answer is not None for answer in answers)
                 scored, blank = scored + scored_here, blank + (scored_here == 0)
-                gate = among.of(members)[0] if among.source else None
+                gate = among.gate(members)
                 at = select_among(selector, pool, gate)
                 chosen.append(members[at])
                 outcomes = runs.outcomes[group]
@@ -131,7 +134,10 @@ class Select(Command):
                         costs[name] = keys if shares_ties else index != at
                     tasks.add(TaskRuns(costs=costs, correct=correct))
                 else:
-                    choices = {name: at, "majority": SELECTORS["majority"].select(pool), "first": 0}
+                    majority = SELECTORS["majority"]
+                    choices = {name: at, "majority": majority.select(pool), "first": 0}
+                    if gate is not None:
+                        choices[_AMONG_BEST] = select_among(majority, pool, gate)
                     costs = {choice: index != place for choice, place in choices.items()}
                     costs["shortest"] = runs.characters[group]
                     solutions.add(TaskRuns(costs=costs, correct=correct))
@@ -156,7 +162,9 @@ class Select(Command):
         if tasks:
             _choice_table(compare_choices(tasks), name, "tasks", "runs")
         if solutions:
-            free_rules = ("majority", "first", "shortest")
+            free_rules = ["majority", "first", "shortest"]
+            if among.source and name != _AMONG_BEST:
+                free_rules.append(_AMONG_BEST)
             _choice_table(compare_choices(solutions, free_rules=free_rules), name, "problems", "solutions")
         note_count(ungraded, "trace", "without an outcome, unlike others of the problem: counted as wrong")
         if not tasks and not solutions:
@@ -186,6 +194,16 @@ class _Scores:
         rows = [self.source.of(at) if self.source else None for at in traces]
         values = [None if row is None else trace_score(row, self.how) for row in rows]
         return values, sum(row is not None and is_scored(row, self.how) for row in rows)
+
+    def gate(self, traces: Sequence[int]) -> list[float | None] | None:
+        """What a problem's traces have to come first by: their values, or whether no step is refuted."""
+        if self.source is None:
+            return None
+        values, _ = self.of(traces)
+        if self.how != "verdicts":
+            return values
+        # more confirmed steps are no reason: they would favour long solutions
+        return [None if value is None else float(value > 0) for value in values]
 
     def refutes(self, trace: int) -> bool:
         """Whether a check found a step of the trace wrong."""
