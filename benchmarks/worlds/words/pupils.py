@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from surefoot.lab import Quantity, WordProblem, worked_solution
+from surefoot.lab import Calculation, WordProblem, worked_solution
 from surefoot.lab.problems import MOST, calculate
 
 
@@ -66,7 +66,7 @@ def _attempt(rng: random.Random, problem: WordProblem, pupil: Pupil) -> str | No
     return f"{text}Answer: {stated[problem.goal]}.\n"
 
 
-def _carried(problem: WordProblem, quantity: Quantity, stated: dict[str, int]) -> Quantity:
+def _carried(problem: WordProblem, quantity: Calculation, stated: dict[str, int]) -> Calculation:
     """The quantity with the numbers that were calculated before as they were stated."""
     values = {problem.quantities[label].value: value for label, value in stated.items()}
     if quantity.fact:
@@ -78,8 +78,8 @@ def _carried(problem: WordProblem, quantity: Quantity, stated: dict[str, int]) -
 
 
 def _misread(
-    rng: random.Random, problem: WordProblem, label: str, quantity: Quantity, pupil: Pupil
-) -> Quantity:
+    rng: random.Random, problem: WordProblem, label: str, quantity: Calculation, pupil: Pupil
+) -> Calculation:
     if not quantity.fact or quantity.owners[1]:
         return quantity
     chance = pupil.careless_reversal if quantity.fact.startswith(label) else pupil.reversal

@@ -25,7 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.worlds.words.pupils import pupil_solution
 from benchmarks.worlds.words.tokens import NO, build_words_tokenizer, encode, vocabulary
-from surefoot.lab import Quantity, Setting, WordProblem, draw_problem
+from surefoot.lab import Calculation, Setting, WordProblem, draw_problem
 from surefoot.lab.problems import MOST, NAMES, calculate
 
 PAD, BEGIN, END = 0, 1, 2
@@ -217,11 +217,11 @@ def wrong_line(rng: random.Random, problem: WordProblem, label: str) -> str:
 def _altered(
     rng: random.Random,
     subject: str,
-    quantity: Quantity,
+    quantity: Calculation,
     problem: WordProblem,
     numbers: list[int],
     names: list[str],
-) -> tuple[str, Quantity]:
+) -> tuple[str, Calculation]:
     """A subject and a quantity with one thing changed."""
     match rng.randint(0, 5):
         case 0:

@@ -31,7 +31,7 @@ OPINION: Final = "I think it is {}."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantity:
+class Calculation:
     """What one line of a solution computes: ``left symbol right``."""
 
     left: int
@@ -44,7 +44,7 @@ class Quantity:
 
     @property
     def value(self) -> int:
-        """The exact result. Raises ``RecordError`` if it is no whole number above 0."""
+        """The exact result. Raises ``RecordError`` if it is not a whole number above 0."""
         result = calculate(self.left, self.symbol, self.right)
         if result is None:
             raise RecordError(f"{self.left} {self.symbol} {self.right} is not a whole number above 0")
@@ -52,18 +52,18 @@ class Quantity:
 
     def line(self, label: str, result: int | None = None) -> str:
         """The line of a solution that computes it, with another ``result`` if one is given."""
-        left, right = (f"{owner}'s " if owner else "" for owner in self.owners)
+        owner_a, owner_b = (f"{owner}'s " if owner else "" for owner in self.owners)
         cited = f"{self.fact}. " if self.fact else ""
         value = self.value if result is None else result
-        return f"{cited}{label} {left}{self.left} {self.symbol} {right}{self.right} = {value}.\n"
+        return f"{cited}{label} {owner_a}{self.left} {self.symbol} {owner_b}{self.right} = {value}.\n"
 
 
-Quantities = Mapping[str, Quantity]
+Quantities = Mapping[str, Calculation]
 """What can be computed in a problem, by the label that its line begins with."""
 
 
 def calculate(left: int, symbol: str, right: int) -> int | None:
-    """``left symbol right``, or nothing where one of the three is no whole number above 0."""
+    """``left symbol right``, or ``None`` where one of the three is not a whole number above 0."""
     match symbol:
         case "+":
             result = left + right
@@ -90,7 +90,7 @@ class WordProblem:
     """``graph``, or the name of the template."""
     quantities: Quantities
     goal: str
-    """Label of what is asked for."""
+    """Label of the quantity asked for."""
 
     @property
     def answer(self) -> int:
@@ -138,7 +138,7 @@ def worked_solution(problem: Problem) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is drawn. The default is what the models are trained on."""
+    """Shares and sizes of problems. The models are trained on the default."""
 
     graphs: float = 0.5
     """Share of graphs; the others are templates."""
@@ -200,10 +200,14 @@ def read_problem(problem: Problem) -> tuple[Quantities, str]:
     about: Any = problem.meta.get("lab")
     try:
         quantities = {
-            str(label): Quantity(
-                left=int(left), symbol=str(symbol), right=int(right), owners=(str(a), str(b)), fact=str(fact)
+            str(label): Calculation(
+                left=int(a),
+                symbol=str(symbol),
+                right=int(b),
+                owners=(str(owner_a), str(owner_b)),
+                fact=str(fact),
             )
-            for label, (left, symbol, right, a, b, fact) in about["quantities"].items()
+            for label, (a, symbol, b, owner_a, owner_b, fact) in about["quantities"].items()
         }
         goal = str(about["goal"])
         if len(quantities) > _MOST_QUANTITIES:
@@ -267,7 +271,7 @@ def _try_graph(rng: random.Random, setting: Setting, people: int, steps: int) ->
     names = rng.sample(NAMES, people)
     item = rng.choice(ITEMS)
     values: dict[str, int] = {}
-    quantities: dict[str, Quantity] = {}
+    quantities: dict[str, Calculation] = {}
     sentences = []
     subjects: set[str] = set()
     for number, name in enumerate(names):
@@ -303,19 +307,19 @@ def _try_graph(rng: random.Random, setting: Setting, people: int, steps: int) ->
 
 def _relation(
     rng: random.Random, name: str, values: dict[str, int], subjects: set[str], setting: Setting
-) -> tuple[Quantity, str, str]:
+) -> tuple[Calculation, str, str]:
     """How many ``name`` has, from one or two others; the subject of the sentence that says so, and it.
 
     A person is the subject of one comparison at most. So a comparison of ``name`` with another is about the
-    other, and says the inverse of what has to be calculated, only where that one is no subject yet.
+    other, and says the inverse of the calculation, only where that one is not a subject yet.
     """
-    known = list(values)
-    other = known[-1] if rng.random() < setting.chain else rng.choice(known)
+    holders = list(values)
+    other = holders[-1] if rng.random() < setting.chain else rng.choice(holders)
     inverse = other not in subjects and rng.random() < setting.inverse
     first, second = (other, name) if inverse else (name, other)
     if not inverse and len(values) > 1 and rng.random() < setting.together:
         third = rng.choice([each for each in values if each != other])
-        quantity = Quantity(left=values[other], symbol="+", right=values[third], owners=(other, third))
+        quantity = Calculation(left=values[other], symbol="+", right=values[third], owners=(other, third))
         return quantity, name, f"{name} has as many as {other} and {third} together."
     kind = rng.choice(("more", "fewer", "times"))
     right = rng.randint(2, 5) if kind == "times" else rng.randint(2, setting.change)
@@ -326,7 +330,7 @@ def _relation(
     else:
         sentence = f"{first} has {right} {relation} {second}."
     symbol = {"more": "+-", "fewer": "-+", "times": "*/"}[kind][inverse]
-    quantity = Quantity(left=values[other], symbol=symbol, right=right, owners=(other, ""))
+    quantity = Calculation(left=values[other], symbol=symbol, right=right, owners=(other, ""))
     return quantity, first, sentence
 
 
@@ -341,7 +345,7 @@ def _draw_template(rng: random.Random, *, held_out: bool) -> _Draft:
         family=family.__name__.strip("_"),
         sentences=sentences,
         question=question,
-        quantities={label: Quantity(left=a, symbol=symbol, right=b) for label, a, symbol, b in lines},
+        quantities={label: Calculation(left=a, symbol=symbol, right=b) for label, a, symbol, b in lines},
         goal=lines[-1][0],
     )
 
@@ -395,14 +399,14 @@ def _walk(rng: random.Random, name: str, _: str) -> Drawn:
 
 
 def _share(rng: random.Random, name: str, item: str) -> Drawn:
-    children, each, found = rng.randint(3, 7), rng.randint(14, 30), rng.randint(3, 40)
+    children, each, extra = rng.randint(3, 7), rng.randint(14, 30), rng.randint(3, 40)
     lines = (
-        ("In all there are", children * each - found, "+", found),
+        ("In all there are", children * each - extra, "+", extra),
         ("Each child gets", children * each, "/", children),
     )
     sentences = (
-        f"{name} has {children * each - found} {item}.",
-        rng.choice((f"{name} finds {found} more.", f"Then {found} more are found.")),
+        f"{name} has {children * each - extra} {item}.",
+        rng.choice((f"{name} finds {extra} more.", f"Then {extra} more are found.")),
         rng.choice((f"{children} children share them.", f"They are shared by {children} children.")),
     )
     return sentences, f"How many {item} does each child get?", lines
@@ -442,10 +446,13 @@ def _fence(rng: random.Random, name: str, _: str) -> Drawn:
 
 
 def _pages(rng: random.Random, name: str, _: str) -> Drawn:
-    days, each, left = rng.randint(3, 9), rng.randint(6, 24), rng.randint(5, 90)
-    lines = ((f"{name} has read", days, "*", each), ("There are left", days * each + left, "-", days * each))
+    days, each, remaining = rng.randint(3, 9), rng.randint(6, 24), rng.randint(5, 90)
+    lines = (
+        (f"{name} has read", days, "*", each),
+        ("There are left", days * each + remaining, "-", days * each),
+    )
     sentences = (
-        f"A book has {days * each + left} pages.",
+        f"A book has {days * each + remaining} pages.",
         rng.choice(
             (
                 f"{name} reads {each} pages a day for {days} days.",
@@ -471,14 +478,14 @@ def _trip(rng: random.Random, name: str, _: str) -> Drawn:
 
 
 def _coats(rng: random.Random, name: str, _: str) -> Drawn:
-    """Held out: a price, and what is left."""
-    coats, price, left = rng.randint(2, 9), rng.randint(12, 60), rng.randint(5, 90)
+    """Held out: a price, and the money after buying."""
+    coats, price, remaining = rng.randint(2, 9), rng.randint(12, 60), rng.randint(5, 90)
     lines = (
         ("All coats cost", coats, "*", price),
-        ("There are left", coats * price + left, "-", coats * price),
+        ("There are left", coats * price + remaining, "-", coats * price),
     )
     sentences = (
-        f"{name} has {coats * price + left} dollars.",
+        f"{name} has {coats * price + remaining} dollars.",
         f"{name} buys {coats} coats.",
         f"A coat costs {price} dollars.",
     )

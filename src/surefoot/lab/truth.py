@@ -86,26 +86,26 @@ def _judge_line(
     stated: dict[str, int],
 ) -> StepTruth:
     label, symbol = match[2], match[5]
-    left, right, result = int(match[4]), int(match[7]), int(match[8])
-    if result != calculate(left, symbol, right):
-        return StepTruth(value=-1, kind="slip", reason=f"{left} {symbol} {right} is not {result}")
+    a, b, result = int(match[4]), int(match[7]), int(match[8])
+    if result != calculate(a, symbol, b):
+        return StepTruth(value=-1, kind="slip", reason=f"{a} {symbol} {b} is not {result}")
     quantity = quantities.get(label)
     if quantity is None:
         return StepTruth(value=-1, kind="reasoning", reason=f"nothing to calculate is called {label!r}")
     if (match[1] or "") != quantity.fact:
         return StepTruth(value=-1, kind="reasoning", reason=f"the fact to go by is {quantity.fact!r}")
     first, second = quantity.owners
-    wanted = _numbers(symbol, (first, quantity.left), (second, quantity.right))
+    expected = _numbers(symbol, (first, quantity.left), (second, quantity.right))
     owners = match[3] or "", match[6] or ""
-    if symbol == quantity.symbol and _numbers(symbol, (owners[0], left), (owners[1], right)) == wanted:
+    if symbol == quantity.symbol and _numbers(symbol, (owners[0], a), (owners[1], b)) == expected:
         repeated = label in stated and stated[label] == values[label]
         return StepTruth(value=0, reason="repeats a right step") if repeated else StepTruth(value=1)
     truth = quantity.line(label).strip()
     wrong = {stated[other]: value for other, value in values.items() if stated.get(other, value) != value}
-    for one in (left, wrong.get(left)):
-        for two in (right, wrong.get(right)):
-            numbers = _numbers(symbol, (owners[0], one or 0), (owners[1], two or 0))
-            if symbol == quantity.symbol and numbers == wanted:
+    for corrected_a in (a, wrong.get(a)):
+        for corrected_b in (b, wrong.get(b)):
+            numbers = _numbers(symbol, (owners[0], corrected_a or 0), (owners[1], corrected_b or 0))
+            if symbol == quantity.symbol and numbers == expected:
                 reason = f"an earlier value is wrong; right is {truth}"
                 return StepTruth(value=-1, kind="carried", reason=reason)
     return StepTruth(value=-1, kind="reasoning", reason=f"right is {truth}")
