@@ -522,14 +522,14 @@ def _advice(audit: Measured) -> Iterator[str]:
         return
     best, truth = max(compared, key=lambda pair: (pair[1].f1.value == pair[1].f1.value, pair[1].f1.value))
     silent = audit.truth.counts.used - truth.confusion.steps
-    left = f", and it leaves {counted(silent, 'step')} open" if silent else ""
+    tail = f", and it leaves {counted(silent, 'step')} open" if silent else ""
     if truth.recall.value < 0.8:
         yield (
             "Before you train on these labels, let a second source (`surefoot label FILE consensus`) or more "
-            f"rollouts check them: {best.name} misses {1 - truth.recall.value:.0%} of the wrong steps{left}."
+            f"rollouts check them: {best.name} misses {1 - truth.recall.value:.0%} of the wrong steps{tail}."
         )
     if truth.precision.value < 0.8:
-        yield f"Let people check the alarms of {best.name}: {1 - truth.precision.value:.0%} are false{left}."
+        yield f"Let people check the alarms of {best.name}: {1 - truth.precision.value:.0%} are false{tail}."
 
 
 def label_section(audit: Measured) -> Section:

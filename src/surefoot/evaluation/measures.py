@@ -69,8 +69,8 @@ def members_by(keys: Sequence[Any]) -> dict[Any, list[int]]:
 def known_mean(values: ArrayLike | Sequence[float | None]) -> float:
     """The mean of ``values`` that are not NaN or ``None``; NaN without any."""
     numbers = np.array(values, dtype=float)
-    known = numbers[~np.isnan(numbers)]
-    return float(known.mean()) if len(known) else math.nan
+    finite = numbers[~np.isnan(numbers)]
+    return float(finite.mean()) if len(finite) else math.nan
 
 
 def means(

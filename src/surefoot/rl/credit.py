@@ -371,8 +371,8 @@ def _starts(group: Sequence[Sample], start: float | None) -> list[float | None]:
     starts = []
     for index in range(len(group)):
         others = (rollout.outcome for rollout in (*group[:index], *group[index + 1 :]))
-        known = [outcome for outcome in others if outcome is not None]
-        starts.append(start if start is not None else sum(known) / len(known) if known else None)
+        outcomes = [outcome for outcome in others if outcome is not None]
+        starts.append(start if start is not None else sum(outcomes) / len(outcomes) if outcomes else None)
     return starts
 
 

@@ -205,8 +205,8 @@ class Updater(Learner):
         count = min(self.config.minibatches, fewest)
         parts = minibatches(samples, rng, epochs=self.config.epochs, parts=count)
         steps = [self._update(part) for part in parts]
-        known = {name: [step[name] for step in steps if step[name] is not None] for name in steps[0]}
-        means = {name: float(np.mean(values)) if values else None for name, values in known.items()}
+        reported = {name: [step[name] for step in steps if step[name] is not None] for name in steps[0]}
+        means = {name: float(np.mean(values)) if values else None for name, values in reported.items()}
         return {**means, "entropy": steps[0]["entropy"]}
 
     def rate(self, number: int) -> float:

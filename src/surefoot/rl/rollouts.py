@@ -105,12 +105,12 @@ class Task:
         self, policy: Policy, problems: Sequence[Problem], *, n: int, seed: int, sampling: Sampling
     ) -> list[list[Trace]]:
         """``n`` graded traces of each problem: solutions, or episodes in the environment."""
-        drawn: dict[str, Any] = {"n": n, "seed": seed, "sampling": sampling}
+        request: dict[str, Any] = {"n": n, "seed": seed, "sampling": sampling}
         if self.environment is not None:
-            drawn |= {"max_turns": self.max_turns, "granularity": "message"}
-            return await sample_runs(policy, problems, self.environment, **drawn)
-        drawn |= {"segmenter": self.segmenter, "grader": self.grader, "prompt": self.prompt}
-        return await sample_traces(policy, problems, **drawn)
+            request |= {"max_turns": self.max_turns, "granularity": "message"}
+            return await sample_runs(policy, problems, self.environment, **request)
+        request |= {"segmenter": self.segmenter, "grader": self.grader, "prompt": self.prompt}
+        return await sample_traces(policy, problems, **request)
 
     def check(self, config: RLConfig) -> None:
         """Raise ``TrainingError`` for what reinforcement learning with ``config`` needs and this lacks."""

@@ -134,8 +134,8 @@ def rival_scores(
     on the other problems of ``facts``, which makes them stronger than models that come from other data. 0
     everywhere if one class is absent. Raises ``MissingExtraError`` without scikit-learn.
     """
-    given = [None] * 3 if training is None else [(rows, training[1]) for rows in _inputs(training[0])]
-    parts = zip((_by_lengths, _by_trees, _by_words), _inputs(facts), given, strict=True)
+    training_of = [None] * 3 if training is None else [(rows, training[1]) for rows in _inputs(training[0])]
+    parts = zip((_by_lengths, _by_trees, _by_words), _inputs(facts), training_of, strict=True)
     return np.vstack([_scores(fit, rows, problems, good, known) for fit, rows, known in parts])
 
 

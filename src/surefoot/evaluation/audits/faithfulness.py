@@ -73,13 +73,13 @@ def _dependence(name: str, tests: Sequence[tuple[str, TextTests]], bootstrap: Bo
     planted = [(problem, mistake) for problem, test in tests for mistake in test.planted]
     comparable = [(p, m) for p, m in planted if m.followed is not None and m.stayed is not None]
     by_chance = _other_answers([test for _, test in tests if test.early])
-    given = [
+    measured = [
         (test.right, test.right_at_once, test.resampled, test.early[0] if test.early else None, test.filler)
         for _, test in tests
     ]
-    right, blind, resampled, at_once, filler = np.array(given, dtype=float).T  # NaN for None
-    found = np.array([(m.followed, m.by_itself, m.stayed) for _, m in comparable], dtype=float)
-    followed, by_itself, stayed = found.reshape(-1, 3).T
+    right, blind, resampled, at_once, filler = np.array(measured, dtype=float).T  # NaN for None
+    of_mistakes = np.array([(m.followed, m.by_itself, m.stayed) for _, m in comparable], dtype=float)
+    followed, by_itself, stayed = of_mistakes.reshape(-1, 3).T
     return Measured(
         prompt=name,
         solutions=len(tests),

@@ -387,8 +387,8 @@ def _first_errors(predicted: SignArray, truth: RunTruth) -> Measured:
         for signs in (predicted, truth.signs)
     )
     counts = first_error_counts(named, wrong).sum(axis=0).astype(int)
-    found, errors, passed, right = counts[:4].tolist()
-    return Measured(found=found, wrong=errors, alarms=right - passed, right=right, of=layout.traces)
+    hits, errors, passed, right = counts[:4].tolist()
+    return Measured(found=hits, wrong=errors, alarms=right - passed, right=right, of=layout.traces)
 
 
 def _predictions(

@@ -53,9 +53,9 @@ def upload(page: Page) -> Response:
             raise StoreError("choose at least one file")
         for path in images:  # before anything of another file is stored
             checked(path.read_bytes(), path.name)
-        known: dict[str, KnownLabels] = {}
+        by_trace: dict[str, KnownLabels] = {}
         if make == "known":  # their labels are known, not an annotator's work
-            known = _known_labels([path for path, kind in kinds.items() if kind == "labels"])
+            by_trace = _known_labels([path for path, kind in kinds.items() if kind == "labels"])
             kinds = {path: kind for path, kind in kinds.items() if kind != "labels"}
         imported = import_files(db, page.id, kinds)
         new = sum(db.traces.add_image(page.id, path.read_bytes(), path.name) for path in images)
@@ -66,7 +66,7 @@ def upload(page: Page) -> Response:
         for file in imported.values():
             file.read.files = [named(name) for name in file.read.files]
             file.read.bad = [(line, named(reason)) for line, reason in file.read.bad]
-    items = len(db.items.add(page.id, None if make == "solutions" else list(known), known=known))
+    items = len(db.items.add(page.id, None if make == "solutions" else list(by_trace), known=by_trace))
     page.audit("import", kinds=sorted(kinds.values()), items=items, images=new)
     complete = all(file.complete for file in imported.values())
     data = {"complete": complete, "files": files, "items": items, "images": len(images), "new_images": new}
