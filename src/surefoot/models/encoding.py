@@ -147,8 +147,10 @@ def encode_traces(
         batch = tokenizer(texts, add_special_tokens=not rendered, return_offsets_mapping=True)
         for number, ids, offsets in zip(group, batch["input_ids"], batch["offset_mapping"], strict=True):
             where = located[number]
-            asked = [token for token, (_, end) in zip(ids, offsets, strict=True) if end <= where.spans[0][0]]
-            if unreadable := unknown_tokens(tokenizer, ids, asked):
+            question = [
+                token for token, (_, end) in zip(ids, offsets, strict=True) if end <= where.spans[0][0]
+            ]
+            if unreadable := unknown_tokens(tokenizer, ids, question):
                 encoded[number] = EncodedTrace.unreadable(items[number], unreadable)
                 continue
             read = token_positions(where.text, offsets, where.spans, whole=True)
