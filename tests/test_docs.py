@@ -244,14 +244,16 @@ def test_the_program_of_contributing_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_lines_that_contributing_changes_exist() -> None:
-    """Its differences name lines of two files, so that a newcomer finds them."""
+def test_contributing_adds_lines_beside_lines_that_exist() -> None:
+    """Its differences take no line away and name lines of two files, so that a newcomer finds them."""
     files = ("src/surefoot/server/app.py", "tests/server/gateway/test_gateway_roles.py")
     lines = {line for name in files for line in (ROOT / name).read_text(encoding="utf-8").splitlines()}
     found = blocks((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), "diff")
-    changed = [line for block in found for line in block.splitlines() if line[0] != "+"]
-    assert len(changed) >= 4
-    assert [line for line in changed if line[1:] not in lines] == []
+    changed = [line for block in found for line in block.splitlines()]
+    assert {line[0] for line in changed} == {" ", "+"}, "who follows a page that takes a line away breaks it"
+    neighbours = [line[1:] for line in changed if line[0] == " "]
+    assert len(neighbours) >= 3
+    assert [line for line in neighbours if line not in lines] == []
 
 
 def test_the_tests_that_the_security_page_names_exist() -> None:
