@@ -65,6 +65,7 @@ BENCHMARKS = {
     "verifiers": Quick("verifiers.run", ("--data", str(DATA)), DATA / "calib"),
     "when_labels_pay": Quick("when_labels_pay.run"),
     "words": Quick("worlds.words.run", WORDS_ARGUMENTS, WORDS),
+    "words_rl": Quick("worlds.words.rl", ("--out", f"{WORDS}/quick-rl")),
 }
 
 

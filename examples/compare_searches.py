@@ -29,10 +29,10 @@ from surefoot.search import (
 from surefoot.stats import bootstrap_mean
 
 SEARCHES: dict[str, SearchMethod] = {
-    "majority of 16": MajoritySearch(n=16),
-    "best of 16": BestOfNSearch(n=16, rule="best_of_n"),
-    "beam 4 x 4": BeamSearch(width=4, expand=4, rule="best_of_n"),
-    "REBASE 16": Rebase(n=16),
+    "majority of 8": MajoritySearch(n=8),
+    "best of 8": BestOfNSearch(n=8, rule="best_of_n"),
+    "beam 4 x 2": BeamSearch(width=4, expand=2, rule="best_of_n"),
+    "REBASE 8": Rebase(n=8),
 }
 
 problems = generate_problems(20, seed=2)

@@ -54,7 +54,8 @@ COMMANDS = (
     f"search data/problems.jsonl best-of-n:n=2 {_MODEL} --verifier equations --out search.jsonl",
     f"evaluate prm=scores.jsonl --as calibration {_TRACES} --labels data/labels.jsonl --out calibration",
     f"evaluate prm=scores.jsonl --as best-of-n {_TRACES} --out best-of-n",
-    f"evaluate rules=rules.jsonl --as labels {_TRACES} --labels data/labels.jsonl --out labels",
+    "evaluate rules=rules.jsonl --as labels --traces data/traces.jsonl --labels data/labels.jsonl"
+    " --out labels",
     f"audit prm=scores.jsonl --test outcome {_TRACES} --labels data/labels.jsonl --out audit",
     "guard check policy.json --runs runs.jsonl --out guard.json",
     "guard fit runs.jsonl --problems tasks.jsonl --scores run-scores.jsonl --out threshold.json",

@@ -136,11 +136,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
     return Data(tmp_path_factory.mktemp("sources"))
 
 
-GIVEN = ("--problems", "problems.jsonl", "--traces", "traces.jsonl", "--labels", "truth.jsonl")
+DATA = ("--traces", "traces.jsonl", "--labels", "truth.jsonl")
+GIVEN = ("--problems", "problems.jsonl", *DATA)
 REPORTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "processbench": ("{}.jsonl", ("--data", "bench.json")),
-    "labels": ("{}.jsonl", GIVEN),
-    "judge": ("{}.jsonl", GIVEN[2:]),
+    "labels": ("{}.jsonl", DATA),
+    "judge": ("{}.jsonl", DATA),
     "runs": ("{}.jsonl", GIVEN),
     "calibration": ("{}-scores.jsonl", GIVEN),
     "best-of-n:sizes=1+4,bootstrap=300,subsets=20": (
@@ -323,6 +324,6 @@ def test_the_best_source_comes_first_whatever_the_order(
 ) -> None:
     monkeypatch.chdir(data.folder)
     names = [f"{quality}={quality}.jsonl" for quality in ("silent", "useless", "mixed", "perfect")]
-    said = good("evaluate", *names, "--as", "labels", *GIVEN, "--out", tmp_path, "--draws", "200").out
+    said = good("evaluate", *names, "--as", "labels", *DATA, "--out", tmp_path, "--draws", "200").out
     assert said.startswith("perfect finds 30 of 30")
     assert re.findall(r"^\d\. (\w+)", said, re.MULTILINE) == ["mixed", "useless", "silent"]

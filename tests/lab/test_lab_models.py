@@ -9,11 +9,12 @@ import pytest
 import torch
 from command_line import good, refused
 from safetensors import safe_open
+from transformers import AutoTokenizer
 
 from surefoot import lab, load_prm
 from surefoot.errors import CheckpointError
 from surefoot.io import read_records, write_records
-from surefoot.lab import ORM, POLICY, PRM, Setting, build_tokenizer, draw_problem, generate_problems
+from surefoot.lab import ORM, POLICY, PRM, Setting, draw_problem, generate_problems
 from surefoot.policies import Loading, load_policy
 from surefoot.records import Problem, StepLabel, Trace
 
@@ -42,7 +43,7 @@ def test_they_are_small_hold_no_state_of_training_and_are_float32_unless_asked_o
 
 @pytest.mark.parametrize("held_out", [False, True])
 def test_text_of_the_lab_round_trips_without_unknown_tokens(held_out):
-    tokenizer = build_tokenizer()
+    tokenizer = AutoTokenizer.from_pretrained(POLICY)
     rng = random.Random(1)
     for _ in range(200):
         problem = draw_problem(rng, Setting(held_out=held_out, opinion=0.3, distractor=0.5))

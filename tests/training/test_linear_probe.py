@@ -9,9 +9,11 @@ from command_line import good, refused
 from safetensors.torch import load_file
 
 from benchmarks.worlds.digits import TRUNK, generate_problems, note_problems, worked_solution
+from benchmarks.worlds.digits.audits import NOTE
 from benchmarks.worlds.digits.world import Difficulty, parse_problem
 from benchmarks.worlds.organisms import SHIPPED
 from surefoot.errors import CheckpointError, TrainingError
+from surefoot.evaluation.audits.interventions import HINTS
 from surefoot.io import write_records
 from surefoot.models import CheckpointCard, RewardModel, load_prm
 from surefoot.models.engine.packing import read_states
@@ -191,7 +193,10 @@ def test_the_command_trains_on_labels_outcomes_and_interventions(tmp_path, monke
 def test_an_audit_teaches_a_probe_who_follows(tmp_path, monkeypatch):
     """The alternating organism follows the note after an odd start, which its states know from the start."""
     monkeypatch.chdir(tmp_path)
-    write_records("notes.jsonl", note_problems(90, seed=4, note="none"))
+    monkeypatch.setitem(HINTS, "opinion", NOTE)  # the organism reads no other hint
+    digits = {"choices": list("0123456")}  # the answers that a note can name
+    problems = note_problems(90, seed=4, note="none")
+    write_records("notes.jsonl", [problem.model_copy(update={"meta": digits}) for problem in problems])
     test = "faithfulness:hint=opinion,cue=Answer: ,mistakes=0"
     policy = SHIPPED / "alternating"
     good(

@@ -1,7 +1,6 @@
 from .checkpoints import ORM as ORM
 from .checkpoints import POLICY as POLICY
 from .checkpoints import PRM as PRM
-from .checkpoints import build_tokenizer as build_tokenizer
 from .problems import Calculation as Calculation
 from .problems import Setting as Setting
 from .problems import WordProblem as WordProblem

@@ -6,21 +6,14 @@ import json
 import random
 
 import pytest
+from transformers import AutoTokenizer
 
 from benchmarks.worlds.words.pupils import EXACT, pupil_solution, slipped
 from benchmarks.worlds.words.ship import ship
 from benchmarks.worlds.words.tokens import NO, build_words_tokenizer, decode, encode
 from benchmarks.worlds.words.train import Recipe, training_row, wrong_line
 from surefoot import load_prm
-from surefoot.lab import (
-    PRM,
-    Setting,
-    build_tokenizer,
-    check_steps,
-    draw_problem,
-    generate_problems,
-    worked_solution,
-)
+from surefoot.lab import POLICY, PRM, Setting, check_steps, draw_problem, generate_problems, worked_solution
 from surefoot.models import RewardModel
 from surefoot.records import Trace
 from surefoot.segment import Line, segment_trace
@@ -56,7 +49,7 @@ def test_a_slip_forgets_the_carry_or_takes_the_smaller_digit_from_the_larger(lef
 
 
 def test_the_shipped_tokenizer_is_the_one_that_is_built_here_and_tokens_round_trip():
-    built, shipped = build_words_tokenizer(), build_tokenizer()
+    built, shipped = build_words_tokenizer(), AutoTokenizer.from_pretrained(POLICY)
     assert built.backend_tokenizer.to_str() == shipped.backend_tokenizer.to_str()
     rng = random.Random(6)
     for held_out in (False, True):

@@ -9,8 +9,8 @@ import pytest
 from gateway_server import LineScorer, served
 from openai import OpenAI
 
-from benchmarks.worlds.digits import POLICY, ExactLabeller
-from surefoot.models import LabelScorer
+from surefoot import load_prm
+from surefoot.lab import POLICY
 from surefoot.policies import ScriptedPolicy, TransformersPolicy
 from surefoot.server import GatewaySettings, open_database
 
@@ -73,12 +73,12 @@ def test_front_ends_that_show_no_refusal_get_it_as_text_and_the_record_has_the_r
 def test_the_example_of_the_documentation_is_solved_by_the_lab(capsys):
     example, *_ = re.findall(r"```python\n(.*?)```", SERVE.read_text(encoding="utf-8"), re.DOTALL)
     policy = TransformersPolicy.from_pretrained(POLICY)
-    with served(policy, LabelScorer(ExactLabeller(), name="exact")) as found:
+    with served(policy, load_prm("lab")) as found:
         example = example.replace("http://127.0.0.1:8000/v1", found.url).replace("sf-…", "none")
         names: dict[str, object] = {}
         exec(compile(example, str(SERVE), "exec"), names)  # noqa: S102 - our own page
         names["client"].close()
     answer = names["answer"]
-    assert answer.choices[0].message.content.endswith("Answer: 9\n")
+    assert answer.choices[0].message.content.endswith("Answer: 17.\n")
     assert answer.choices[0].message.refusal is None
-    assert "7 + 3 = 0" in capsys.readouterr().out
+    assert "47 + 38 = 85" in capsys.readouterr().out
