@@ -127,7 +127,7 @@ def test_test_problems_are_in_no_training_set(finished):
     )
     assert (len(train), len(test)) == (6, 4)
     assert not train & test
-    assert test == {problem.text for problem in generate_problems(4, seed=3_000_000)}
+    assert test == {problem.text for problem in generate_problems(4, seed=4_000_000)}
     assert len(list(read_records(folder / "run" / "test-traces.jsonl", Trace))) == 16
 
 

@@ -11,7 +11,8 @@ import pytest
 from graph_reader import read_people
 
 from surefoot.errors import RecordError
-from surefoot.lab import LabVerifier, Setting, check_steps, draw_problem
+from surefoot.lab import LabVerifier, Setting, check_steps, draw_problem, generate_problems, worked_solution
+from surefoot.labelling import EquationVerifier
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
 from surefoot.segment import Line, segment_trace
@@ -87,6 +88,8 @@ def test_a_line_is_right_if_a_second_reader_finds_its_value_by_its_sentence_and_
         (f"{BEN}. Ann has Ann's 34 + 17 = 51.", -1, "reasoning"),
         (f"{BEN}. Hugo has Ann's 34 + 17 = 51.", -1, "reasoning"),
         (f"{CARA}. Cara has 3 / Ben's 51 = 17.", -1, "slip"),
+        (f"{BEN}. Ben has Ann's 34 - 34 = 0.", -1, "reasoning"),
+        (f"{BEN}. Ben has Ann's 34 / 34 = 0.", -1, "slip"),
         ("Ben has Ann's 34 + 17 = 51.", -1, "reasoning"),
         ("Ann has 17 more than Ben. Ben has Ann's 34 + 17 = 51.", -1, "reasoning"),
         (f"{BEN}. Ben has Ann's 50 + 1 = 51.", -1, "reasoning"),
@@ -129,3 +132,28 @@ def test_the_verifier_gives_the_kind_and_refuses_problems_of_another_world():
     ):
         with pytest.raises(RecordError, match="not of the lab"):
             check_steps(other, trace)
+
+
+def test_the_check_of_equations_refutes_slips_and_nothing_else():
+    """What stays open says why: a division may be rounded on purpose, and ``by`` may begin a comparison."""
+    problems = generate_problems(300, seed=8)
+    texts = [worked_solution(problem) for problem in problems]
+    wrong = [re.sub(r"= (\d+)\.", lambda match: f"= {int(match[1]) + 3}.", text) for text in texts]
+    right, slips = (
+        EquationVerifier().verify(
+            [
+                ProblemTrace(
+                    problem=problem,
+                    trace=segment_trace(Trace(problem_id=problem.id, text=text), Line()),
+                )
+                for problem, text in zip(problems, solutions, strict=True)
+            ]
+        )
+        for solutions in (texts, wrong)
+    )
+    assert {verdict.value for row in right for verdict in row} <= {None, 1}
+    lines = [verdict for row in slips for verdict in row[:-1]]
+    assert {verdict.value for verdict in lines} <= {None, -1}
+    still_open = [verdict.reason for verdict in lines if verdict.value is None]
+    assert all("rounded on purpose" in reason or "'by' precedes" in reason for reason in still_open)
+    assert len(still_open) < 0.1 * len(lines)

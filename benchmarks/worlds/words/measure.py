@@ -11,6 +11,8 @@ import numpy as np
 
 from benchmarks.common.figures import Figures, figure
 from surefoot.lab import StepTruth, check_steps
+from surefoot.labelling import EquationVerifier
+from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.stats import bootstrap_mean, roc_auc_within
 
@@ -30,8 +32,8 @@ class Candidate:
     answer: str | None
     correct: bool
     truth: tuple[StepTruth, ...]
-    checked: bool
-    """Whether no equation of it fails."""
+    refuted: tuple[bool, ...]
+    """The steps in which `verify:rules=equations` finds an equation that does not hold."""
     length: int
     scores: Mapping[str, Sequence[float]]
     """Scores of the steps by model."""
@@ -49,13 +51,16 @@ def candidates(
     by_model = {name: {one.trace_id: one.scores for one in rows} for name, rows in scores.items()}
     groups: dict[str, list[Candidate]] = {problem.id: [] for problem in problems}
     by_id = {problem.id: problem for problem in problems}
-    for trace in traces:
+    verdicts = EquationVerifier().verify(
+        [ProblemTrace(problem=by_id[trace.problem_id], trace=trace) for trace in traces]
+    )
+    for trace, found in zip(traces, verdicts, strict=True):
         truth = tuple(check_steps(by_id[trace.problem_id], trace))
         one = Candidate(
             answer=None if trace.answer is None else str(trace.answer),
             correct=bool(trace.outcome),
             truth=truth,
-            checked=not any(step.kind == "slip" for step in truth),
+            refuted=tuple(verdict.value == -1 for verdict in found),
             length=len(truth),
             scores={
                 name: [0.0 if score is None else score for score in rows[trace.id]] or [0.0]
@@ -104,7 +109,7 @@ def by_vote(weight: Callable[[Candidate], float]) -> Rule:
 
 def after_check(rule: Rule) -> Rule:
     """The same among the candidates whose equations hold, where there are any."""
-    return lambda group: rule([one for one in group if one.checked] or group)
+    return lambda group: rule([one for one in group if not any(one.refuted)] or group)
 
 
 def rules(models: Sequence[str]) -> dict[str, Rule]:
@@ -196,7 +201,7 @@ def step_figures(groups: Sequence[Sequence[Candidate]], models: Sequence[str], n
     """AUC of right steps against first errors of each kind; only steps with no error before them count.
 
     Pairs are of one problem, so that telling hard problems from easy ones gains nothing. ``position`` says
-    that earlier steps are right, ``equations`` that those without a slip are.
+    that earlier steps are right, ``equations`` that those are whose equations hold.
     """
     kinds: list[str | None] = []
     problems: list[int] = []
@@ -209,7 +214,7 @@ def step_figures(groups: Sequence[Sequence[Candidate]], models: Sequence[str], n
                 for model in models:
                     scores[model].append(one.scores[model][at])
                 scores["position"].append(-at)
-                scores["equations"].append(-float(truth.kind == "slip"))
+                scores["equations"].append(-float(one.refuted[at]))
                 if not truth.right:
                     break
     found = []

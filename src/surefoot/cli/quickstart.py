@@ -58,7 +58,7 @@ class Quickstart(Command):
     samples: int = Field(default=8, ge=1, description="Solutions of each of these.")
     seed: int = Field(default=0, description="Seed of the training problems, and of all that is random.")
     test_seed: int = Field(
-        default=3_000_000, description="Seed of the test problems, which are not used in training."
+        default=4_000_000, description="Seed of the test problems, which are not used in training."
     )
 
     def run(self) -> None:

@@ -87,7 +87,7 @@ def _judge_line(
 ) -> StepTruth:
     label, symbol = match[2], match[5]
     a, b, result = int(match[4]), int(match[7]), int(match[8])
-    if result != calculate(a, symbol, b):
+    if not _holds(a, symbol, b, result):
         return StepTruth(value=-1, kind="slip", reason=f"{a} {symbol} {b} is not {result}")
     quantity = quantities.get(label)
     if quantity is None:
@@ -109,6 +109,13 @@ def _judge_line(
                 reason = f"an earlier value is wrong; right is {truth}"
                 return StepTruth(value=-1, kind="carried", reason=reason)
     return StepTruth(value=-1, kind="reasoning", reason=f"right is {truth}")
+
+
+def _holds(a: int, symbol: str, b: int, result: int) -> bool:
+    """Whether the equation is true, also where no quantity of a problem may have its result (``24 - 24 = 0``)."""
+    return {"+": a + b, "-": a - b, "*": a * b}.get(symbol) == result or (
+        symbol == "/" and b * result == a > 0
+    )
 
 
 def _numbers(symbol: str, left: tuple[str, int], right: tuple[str, int]) -> tuple[tuple[str, int], ...]:

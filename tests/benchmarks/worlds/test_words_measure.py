@@ -29,7 +29,7 @@ def one(answer, *scores, kind=None, correct=None):
         answer=answer,
         correct=answer == "7" if correct is None else correct,
         truth=truth,
-        checked=kind != "slip",
+        refuted=(kind == "slip", False),
         length=2,
         scores={"prm-0": scores or (0.5, 0.5), "orm-0": (0.5, 0.5)},
     )
@@ -114,7 +114,7 @@ def test_candidates_join_truth_check_and_scores_and_seeds_are_averaged():
     }
     groups = candidates([problem], traces, scores)
     assert [candidate.first_error for candidate in groups[0][:2]] == [None, "slip"]
-    assert [candidate.checked for candidate in groups[0][:2]] == [True, False]
+    assert [candidate.refuted for candidate in groups[0][:2]] == [(False, False), (True, False)]
     found = {row["name"]: row["value"] for row in measured(groups, list(scores), "test")}
     assert found["test_majority_N=16"] == 50
     assert found["test_check,_majority_N=16"] == 100

@@ -51,6 +51,8 @@ def states(verifier, *steps, problem="How many?"):
         "48/2 = 24",
         "She sold 48/2 = <<48/2=24>>24 clips.",
         "5 * 3 = $15, so 15 + 5 = $20",
+        "Lena has Gia's 16 + Ines's 4 = 20.",
+        "Lena has Gia’s 12 - Tom’s 5 = 7",
         "2 x $3.50 = $7.00",
         "12 × 2 = 24 and 24 ÷ 3 = 8 and 8 − 9 = -1",
         "1,000 * 2.5 = 2,500",
@@ -199,6 +201,11 @@ def test_the_problem_may_set_another_arithmetic(verifier):
     assert states(verifier, "5 + 6 = 12", problem="Add in base 9.") == ["unchecked"]
     assert states(verifier, "$3 * 4 = 14$", problem="Define a * b = a + b + ab.") == ["unchecked"]
     assert states(verifier, "5 + 6 = 11", problem="Add in base 9.") == ["holds"]
+
+
+def test_a_number_has_an_owner_only_after_an_operation(verifier):
+    assert states(verifier, "Lena has Gia's 16 + Ines's 4 = 10.") == ["fails"]
+    assert states(verifier, "Ann has 3 and Ben's 4 = 7") == ["unchecked"]
 
 
 def test_verdicts(verifier):

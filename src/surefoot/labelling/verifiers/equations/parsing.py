@@ -226,6 +226,8 @@ def _resolve(tokens: list[Token]) -> list[Token]:
             kind = _letter_kind(token, previous, tokens[index + 1] if index + 1 < len(tokens) else None)
             token = token._replace(kind=kind, name="*" if kind == "op" else token.name)
         elif token.kind == "word" and previous is not None and index + 1 < len(tokens):
+            if previous.kind == "op" and tokens[index + 1].kind == "num" and token.name[-2:] in ("'s", "’s"):
+                continue  # whose number it is: "16 + Ann's 4"
             token = _resolve_word(token, previous, tokens[index + 1 : index + 5])
         if previous is not None:
             if token.name in _PRIMES and previous.kind == "sym" and previous.end == token.start:
