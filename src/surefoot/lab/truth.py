@@ -112,7 +112,7 @@ def _judge_line(
 
 
 def _holds(a: int, symbol: str, b: int, result: int) -> bool:
-    """Whether the equation is true, also where no quantity of a problem may have its result (``24 - 24 = 0``)."""
+    """Whether the equation is true, also with a result that no quantity may have (``24 - 24 = 0``)."""
     return {"+": a + b, "-": a - b, "*": a * b}.get(symbol) == result or (
         symbol == "/" and b * result == a > 0
     )
