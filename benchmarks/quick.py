@@ -30,8 +30,7 @@ class Quick:
 
 SMOLLM2 = ROOT / "smollm2"
 """Where ``python -m benchmarks.common.smollm2 smollm2`` writes the model."""
-WORDS = ROOT / "runs" / "words"  # where benchmarks.worlds.words.train wrote a policy
-WORDS_ARGUMENTS = ("--policy", f"{WORDS}/policy", "--base", f"{WORDS}/policy", "--out", f"{WORDS}/quick")
+WORDS = ROOT / "runs" / "words"
 BENCHMARKS = {
     "agents": Quick("agents.run", ("--data", str(DATA / "agent"))),
     "answers": Quick("answers.run"),
@@ -64,7 +63,7 @@ BENCHMARKS = {
     "training": Quick("performance.training"),
     "verifiers": Quick("verifiers.run", ("--data", str(DATA)), DATA / "calib"),
     "when_labels_pay": Quick("when_labels_pay.run"),
-    "words": Quick("worlds.words.run", WORDS_ARGUMENTS, WORDS),
+    "words": Quick("worlds.words.run", ("--out", f"{WORDS}/quick")),
     "words_rl": Quick("worlds.words.rl", ("--out", f"{WORDS}/quick-rl")),
 }
 

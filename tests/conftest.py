@@ -33,6 +33,7 @@ LONGEST = (
     *("server/pages/test_screenshots.py", "rl/test_rl_processes.py"),
     *("training/test_processes.py", "cli/test_quickstart.py", "journeys/test_tutorial.py"),
     *("training/test_loop.py", "cli/test_label_commands.py", "server/gateway/test_gateway_command.py"),
+    *("test_notebooks.py", "test_recipes.py", "server/pages/test_browser_day.py"),
 )
 """Files that take longest: they start first, so that no process is left with one of them at the end."""
 

@@ -25,7 +25,7 @@ from benchmarks.worlds.words.measure import (
 )
 from benchmarks.worlds.words.tokens import build_words_tokenizer
 from surefoot.io import read_records, write_records
-from surefoot.lab import Setting, generate_problems
+from surefoot.lab import POLICY, Setting, generate_problems
 from surefoot.records import Problem, StepScores, Trace
 
 TEST = Setting()
@@ -112,8 +112,8 @@ def likelihoods(policy: Path, problems: list[Problem], traces: list[Trace]) -> l
 def main() -> None:
     """Command line."""
     parser = arguments(__doc__, "fewer problems")
-    parser.add_argument("--policy", type=Path, required=True)
-    parser.add_argument("--base", type=Path, required=True, help="what the reward models are trained from")
+    parser.add_argument("--policy", type=Path, default=POLICY)
+    parser.add_argument("--base", type=Path, default=POLICY, help="what the reward models are trained from")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=2, help="PRMs and ORMs to train")
     parser.add_argument("--first-seed", type=int, default=0)
