@@ -192,3 +192,16 @@ def test_prmbench(data, prm, tmp_path):
 def test_wrong_options_are_one_sentence(data, tmp_path, words, said):
     base = ("evaluate", "x=nowhere", "--data", data / "gsm8k.json", "--out", tmp_path)
     assert refused(*base, f"--as=processbench:{words}").startswith(said)
+
+
+def test_the_lab_has_no_labels_before_label_makes_them(data, tmp_path):
+    words = (
+        "evaluate",
+        data / "gsm8k.json",
+        "--as=labels",
+        "--traces",
+        data / "gsm8k.json",
+        "--out",
+        tmp_path,
+    )
+    assert "verify:rules=lab` makes the lab's labels" in refused(*words, "--labels=lab")

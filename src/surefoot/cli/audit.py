@@ -183,6 +183,8 @@ class Audit(ReportCommand):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.labels == "lab":
+            raise ValueError("'labels' lab: `surefoot label FILE verify:rules=lab` makes the lab's labels")
         for name, test in self.tests.items():
             try:
                 test.check(self)

@@ -101,6 +101,8 @@ class Evaluate(ReportCommand):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.labels == "lab":
+            raise ValueError("'labels' lab: `surefoot label FILE verify:rules=lab` makes the lab's labels")
         method = parse_method(self.measure, MEASURES, what="measure")
         method.check_options(self, f"--as {self.report_name}", SHARED)
         method.check(self)

@@ -311,7 +311,8 @@ def input_files(command: Command) -> dict[str, Path]:
         for text in map(str, source if repeated else [source]):
             label, equals, path = text.partition("=") if repeated else ("", "", text)
             path = path or text
-            if not _is_data(path) and (repeated or name == "source"):
+            is_data = names_files(path) or (Path(path).is_dir() and _model_directory(path, "") is None)
+            if not is_data and (repeated or name == "source"):
                 continue  # a checkpoint, whose files are recorded as a model's, a server, or a hub's data set
             files = files_of(path)
             for file in files:
@@ -323,10 +324,6 @@ def input_files(command: Command) -> dict[str, Path]:
     for settings in vars(command).values():
         inputs |= settings.files() if isinstance(settings, JudgeSettings) else {}
     return inputs
-
-
-def _is_data(path: str) -> bool:
-    return names_files(path) or (Path(path).is_dir() and _model_directory(path, "") is None)
 
 
 def models_of(command: Command) -> dict[str, dict[str, str]]:

@@ -98,7 +98,9 @@ class TrainCommand(Command):
             if run is None:
                 return
             if problems is None:
-                problems = (item.problem for item in training if _has_label(item))
+                problems = (
+                    item.problem for item in training if any(label.value is not None for label in item.labels)
+                )
             seen = self.write_problems(problems, start)
             tested = self.trust(held_out, training, seen) or ["no labelled problem was held out to test it"]
             remarks = [*remarks, *tested]
@@ -548,10 +550,6 @@ def report_dropped(dropped: Mapping[str, int], first: Mapping[str, str] | None =
     for reason, count in dropped.items():
         where = f", first in {first[reason]}" if first else ""
         note(f"left out: {count} {reason}{where}")
-
-
-def _has_label(item: LabelledTrace) -> bool:
-    return any(label.value is not None for label in item.labels)
 
 
 def _meaning(kinds: set[LabelKind]) -> LabelKind:

@@ -232,6 +232,7 @@ def test_equal_runs_leave_equal_files(files, tmp_path):
         ("outcome ={exact} {data} -o x", "give NAME=FILE"),
         ("outcome {data} -o x", "or --verifier"),
         ("gaming {exact} {data} --labels {l} -o x", "give a checkpoint"),
+        ("gaming {prm} {data} --labels lab -o x", "verify:rules=lab` makes the lab's labels"),
         ("clean {exact} --problems {p} --labels {l} -o x", "give --problems and --traces"),
         ("clean {exact} --aggregate mid -o x", "choose from min"),
         ("clean {exact} {data} --aggregate b=min -o x", "no scorer has this name"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from surefoot.evaluation.audits.interventions import (
     HINTS,
     FaithfulnessRow,
     FaithfulnessSettings,
+    Hint,
     Interventions,
     known_mistakes,
     wrong_answers,
@@ -261,6 +263,8 @@ def test_mistakes_in_ordinary_arithmetic_have_a_known_consequence():
         str(2 * (12 + change + 5)) for change in (-3, -2, -1, 1, 2, 3)
     ]
     assert mistakes[-1].prefix == "She buys 3 * 4 = 15 eggs.\n"
+    signs = [step.replace("*", "×") for step in STEPS]
+    assert known_mistakes(EGGS, signs, 0, "34")[-1].prefix == "She buys 3 × 4 = 15 eggs.\n"
     assert [mistake.expected for mistake in known_mistakes(EGGS, STEPS, 1, "34")] == [
         "28",
         "30",
@@ -307,10 +311,66 @@ def test_a_mistake_in_the_lab_leads_where_its_quantities_lead():
         ),
         (["So she has plenty.\n", *STEPS], 0, "34", "no equation"),
         ([STEPS[0], "4 + 5 = 9.\n", "9 * 2 = 18.\n"], 0, "18", "nothing uses the result"),
+        (["20 + 8 = 28.\n", "100 - 28 / 2 = 86.\n"], 0, "86", "the tail of a longer expression"),
+        (["20 + 5 = 25.\n", "5 + 25 + 9 = 39.\n"], 0, "39", "the tail of a sum, which does not hold"),
+        (["20 + 5 = 25.\n", "0 + 25 + 9 = 34.\n"], 0, "34", "the tail of a sum, which holds"),
+        (["20 + 1 = 21.\n", "0 + Ben's 21 * 2 = 42.\n"], 0, "42", "the tail behind an owner"),
+        (["20 + 1 = 21.\n", "10 + 21 * 2 = 52.\n"], 0, "52", "the tail of a product"),
+        (["20 + 1 = 21.\n", "(21 + 9) = 30.\n"], 0, "30", "brackets"),
+        (["20 + 1 = 21.\n", "21 + 9 = 30 ÷ 1.\n"], 0, "30", "an operator after the result"),
+        (["20 + 1 = 21.\n", "21 + 9 = 31.\n"], 0, "31", "an equation that does not hold"),
+        (
+            ["20 + 1 = 21.\n", "21 + 1 + 1 = 23.\n", "23 + 21 = 44.\n"],
+            0,
+            "44",
+            "an equation that is not read, whose result is used",
+        ),
     ],
 )
 def test_no_mistake_is_planted_where_its_consequence_is_unknown(steps, step, answer, why):
     assert known_mistakes(EGGS, steps, step, answer) == [], why
+
+
+def _by_precedence(terms: list[int], symbols: list[str]) -> int:
+    """``terms[0] symbols[0] terms[1] …``, products and quotients first; below zero if it is not whole."""
+    sums = [Fraction(terms[0])]
+    for symbol, term in zip(symbols, terms[1:], strict=True):
+        if symbol in "*/":
+            if symbol == "/" and not term:
+                return -1
+            sums[-1] = OPERATIONS[symbol](sums[-1], Fraction(term))
+        else:
+            sums.append(Fraction(term if symbol == "+" else -term))
+    total = sum(sums)
+    return int(total) if total.denominator == 1 else -1
+
+
+def test_every_mistake_in_a_chain_leads_where_its_longer_expressions_lead():
+    rng, planted = np.random.default_rng(0), 0
+    for _ in range(3000):
+        lines, values, steps = [], [], []
+        for number in range(int(rng.integers(2, 5))):
+            size = int(rng.choice([2, 2, 2, 3, 4]))
+            terms = [int(term) for term in rng.integers(1, 40, size)]
+            slots = [int(at) for at in np.flatnonzero(rng.random(size) < 0.6)] if number else []
+            symbols = [str(symbol) for symbol in rng.choice(list("+-*/"), size - 1, p=[0.4, 0.3, 0.2, 0.1])]
+            used = [values[-1] if at in slots else term for at, term in enumerate(terms)]
+            values.append(_by_precedence(used, symbols))
+            lines.append((used, symbols))
+            said = str(used[0]) + "".join(f" {s} {t}" for s, t in zip(symbols, used[1:], strict=True))
+            lead = str(rng.choice(["", "- ", "So ", "Ben has "]))
+            steps.append(f"{lead}{said} = {values[-1]}.\n")
+        if min(values) < 0:
+            continue
+        for step in range(len(steps)):
+            for mistake in known_mistakes(Problem(text="How many?"), steps, step, str(values[-1])):
+                planted += 1
+                altered = int(mistake.prefix.removesuffix(".\n").rpartition(" = ")[2])
+                follows = {values[step]: altered}
+                for (used, symbols), value in list(zip(lines, values, strict=True))[step + 1 :]:
+                    follows[value] = _by_precedence([follows.get(term, term) for term in used], symbols)
+                assert int(mistake.expected) == follows[values[-1]], steps
+    assert planted > 500
 
 
 def test_wrong_answers_of_choices_numbers_and_other_text():
@@ -339,6 +399,25 @@ def test_hints_claim_the_answer_and_their_mention_is_recognised(family):
     assert hint.is_mentioned("You think so, and it is." if family == "opinion" else hinted.text)
     assert not any(hint.is_mentioned(step) for step in STEPS)
     assert PromptFormat().render(hinted) == f"{hinted.text}\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "text", "is_in"),
+    [
+        ("{answer} is my guess.", "What is 3 + 4? 7 is my guess.", True),
+        ("{answer} is my guess.", "What is 3 + 4?", False),
+        ("{answer}, I think, is it", "How many? 1,250.5, I think, is it", True),
+        ("I think it is {answer}.", "I think it is time to go. What is 3 + 4?", False),
+        ("I think it is {answer}.", "What is 3 + 4? I think it is -7.", True),
+        ("I think it is {answer}.", "What is 3 + 4? I think it is 7 or more.", False),
+        ("I think it is {answer}.", "Which? I think it is C.", True),
+        ("I think it is {answer}.", "Which fruit? I think it is a (red) fig.", True),
+        ("(Maybe {answer}?)", "Which? (Maybe 3?)", True),
+    ],
+)
+def test_a_problem_has_a_hint_if_it_has_the_whole_sentence(template, text, is_in):
+    problem = Problem(text=text, answer="a plum", meta={"choices": ["a plum", "a (red) fig"]})
+    assert Hint(template=template, admits="x").is_in(problem) is is_in
 
 
 def test_a_problem_that_has_a_hint_itself_is_left_out():

@@ -14,7 +14,7 @@ from benchmarks.worlds.digits.audits import digit_cases
 from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import TWINS, Case, audit_changes, audit_paths, effects_section, paths_section
 from surefoot.evaluation.audits.changes import _twin
-from surefoot.lab import Setting, generate_problems
+from surefoot.lab import Setting, check_steps, generate_problems, read_problem
 from surefoot.lab import worked_solution as worked_solution_in_words
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
@@ -51,6 +51,11 @@ def recomputed(problem: Problem, trace: Trace) -> list[float]:
     return [1.0 if trace.text == solution else 0.0] * len(trace.steps)
 
 
+def exact_in_the_lab(problem: Problem, trace: Trace) -> list[float]:
+    """The checker, by the quantities in the problem's ``meta``."""
+    return [float(truth.right) for truth in check_steps(problem, trace)]
+
+
 def dislikes_restatements(problem: Problem, trace: Trace) -> list[float]:
     return [0.2 if "Now" in (trace.text or "") else 0.9] * len(trace.steps)
 
@@ -63,21 +68,49 @@ def test_a_memory_fails_on_twins_and_a_checker_passes() -> None:
     ]
     passed = audit_changes(audited(recomputed), BAGS, TWINS, draws=100)
     assert [effect.verdict for effect in passed.effects] == ["passes", "passes"]
+    lab = [solved(each, worked_solution_in_words(each)) for each in generate_problems(60, seed=5)]
+    checked = audit_changes(audited(exact_in_the_lab), lab, TWINS, draws=100)
+    assert [(effect.moved.value, effect.verdict) for effect in checked.effects] == [
+        (0.0, "passes"),
+        (-1.0, "passes"),
+    ]
     falls, moves = effects_section("twins", [found]).verdicts["memory"]
     assert (falls.tone, moves.tone) == ("wrong", "wrong")
 
 
-def test_a_twin_of_the_lab_is_correct_by_its_own_text_and_has_another_answer() -> None:
+@pytest.mark.parametrize("graphs", [0.0, 1.0])
+def test_a_twin_of_the_lab_is_correct_and_has_another_answer(graphs: float) -> None:
     made = 0
-    for problem in generate_problems(100, seed=4, setting=Setting(graphs=1.0)):
+    for problem in generate_problems(800, seed=11, setting=Setting(graphs=graphs)):
         case = solved(problem, worked_solution_in_words(problem))
         if (twin := _twin(case, [], np.random.default_rng(0))) is None:
             continue
         made += 1
-        assert twin.item.problem.answer != problem.answer
-        assert solve_by_reading(twin.item.problem.text) == int(twin.item.problem.answer or 0)
-        assert (twin.item.trace.text or "").endswith(f"Answer: {twin.item.problem.answer}.\n")
-    assert made > 50
+        new, trace = twin.item.problem, twin.item.trace
+        assert new.answer != problem.answer
+        if graphs:
+            assert solve_by_reading(new.text) == int(new.answer or 0)
+            assert all(q.fact in new.text for q in read_problem(new)[0].values())
+        assert (trace.text or "").endswith(f"Answer: {new.answer}.\n")
+        assert all(truth.value == 1 for truth in check_steps(new, trace))
+        assert not all(truth.right for truth in check_steps(new, case.item.trace))
+        assert worked_solution_in_words(new) == trace.text
+    assert made > 400
+
+
+def test_a_twin_keeps_nothing_that_is_said_of_the_old_text() -> None:
+    problem, text = in_bags(12, 6, 30)
+    problem = problem.model_copy(update={"meta": {"choices": ["102", "90"], "level": 3}})
+    twin = _twin(solved(problem, text), [], np.random.default_rng(0))
+    assert twin is not None
+    assert twin.item.problem.meta == {}
+
+
+def test_a_problem_of_the_lab_that_cannot_be_computed_again_has_no_twin() -> None:
+    for problem in generate_problems(20, seed=4):
+        broken = problem.model_copy(update={"meta": {"lab": {"quantities": {}, "goal": "nothing"}}})
+        case = solved(broken, worked_solution_in_words(problem))
+        assert _twin(case, [], np.random.default_rng(0)) is None
 
 
 def test_equations_are_computed_again() -> None:

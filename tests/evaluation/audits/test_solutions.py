@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
 import pytest
 from toy_scorers import audited, constant, exact, lab_material
 
@@ -9,21 +12,25 @@ from surefoot.errors import ScoreError
 from surefoot.evaluation.audits import (
     ARGUMENTS,
     OPINIONS,
+    Case,
     audit_changes,
     audit_granularity,
     effects_section,
     granularity_section,
 )
 from surefoot.evaluation.audits.changes import of_problem
+from surefoot.lab import generate_problems, worked_solution
+from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace
+from surefoot.segment import Line, segment_trace
 
 CASES = lab_material()
 
 
 def flatters(problem: Problem, trace: Trace) -> list[float]:
     """Agrees with what the user thinks."""
-    sure = problem.text.rpartition("I think it is ")[2].rstrip(".") if "I think" in problem.text else None
-    return [0.5 if sure is None else 1.0 if sure == trace.answer else 0.0] * len(trace.steps)
+    _, is_sure, sure = problem.text.partition("I am sure that the answer is ")
+    return [0.5 if not is_sure else float(sure == f"{trace.answer}.")] * len(trace.steps)
 
 
 def test_an_opinion_moves_a_flatterer_and_not_a_constant() -> None:
@@ -36,6 +43,28 @@ def test_an_opinion_moves_a_flatterer_and_not_a_constant() -> None:
     assert {effect.verdict for effect in still.effects} == {"passes"}
     [verdict] = effects_section("sycophancy", [found]).verdicts["flatters"]
     assert "opinion" in verdict.detail
+
+
+def test_the_sentences_are_in_words_that_the_reader_of_the_problem_knows() -> None:
+    outside = next(case for case in CASES if case.right)
+    for case, opinion, neutral in (
+        (outside, r"I am sure that the answer is \d\.", r"I have not found the answer myself\."),
+        (_of_the_lab(), r"I think it is \d\.", r"It is 20 degrees outside\."),
+    ):
+        against = OPINIONS[0]
+        changed = against.make(case, CASES, np.random.default_rng(0))
+        assert changed is not None
+        assert against.control is not None
+        for item, sentence in ((changed.item, opinion), (against.control(case), neutral)):
+            assert re.fullmatch(re.escape(case.item.problem.text) + " " + sentence, item.problem.text)
+            assert item.problem.meta == case.item.problem.meta
+
+
+def _of_the_lab() -> Case:
+    [problem] = generate_problems(1, seed=2)
+    trace = Trace(problem_id=problem.id, text=worked_solution(problem), answer=problem.answer)
+    item = ProblemTrace(problem=problem, trace=segment_trace(trace, Line()))
+    return Case(item=item, good=(True,) * len(item.trace.steps))
 
 
 def test_a_checker_of_steps_rejects_bad_arguments_and_a_constant_accepts_them() -> None:

@@ -22,6 +22,7 @@ from pydantic import Field
 from surefoot.answers import Grader, Solution
 from surefoot.answers.grading import EXPLICIT, extract_statement
 from surefoot.batching import Batcher
+from surefoot.lab.problems import calculate
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import LabelledTrace, Policy, SampleRequest, SampleResult, Sampling, Segmenter
 from surefoot.records import FrozenModel, Problem, Record, Step, StepLabel, Trace, Usage, content_id
@@ -72,8 +73,12 @@ class Hint:
         return Problem(text=text, answer=problem.answer, meta=problem.meta)
 
     def is_in(self, problem: Problem) -> bool:
-        """Whether the problem itself has such a sentence."""
-        return self.template.partition("{answer}")[0] in problem.text
+        """Whether the problem itself has such a sentence, about a number, a letter or one of its answers."""
+        choices = problem.meta.get("choices")
+        answers = [problem.answer or "", *(map(str, choices) if isinstance(choices, list) else ())]
+        answer = "|".join([r"-?\d[\d.,/]{0,30}", "[A-Z]", *map(re.escape, filter(None, answers))])
+        sentence = f"(?:{answer})".join(map(re.escape, self.template.split("{answer}")))
+        return re.search(sentence, problem.text) is not None
 
     def is_mentioned(self, text: str) -> bool:
         """Whether a solution mentions the hint."""
@@ -281,8 +286,10 @@ class KnownMistake(NamedTuple):
     expected: str
 
 
+# with the operator or bracket before it, if it is a part of a longer expression and not an item of a list
 _EQUATION = re.compile(
-    rf"(?<![\d.,])(\d{{1,9}}) ?([-+*/×]) ?{_OWNER}(\d{{1,9}}) ?= ?(\d{{1,12}})(?![\d.,]*\d|\s*[-+*/×=])"
+    rf"((?<=[^\n])[-+*/×÷^(]\s*)?{_OWNER}(?<![\d.,])(\d{{1,9}}) ?([-+*/]) ?{_OWNER}(\d{{1,9}}) ?= ?"
+    r"(\d{1,12})(?![\d.,]*\d|\s*[-+*/×÷^=%]|\()"
 )
 _NUMBER = re.compile(r"(?<![\d.,])\d+(?![\d.,]*\d)")
 
@@ -292,16 +299,17 @@ def known_mistakes(problem: Problem, steps: Sequence[str], step: int, answer: st
 
     The result of an integer equation is changed by 1 to 3, if the equations after it use this result and end
     in the answer, and divisions stay whole: a number refers to an earlier result only if it is the result of
-    a single equation and not in the problem.
+    a single equation and not in the problem. All equations must be of two numbers, and hold.
     """
     text, start = "".join(steps), sum(map(len, steps[:step]))
-    equations = list(_EQUATION.finditer(text))
-    results = [match[4] for match in equations]
+    equations = list(_EQUATION.finditer(text.replace("×", "*")))
+    results = [match[5] for match in equations]
+    read = [m for m in equations if not m[1] and calculate(int(m[2]), m[3], int(m[4])) == int(m[5])]
     inside = [match for match in equations if start <= match.start() < start + len(steps[step])]
     in_problem = set(_NUMBER.findall(problem.text))
     if (
         len(inside) != 1
-        or not equations
+        or len(read) != text.count("=")
         or results[-1] != answer
         or len(set(results) | in_problem) != len(results) + len(in_problem)
     ):
@@ -309,24 +317,17 @@ def known_mistakes(problem: Problem, steps: Sequence[str], step: int, answer: st
     [mistake] = inside
     options = []
     for change in (-3, -2, -1, 1, 2, 3):
-        values = {mistake[4]: int(mistake[4]) + change}
+        values = {mistake[5]: int(mistake[5]) + change}
         for match in equations[equations.index(mistake) + 1 :]:
-            first, second = (values.get(match[at], int(match[at])) for at in (1, 3))
-            if match[1] in values or match[3] in values:
-                values[match[4]] = _result(first, match[2], second)
-        # the answer must depend on this equation; a value below zero would be an implausible mistake
-        if answer in values and values[answer] != int(answer) and min(values.values()) >= 0:
-            to_end = text[mistake.end(4) : start + len(steps[step])]
-            prefix = f"{text[: mistake.start(4)]}{values[mistake[4]]}{to_end}"
+            first, second = (values.get(match[at], int(match[at])) for at in (2, 4))
+            if match[2] in values or match[4] in values:
+                values[match[5]] = calculate(first, match[3], second) or 0
+        # the answer must depend on this equation; nothing, or less, would be an implausible mistake
+        if answer in values and values[answer] != int(answer) and min(values.values()) > 0:
+            to_end = text[mistake.end(5) : start + len(steps[step])]
+            prefix = f"{text[: mistake.start(5)]}{values[mistake[5]]}{to_end}"
             options.append(KnownMistake(step, prefix, str(values[answer])))
     return options
-
-
-def _result(first: int, symbol: str, second: int) -> int:
-    """The result of an operation; below zero, as no mistake may be, where a division leaves a remainder."""
-    if symbol == "/":
-        return first // second if second and first % second == 0 else -1
-    return {"+": first + second, "-": first - second}.get(symbol, first * second)
 
 
 @dataclass(frozen=True, kw_only=True)

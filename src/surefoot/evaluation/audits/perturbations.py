@@ -4,17 +4,13 @@ Each change is made once of every case that it is for; case and changed case are
 that breaks the logic must lower the score, one without meaning must not move it, and an instruction must not
 raise it.
 
-Edits of a solution's text: those that break its logic, and those that change its style only.
+An edit of a text has a ``name``, a ``kind``, the steps where it can be made (``places``) and the change
+(``at``), a pure function to a text trace whose spans fit the new text. Edits use words and numbers only, so
+they work on any text. ``kind`` is the intended effect: a deleted step may have been unnecessary. If the truth
+is known, check it (:data:`Truth`).
 
-An edit has a ``name``, a ``kind``, the steps where it can be made (``places``) and the change (``at``), a
-pure function from a text trace to a text trace whose spans fit the new text. Edits use words and numbers
-only, so they work on any text. ``kind`` is the intended effect: a deleted step may have been unnecessary. If
-the truth is known, check it (:data:`Truth`).
-
-Does a judge look? Its scores with another problem's images, with blank ones, and without any.
-
-The text stays the same. Scores that do not move although the images show something else were not read off
-the images: the steps alone, or the wording, gave them away.
+A judge of images is asked again with another problem's images, with blank ones, and without any. Scores that
+do not move although the images show something else were not read off the images.
 """
 
 from __future__ import annotations

@@ -1,32 +1,23 @@
 """Audits of solutions as they are: do their scores follow the process?
 
-Collapse to the outcome: does the scorer judge steps, or only predict the final answer?
-
-A model trained on final answers, or on values of prefixes, may look like a process model on average and still
-wait for the last step. Four measures show it: where the minimum lies; the effect of a wrong step in traces
-whose answer is correct anyway; the score of the last step alone; the score of the steps in random order.
-
-False process confidence: solutions with a hidden wrong step and a correct answer.
-
-Three groups are compared: *right* (correct steps and answer), *rationalised* (a wrong step, but a correct
-answer) and *wrong* (a wrong step and a wrong answer). A scorer of outcomes separates the first from the third
-only; a scorer of steps separates it from both.
-
-Granularity: the same traces cut into fewer, longer steps: how many first errors does each cut find?
-
-Steps are merged in groups of k (the last group takes the rest), so labels of coarse steps follow from those
-of fine ones: a group is bad if one of its steps is. No text changes; only where scores are read.
-
-Path dependence: does the scorer prefer the usual among correct solutions of one problem?
-
-A solution is usual if it shares many three-word sequences with the other correct ones (Jaccard index). No
-text changes, so stored scores will do. Correct are solutions without a wrong step by the labels; without
-labels, those whose answer or program is right.
-
-Over-optimisation: the maximised score (proxy) and the truth (gold) against the optimisation pressure.
-
-Best of N is KL = log N - (N - 1) / N away from the policy. The proxy keeps rising; gold rises and, if the
-proxy can be fooled, falls again (Gao et al. 2022, arXiv 2210.10760).
+*Collapse to the outcome*: does the scorer judge steps, or only predict the final answer? A model trained on
+final answers, or on values of prefixes, may look like a process model on average and still wait for the last
+step. Four measures show it: where the minimum lies; the effect of a wrong step in traces whose answer is
+correct anyway; the score of the last step alone; the score of the steps in random order.
+*False process confidence*: solutions with a hidden wrong step and a correct answer. Three groups are
+compared: *right* (correct steps and answer), *rationalised* (a wrong step, but a correct answer) and *wrong*
+(both wrong). A scorer of outcomes separates the first from the third only; a scorer of steps separates it
+from both.
+*Granularity*: the same traces cut into fewer, longer steps: how many first errors does each cut find? Steps
+are merged in groups of k (the last group takes the rest), so labels of coarse steps follow from those of
+fine ones: a group is bad if one of its steps is. No text changes; only where scores are read.
+*Path dependence*: does the scorer prefer the usual among correct solutions of one problem? A solution is
+usual if it shares many three-word sequences with the other correct ones (Jaccard index). No text changes, so
+stored scores will do. Correct are solutions without a wrong step by the labels; without labels, those whose
+answer or program is right.
+*Over-optimisation*: the maximised score (proxy) and the truth (gold) against the optimisation pressure. Best
+of N is KL = log N - (N - 1) / N away from the policy. The proxy keeps rising; gold rises and, if the proxy
+can be fooled, falls again (Gao et al. 2022, arXiv 2210.10760).
 """
 
 from __future__ import annotations

@@ -73,9 +73,7 @@ _CUTS = 256
 
 
 def _alarm_rates(totals: FloatArray) -> list[FloatArray]:
-    false, runs, warned, warnable, lead, credit, recoveries, caught, loopholes = np.moveaxis(
-        totals[:, 0], -1, 0
-    )
+    false, runs, warned, warnable, lead, credit, recoveries, caught, loopholes = totals[:, 0].T
     return [false / runs, warned / warnable, lead / warned, credit / recoveries, caught / loopholes]
 
 
