@@ -55,6 +55,8 @@ def test_without_a_low_score_nothing_is_marked() -> None:
     assert view.first_below is None
     assert "n/a" in str(view)
     assert "▽" not in str(view)
+    assert str(view).count("1 step without a score: cut") == view._repr_html_().count("score: cut") == 1
+    assert "without a score" not in str(show(TRACE, scores(0.9, 0.2)))
 
 
 def test_scores_of_another_trace_are_refused() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from surefoot.answers.grading import extract_answer
-from surefoot.errors import MissingExtraError, RecordError
+from surefoot.errors import MissingExtraError, RecordError, counted
 from surefoot.images import embedded, is_inline, is_kept
 from surefoot.printable import printable
 from surefoot.records import StepScores, Trace
@@ -90,25 +90,25 @@ def show(
 ) -> TraceView:
     """The steps of a trace with their ``scores``, and the first step that scores below ``threshold``.
 
-    A text is cut into steps as in ``prm.score``. Scores learned from Monte Carlo labels predict the chance of
-    success, so a correct early step of a hard problem may score below ½: choose the threshold on problems
-    with known errors. ``images`` is the folder of the records' file: the images that the trace keeps there
-    stand before the step that follows them, in a notebook the first 100 and at most 20 MB of them.
-
-    Raises ``ScoreError`` if the scores belong to another trace or are not one per step.
+    A text is cut into steps as in ``prm.score``. Scores learned from Monte Carlo labels predict success, so
+    a correct early step of a hard problem may score below ½: choose the threshold on problems with known
+    errors. ``images`` is the folder of the records' file: the trace's images there stand before the step that
+    follows, in a notebook the first 100 and at most 20 MB. Raises ``ScoreError`` for another trace's scores.
     """
     if isinstance(solution, str):
         name = scores.trace_id if scores else ""
-        trace = segment_trace(Trace(id=name, problem_id="", text=solution))
-    else:
-        trace = solution
+        solution = segment_trace(Trace(id=name, problem_id="", text=solution))
+    trace = solution
     if trace.answer is None and trace.text:
         trace = trace.model_copy(update={"answer": extract_answer(trace.text, ("boxed", "hash", "phrase"))})
+    title, values = str(trace), scores.scores if scores else ()
     if scores is not None:
         require_fit(scores, trace)
-    values = () if scores is None else scores.scores
+        title += f", scored by {scores.scorer}"
+        if missing := values.count(None):
+            title += f"\n{counted(missing, 'step')} without a score: {scores.unscored_reason}"
     return TraceView(
-        title=str(trace) if scores is None else f"{trace}, scored by {scores.scorer}",
+        title=title,
         steps=tuple(trace.step_text(step).strip("\n") for step in range(len(trace.steps))),
         scores=values,
         threshold=threshold,

@@ -74,7 +74,7 @@ def test_a_problem_has_its_quantities_and_another_has_none(family):
     assert str(quantities[goal].value) == problem.answer
     assert all(q.line(label).startswith(q.fact) and label in q.line(label) for label, q in quantities.items())
     about = problem.meta["lab"]
-    many = {f"{name} {number}": ["1", "+", 1, "", "", ""] for name in NAMES for number in range(9)}
+    many = {f"{name} {number}": [1, "+", 1, "", "", ""] for name in NAMES for number in range(9)}
     for wrong in (
         {},
         {"goal": goal},
@@ -85,6 +85,56 @@ def test_a_problem_has_its_quantities_and_another_has_none(family):
     ):
         with pytest.raises(RecordError, match="is not of the lab"):
             read_problem(Problem(text=problem.text, meta={"lab": wrong}))
+
+
+@pytest.mark.parametrize(
+    ("place", "values"),
+    [
+        (0, (0, -1, 1.9, 1.0, True, "1", None, [1], 10_000, 10**4000)),
+        (1, ("", "+-", "×", "//", "**", "x", 1, None, ["+"])),
+        (2, (0, -1, 2.5, True, "2", None, {}, 10_000, 10**4000)),
+        (3, (None, 1, ["Ann"], "A" * 81)),
+        (4, (None, 1, ["Ann"], "A" * 81)),
+        (5, (None, 1, ["x"], "x" * 81)),
+    ],
+)
+@pytest.mark.parametrize("label", ["Ann has", "Ben has"])
+def test_each_part_of_a_quantity_is_checked_whether_it_is_the_goal_or_not(place, values, label):
+    for value in values:
+        rows = {"Ann has": [6, "+", 2, "Ann", "", "x"], "Ben has": [6, "/", 2, "Ann", "", "x"]}
+        assert read_problem(Problem(text="?", meta={"lab": {"quantities": rows, "goal": "Ann has"}}))
+        rows[label][place] = value
+        problem = Problem.model_construct(
+            id="p7", text="?", meta={"lab": {"quantities": rows, "goal": "Ann has"}}
+        )
+        with pytest.raises(RecordError, match=f"problem p7 is not of the lab: its quantity '{label}'"):
+            read_problem(problem)
+
+
+def test_a_row_that_is_none_or_a_label_that_is_too_long_is_refused_in_few_words():
+    fine, long = [6, "+", 2, "", "", ""], "x" * 10_000
+    for label, row in (
+        *(("Ben has", row) for row in ("1+1abc", "", None, 7, {}, [], fine[:5], [*fine, ""])),
+        *(
+            ("Ben has", row)
+            for row in ([2, "-", 6, "", "", ""], [6, "-", 6, "", "", ""], [7, "/", 2, "", "", ""])
+        ),
+        (long, fine),
+        (7, fine),
+    ):
+        about = {"quantities": {"Ann has": fine, label: row}, "goal": "Ann has"}
+        with pytest.raises(RecordError, match=f"its quantity '{str(label)[:80]}'") as refused:
+            read_problem(Problem(text="?", meta={"lab": about}))
+        assert len(str(refused.value)) < 300
+    for about in (
+        None,
+        [],
+        "x",
+        {"quantities": [fine], "goal": 0},
+        {"quantities": {"Ann has": fine}, "goal": ["Ann has"]},
+    ):
+        with pytest.raises(RecordError, match="no readable"):
+            read_problem(Problem(text="?", meta={"lab": about}))
 
 
 def test_a_circle_of_people_ends():

@@ -37,6 +37,8 @@ TRAINING = Setting(people=(2, 4), steps=(1, 3))
 class Recipe:
     """Shape and training of a model: the first ``updates`` of a schedule of ``schedule``."""
 
+    phase: str
+    """Its name in :data:`RECIPES`."""
     updates: int
     schedule: int
     layers: int = 5
@@ -56,11 +58,18 @@ class Recipe:
 
 
 RECIPES = {
-    "start": Recipe(updates=3000, schedule=6000, pupils=True, copies=0.3, graphs=0.75),
+    "start": Recipe(phase="start", updates=3000, schedule=6000, pupils=True, copies=0.3, graphs=0.75),
     "policy": Recipe(
-        updates=2000, schedule=2000, learning_rate=1.8e-3, pupils=True, copies=0.05, graphs=0.6, seed=3
+        phase="policy",
+        updates=2000,
+        schedule=2000,
+        learning_rate=1.8e-3,
+        pupils=True,
+        copies=0.05,
+        graphs=0.6,
+        seed=3,
     ),
-    "trunk": Recipe(updates=1800, schedule=1800, wrong=0.3, graphs=0.75, seed=4),
+    "trunk": Recipe(phase="trunk", updates=1800, schedule=1800, wrong=0.3, graphs=0.75, seed=4),
 }
 """``start``, from scratch, learns to cite sentences; ``policy`` and ``trunk`` go on from it."""
 
@@ -107,8 +116,8 @@ def train(recipe: Recipe, out: Path, *, base: Path | None = None, save_every: in
                 flush=True,
             )
         if save_every and update % save_every == 0:
-            save(model, replace(recipe, updates=update), out / f"update-{update}")
-    save(model, recipe, out)
+            save(model, replace(recipe, updates=update), out / f"update-{update}", base)
+    save(model, recipe, out, base)
 
 
 def new_model(recipe: Recipe) -> LlamaForCausalLM:
@@ -130,11 +139,14 @@ def new_model(recipe: Recipe) -> LlamaForCausalLM:
     )
 
 
-def save(model: LlamaForCausalLM, recipe: Recipe, out: Path) -> None:
-    """Write a checkpoint, its tokenizer and how it was trained."""
+def save(model: LlamaForCausalLM, recipe: Recipe, out: Path, base: Path | None) -> None:
+    """Write a checkpoint, its tokenizer and how it was trained, with the recipe of its ``base``."""
     model.save_pretrained(out)
     build_words_tokenizer().save_pretrained(out)
-    (out / "recipe.json").write_text(json.dumps(asdict(recipe), indent=2) + "\n")
+    about = {"command": f"python -m benchmarks.worlds.words.train {recipe.phase}", **asdict(recipe)}
+    if base:
+        about["base"] = json.loads((base / "recipe.json").read_text("utf-8"))
+    (out / "recipe.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
 
 
 def training_batches(recipe: Recipe) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

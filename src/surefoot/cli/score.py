@@ -121,12 +121,10 @@ class Score(Command):
             threshold = trust.threshold if trust else 0.5
         view = show(trace, scores, threshold=threshold)
         echo(str(view))
-        if scores.unscored_reason:
-            echo(scores.unscored_reason)
-        else:
+        if not scores.unscored_reason:
             echo(f"{scorer.card.aggregation} of the steps: {scorer.aggregate(scores):.3f}")
-        if view.first_below is None:
-            echo(f"no step scores below {threshold:.3g}")
+            if view.first_below is None:
+                echo(f"no step scores below {threshold:.3g}")
 
     def _score_file(self) -> None:
         from surefoot.models.loading import identifying_files, is_server

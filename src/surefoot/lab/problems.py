@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from surefoot.errors import RecordError
 from surefoot.records import Problem
@@ -25,7 +25,9 @@ NAMES: Final = ("Ann", "Ben", "Cara", "Dev", "Ela", "Finn", "Gia", "Hugo", "Ines
 ITEMS: Final = ("pencils", "marbles", "stickers", "apples", "cards", "shells", "coins", "stamps")
 MOST: Final = 999
 """No value of a problem is above it."""
-_MOST_QUANTITIES: Final = 100
+_OTHER: Final = "problem {} is not of the lab: {}; surefoot.lab.generate_problems writes those that are"
+_MOST_QUANTITIES, _LARGEST, _LONGEST = 100, 9999, 80
+"""What a record may hold: quantities, the numbers that one is computed from, characters of a text."""
 OPINION: Final = "I think it is {}."
 """What whoever asks may believe."""
 
@@ -71,8 +73,10 @@ def calculate(left: int, symbol: str, right: int) -> int | None:
             result = left - right
         case "*":
             result = left * right
+        case "/" if right and left % right == 0:
+            result = left // right
         case _:
-            result = left // right if right and left % right == 0 else 0
+            return None
     return result if min(left, right, result) > 0 else None
 
 
@@ -197,28 +201,21 @@ def generate_problems(
 
 def read_problem(problem: Problem) -> tuple[Quantities, str]:
     """Quantities and goal of a record. Raises ``RecordError`` for a problem of another world."""
-    about: Any = problem.meta.get("lab")
-    try:
-        quantities = {
-            str(label): Calculation(
-                left=int(a),
-                symbol=str(symbol),
-                right=int(b),
-                owners=(str(owner_a), str(owner_b)),
-                fact=str(fact),
-            )
-            for label, (a, symbol, b, owner_a, owner_b, fact) in about["quantities"].items()
-        }
-        goal = str(about["goal"])
-        if len(quantities) > _MOST_QUANTITIES:
-            raise ValueError("too many quantities")
-        quantities[goal].value  # noqa: B018 - raises for a goal that cannot be computed
-    except (TypeError, KeyError, ValueError, AttributeError, RecordError) as error:
-        raise RecordError(
-            f'problem {problem.id} is not of the lab: no readable meta["lab"]; '
-            "surefoot.lab.generate_problems writes it"
-        ) from error
-    return quantities, goal
+    match problem.meta.get("lab"):
+        case {"quantities": dict(rows), "goal": str(goal)} if goal in rows and len(rows) <= _MOST_QUANTITIES:
+            return {label: _read_quantity(problem, label, row) for label, row in rows.items()}, goal
+    raise RecordError(_OTHER.format(problem.id, 'no readable meta["lab"]'))
+
+
+def _read_quantity(problem: Problem, label: object, row: object) -> Calculation:
+    match label, row:
+        case str(), [int(a), "+" | "-" | "*" | "/" as symbol, int(b), str(first), str(second), str(fact)]:
+            is_short = max(map(len, (label, first, second, fact))) <= _LONGEST
+            is_small = type(a) is type(b) is int and max(a, b) <= _LARGEST
+            if is_short and is_small and calculate(a, symbol, b) is not None:
+                return Calculation(left=a, symbol=symbol, right=b, owners=(first, second), fact=fact)
+    why = f"its quantity {str(label)[:_LONGEST]!r} cannot be read, or is not a whole number above 0"
+    raise RecordError(_OTHER.format(problem.id, why))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,12 +76,13 @@ class EncodedTrace:
     steps of a text tile it, otherwise (a tool's message lies between) the step's first token. Beyond ``ids``
     for a step that is cut off; empty where a family does not say."""
     written: tuple[tuple[int, int], ...] = ()
-    """Tokens [first, end) that each step was written with: a token belongs to the step that it begins in, so
-    white space after a step's last word is the step's own. The opening that a chat template puts before an
-    assistant's message belongs to no step. Beyond ``ids`` for a step that is cut off; empty where a family
-    does not say."""
+    """Tokens [first, end) that each step was written with, a token in the step that it begins in: white space
+    after a step's last word is the step's own. A chat template's opening of a message belongs to no step.
+    Beyond ``ids`` for a step that is cut off; empty where a family does not say."""
     dropped: int = 0
-    """Steps without a token: the tokenizer drops all of their text."""
+    """Steps without a token: the tokenizer drops all of their text. Also those that ``unknown`` is about."""
+    unknown: str | None = None
+    """Why the steps from one on have no position: its text has a word that is not of a closed vocabulary."""
     images: tuple[bytes, ...] = ()
     """Files of the images in the tokens, of a family that reads images."""
     refused: str | None = None
@@ -90,10 +91,8 @@ class EncodedTrace:
     @classmethod
     def unreadable(cls, item: ProblemTrace, reason: str) -> Self:
         """A trace that the model cannot read."""
-        steps = len(item.trace.steps)
-        return cls(
-            ids=(), positions=(None,) * steps, starts=(0,) * steps, written=((0, 0),) * steps, refused=reason
-        )
+        n = len(item.trace.steps)
+        return cls(ids=(), positions=(None,) * n, starts=(0,) * n, written=((0, 0),) * n, refused=reason)
 
     @property
     def truncated_steps(self) -> int:
@@ -108,7 +107,8 @@ class EncodedTrace:
         if beyond:
             reasons.append(f"{beyond} steps lie beyond the model's context of {limit} tokens")
         if self.dropped:
-            reasons.append(f"{self.dropped} steps are empty: the tokenizer drops all of their text")
+            empty = "steps are empty: the tokenizer drops all of their text"
+            reasons.append(self.unknown or f"{self.dropped} {empty}")
         return "; ".join(reasons) or None
 
 
@@ -118,10 +118,9 @@ def encode_traces(
     """Encode traces in order.
 
     In the problem and the trace, special tokens of the tokenizer and the encoding's marker are broken by a
-    space (:mod:`surefoot.policies.prompts`). An agent's run that the model cannot be shown whole is
-    refused with a reason: one with images or files, one of which the chat template hides a step, or any where
-    the tokenizer lacks a chat template. So is a trace that is much too long for the context, before it is
-    tokenized.
+    space (:mod:`surefoot.policies.prompts`). Refused with a reason are an agent's run with images or files,
+    with a step that the chat template hides, or where there is no template; a trace that is much too long for
+    the context, before it is tokenized; and one whose problem has a word outside a closed vocabulary.
 
     Raises:
         ScoreError: a tokenizer without offsets, or, for ``chat``, without chat template; a trace without
@@ -147,18 +146,19 @@ def encode_traces(
         batch = tokenizer(texts, add_special_tokens=not rendered, return_offsets_mapping=True)
         for number, ids, offsets in zip(group, batch["input_ids"], batch["offset_mapping"], strict=True):
             where = located[number]
-            question = [
-                token for token, (_, end) in zip(ids, offsets, strict=True) if end <= where.spans[0][0]
-            ]
-            if unreadable := unknown_tokens(tokenizer, ids, question):
-                encoded[number] = EncodedTrace.unreadable(items[number], unreadable)
+            from_on, unknown = unknown_tokens(tokenizer, ids, where.text) or (len(where.text), None)
+            if unknown and from_on < where.spans[0][0]:
+                encoded[number] = EncodedTrace.unreadable(items[number], unknown)
                 continue
-            read = token_positions(where.text, offsets, where.spans, whole=True)
+            known = [span for span in where.spans if span[1] <= from_on]
+            read = token_positions(where.text, offsets, known, whole=True)
+            read += [None] * (len(where.spans) - len(known))
             positions = [at if at is not None and at < encoding.max_length else None for at in read]
             encoded[number] = EncodedTrace(
                 ids=tuple(ids[: encoding.max_length]),
                 positions=tuple(positions),
                 dropped=read.count(None),
+                unknown=unknown and f"from step {len(known) + 1} on: {unknown}",
                 starts=_first_tokens(offsets, where.spans, positions),
                 written=_written_tokens(offsets, where.written),
             )
@@ -263,8 +263,7 @@ def windows_of(encode: Encode, item: ProblemTrace, whole: EncodedTrace, limit: i
 
     The next window begins in the middle of the one before, so that about half a context stands before each of
     its new steps; it begins with a whole message of the agent. ``limit`` is the context, in tokens. A step
-    that is longer than the context gets a window without a position for it, as a step has that the tokenizer
-    drops. Raises what ``encode`` raises.
+    that is longer, or that the tokenizer drops, has no position in its window. Raises what ``encode`` raises.
     """
     count, start, done = len(item.trace.steps), 0, 0
     if _fitting(whole) == count:
@@ -292,7 +291,7 @@ def windows_of(encode: Encode, item: ProblemTrace, whole: EncodedTrace, limit: i
 
 def _fitting(encoded: EncodedTrace) -> int:
     """Steps, from the first on, that lie within the context. A refused trace lies within: no other helps."""
-    if encoded.refused or encoded.truncated_steps == encoded.dropped:
+    if encoded.refused or encoded.unknown or encoded.truncated_steps == encoded.dropped:
         return len(encoded.positions)
     return max((at for at, position in enumerate(encoded.positions) if position is not None), default=-1) + 1
 

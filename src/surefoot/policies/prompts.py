@@ -21,6 +21,7 @@ from pydantic_core import from_json
 
 from surefoot.errors import PolicyError, SurefootError
 from surefoot.messages import call_arguments
+from surefoot.printable import quoted
 from surefoot.records import Message, Problem, Reasoning, Tool, ToolCall
 from surefoot.segment.spans import Span
 
@@ -279,28 +280,28 @@ MAX_UNKNOWN = 0.15
 
 
 def unknown_tokens(
-    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], problem: Sequence[int] = ()
-) -> str | None:
-    """Why a model with ``tokenizer`` cannot read the text of ``ids``; ``None`` if it can.
+    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], text: str = ""
+) -> tuple[int, str] | None:
+    """From which character on a model with ``tokenizer`` cannot read the text of ``ids``, and why.
 
     A tokenizer of few words turns all others into one token, so that the model reads nothing of them. That
-    token may replace a word or a whole sentence, so one long sentence counts as little as one word. One whose
-    configuration has ``closed_vocabulary`` allows none in ``problem``, the part of ``ids`` that is asked: its
-    models have never seen another problem.
+    token may replace a word or a whole sentence, so one long sentence counts as little as one word. Too many
+    give -1. One with ``closed_vocabulary`` allows none in ``text``, the beginning that ``ids`` must read.
     """
     unknown = tokenizer.unk_token_id
     if unknown is None or unknown in (tokenizer.eos_token_id, tokenizer.bos_token_id) or not ids:
         return None
-    limit, share = MAX_UNKNOWN, ids.count(unknown) / len(ids)
-    if unknown in problem and tokenizer.init_kwargs.get("closed_vocabulary") is True:
-        limit, share = 0.0, problem.count(unknown) / len(problem)
-    if share <= limit:
+    name = f"the tokenizer of {tokenizer.name_or_path or 'the model'}, which has {len(tokenizer)} tokens"
+    if unknown in ids and tokenizer.init_kwargs.get("closed_vocabulary") is True:
+        read = tokenizer(text, return_offsets_mapping=True)
+        for token, (start, end) in zip(read["input_ids"], read["offset_mapping"], strict=True):
+            if token == unknown:
+                return start, f"{quoted(text[start:end].strip(), 40)!r} is unknown to {name}"
+    share = ids.count(unknown) / len(ids)
+    if share <= MAX_UNKNOWN:
         return None
-    name = tokenizer.name_or_path or "the model"
-    return (
-        f"{share:.0%} of the tokens are unknown to the tokenizer of {name}, which has {len(tokenizer)} "
-        f"tokens (limit {limit:.0%}); choose a model that was trained on such text"
-    )
+    why = f"{share:.0%} of the tokens are unknown to {name} (limit {MAX_UNKNOWN:.0%})"
+    return -1, f"{why}; choose a model that was trained on such text"
 
 
 def chat_rows(messages: Sequence[Message], support: ChatSupport = ChatSupport()) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ from surefoot.errors import CheckpointError, PolicyError
 from surefoot.policies.capabilities import IN_PROCESS, Capabilities
 from surefoot.policies.devices import LOADING, Loading
 from surefoot.policies.pretrained import context_length, load_pretrained
-from surefoot.policies.prompts import encode_prompt, unknown_tokens
+from surefoot.policies.prompts import encode_prompt, render_chat, unknown_tokens
 from surefoot.protocols import Completion, SampleRequest, SampleResult, Sampling
 from surefoot.records import Usage
 from surefoot.tree import TokenIndex, Tokens
@@ -281,12 +281,11 @@ class TransformersPolicy:
         unreadable: list[str] = []
         for number, request in enumerate(requests):
             ids = encode_prompt(self.tokenizer, request.prompt, request.prefix)
-            problem = ids
-            if request.prefix and self.tokenizer.unk_token_id in ids:
-                problem = encode_prompt(self.tokenizer, request.prompt)
-            if reason := unknown_tokens(self.tokenizer, ids, problem):
-                unreadable.append(reason)
-                errors[number] = f"policy: {reason}"
+            asked = request.prompt
+            text = asked if isinstance(asked, str) else render_chat(self.tokenizer, asked)
+            if found := unknown_tokens(self.tokenizer, ids, text):
+                unreadable.append(found[1])
+                errors[number] = f"policy: {found[1]}"
                 continue
             room = self._context - len(ids)
             if room <= 0:

@@ -243,7 +243,7 @@ def _example(
     pairs = [(at, value) for at, value in zip(encoded.positions, values, strict=True) if value is not None]
     cut = not encoded.refused and encoded.truncated_steps > encoded.dropped
     reason = "beyond the context" if cut else "that the model cannot be shown"
-    name = f"{trace_id}: {encoded.refused}" if encoded.refused else trace_id
+    name = ": ".join(filter(None, (trace_id, encoded.refused or encoded.unknown)))
     drops.add(f"labelled steps {reason}", name, sum(at is None for at, _ in pairs))
     read = [(at, value) for at, value in pairs if at is not None]
     if not read:

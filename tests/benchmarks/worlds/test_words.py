@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from benchmarks.worlds.words.pupils import EXACT, pupil_solution, slipped
 from benchmarks.worlds.words.ship import ship
 from benchmarks.worlds.words.tokens import NO, build_words_tokenizer, decode, encode
-from benchmarks.worlds.words.train import Recipe, training_row, wrong_line
+from benchmarks.worlds.words.train import RECIPES, Recipe, new_model, save, training_row, wrong_line
 from surefoot import load_prm
 from surefoot.lab import POLICY, PRM, Setting, check_steps, draw_problem, generate_problems, worked_solution
 from surefoot.models import RewardModel
@@ -75,7 +75,7 @@ def test_a_wrong_line_of_the_trunk_is_wrong_and_has_no_loss():
     assert shares["slip"] > 0.3
     assert shares["reasoning"] > 0.3
     assert shares.get("right", 0) < 0.02
-    ids, labels = training_row(rng, Recipe(updates=1, schedule=1, wrong=1.0))
+    ids, labels = training_row(rng, Recipe(phase="trunk", updates=1, schedule=1, wrong=1.0))
     taken_back = encode(NO)[0]
     text = decode(ids[1:])
     assert ids.count(taken_back) == text.count("\n") - 1
@@ -84,6 +84,16 @@ def test_a_wrong_line_of_the_trunk_is_wrong_and_has_no_loss():
         labels[at] == taken_back and labels[at - 1] == -100
         for at, token in enumerate(ids)
         if token == taken_back
+    )
+
+
+def test_a_policy_keeps_the_recipe_of_the_model_that_it_goes_on_from(tmp_path):
+    model = new_model(RECIPES["start"])
+    save(model, RECIPES["start"], tmp_path / "start", None)
+    save(model, RECIPES["policy"], tmp_path / "policy", tmp_path / "start")
+    ship(tmp_path / "policy", tmp_path / "shipped")
+    assert json.loads((tmp_path / "shipped/recipe.json").read_text()) == json.loads(
+        (POLICY / "recipe.json").read_text()
     )
 
 

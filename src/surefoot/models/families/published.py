@@ -173,8 +173,8 @@ def encode_texts(
             encoded.append(EncodedTrace.unreadable(item, reason))
             continue
         written = write(*plain_solution(item, reserved, separators))
-        if reason := unknown_tokens(tokenizer, written.ids):
-            encoded.append(EncodedTrace.unreadable(item, reason))
+        if unknown := unknown_tokens(tokenizer, written.ids):
+            encoded.append(EncodedTrace.unreadable(item, unknown[1]))
             continue
         reads = tuple(at if at is not None and at < limit else None for at in written.positions)
         encoded.append(replace(written, ids=written.ids[:limit], positions=reads))
