@@ -32,6 +32,7 @@ from surefoot.server.gateway.settings import (
     ToolGuard,
     is_loopback,
 )
+from surefoot.server.logs import LogHandler
 from surefoot.server.permissions import KeyRole, Role
 
 DatabaseName = Annotated[
@@ -123,8 +124,7 @@ class Serve(Command):
 
     def run(self) -> None:
         _check_port(self.server.host, self.server.port)
-        logging.basicConfig(format="%(asctime)s %(message)s")
-        logging.getLogger("surefoot.server").setLevel(logging.INFO)  # what people do on the pages
+        logging.basicConfig(handlers=[LogHandler()])
         with s.open_database(self.database) as db, ExitStack() as opened:
             gateway = self._gateway(db, opened) if self.policy.name else None
             pages = None

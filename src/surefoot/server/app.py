@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import logging
 import random
 import socket
 import sys
@@ -35,6 +36,7 @@ from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.gateway.errors import EXPECTED_ERRORS, ApiError, answered, error_response
 from surefoot.server.gateway.gateway import Gateway
 from surefoot.server.gateway.settings import PageSettings, ServerSettings
+from surefoot.server.logs import AUDIT, LogHandler
 from surefoot.server.pages import files, labelling, live, projects, reports, run
 from surefoot.server.pages.page import ERROR_HANDLERS, Pages, StaticFiles, page_endpoint
 from surefoot.server.permissions import Action
@@ -123,7 +125,7 @@ PAGES: Final[tuple[Route, ...]] = (
     Route("POST", f"{_PROJECT}/members", projects.set_member, "manage"),
     Route("POST", f"{_PROJECT}/queue", projects.choose_policy, "manage"),
     page(f"{_PROJECT}/label", labelling.work_page, "enter"),
-    page(f"{_PROJECT}/annotate", labelling.next_item, "label"),
+    Route("GET", f"{_PROJECT}/annotate", labelling.next_item, "label", twin=True, changes=True),
     page(_ITEM, labelling.item_page, "label"),
     Route("POST", f"{_ITEM}/label", labelling.label, "label"),
     Route("POST", f"{_ITEM}/undo", labelling.undo, "label"),
@@ -203,8 +205,12 @@ def create_pages_app(
     """The pages over a database, as an ASGI app to be mounted at the root, after the gateway's routes.
 
     ``rng`` chooses random items and those with known labels; the default is the system's.
-    ``gateway_monitor`` has a page.
+    ``gateway_monitor`` has a page. What people do is logged by ``surefoot.server.audit``, at INFO unless you
+    set another level, and to standard error if no handler is set.
     """
+    AUDIT.setLevel(AUDIT.level or logging.INFO)  # under another server too, these lines must not vanish
+    if not AUDIT.hasHandlers():
+        AUDIT.addHandler(LogHandler())
     pages = Pages(db, settings or PageSettings(), rng, gateway_monitor)
     app = _application(
         PAGES, lambda route: page_endpoint(route, pages), Starlette(exception_handlers=ERROR_HANDLERS)

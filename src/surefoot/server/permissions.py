@@ -48,6 +48,7 @@ class Principal:
     """Of the account, or of the key."""
     user_id: int | None = None
     """``None`` = a key."""
+    key_id: int | None = None
     only_project: int | None = None
     """The one project that a key opens; ``None`` = all."""
     member_role: Callable[[int], Role | None] = lambda _: None

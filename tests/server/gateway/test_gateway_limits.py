@@ -15,10 +15,11 @@ from gateway_server import LineScorer, lines, served
 from openai import OpenAI
 from starlette.testclient import TestClient
 
+from surefoot.concurrency import CALLER
 from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import Problem
 from surefoot.server import Gateway, create_app
-from surefoot.server.gateway.admission import Admission
+from surefoot.server.gateway.admission import Admission, Slot
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.settings import ServerLimits, ServerSettings
 
@@ -145,6 +146,48 @@ def test_not_ready_while_stopping_or_full():
         [thread], results = in_threads(found, 1)
         thread.join()
         assert "stopping" in results[0].body["message"]
+
+
+def test_requests_end_in_time_in_each_event_loop_and_whatever_another_does(monkeypatch, caplog):
+    admission = Admission(running=3, waiting=0, timeout_s=0.05)
+    CALLER.set("the first")
+
+    async def one():
+        async with admission.reserve():
+            await asyncio.sleep(60)
+
+    async def leave():
+        async with admission.reserve():
+            await asyncio.sleep(0)
+
+    asyncio.run(leave())  # the loop ends before the timer
+    look, seen, broken = Slot.look, [], []
+
+    def looked(slot):
+        seen.append(CALLER.get())
+        broken.append(slot)
+        if slot is broken[0]:
+            raise RuntimeError("no")
+        look(slot)
+
+    monkeypatch.setattr(Slot, "look", looked)
+
+    async def two():
+        work = [asyncio.ensure_future(one()) for _ in range(3)]
+        done, pending = await asyncio.wait(work, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        while len(done) < 2:
+            more, pending = await asyncio.wait(pending, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+            assert more
+            done |= more
+        (last,) = pending
+        last.cancel()
+        await asyncio.wait(pending)
+        return [task.exception().status for task in done]
+
+    assert asyncio.run(two()) == [504, 504]
+    assert set(seen) == {""}
+    assert "could not be looked at" in caplog.text
+    assert admission._sweeping is None
 
 
 def test_places_are_given_in_order_and_come_back():

@@ -139,6 +139,8 @@ def test_metrics_tell_what_happened():
             body = {"model": strategy, "messages": [{"role": "user", "content": "x"}], **more}
             return ask(f"{found.url}/chat/completions", json_of(body))
 
+        for kind in ("prompt", "completion", "verifier"):  # there before its first use
+            assert f'surefoot_tokens_total{{kind="{kind}"}} 0.0' in ask(f"{found.root}/metrics")[1]
         used = [chat(strategy)[1]["usage"] for strategy in ("scripted", "best-of-n:n=2", "accept-reject")]
         chat("best-of-n:n=2", surefoot={"abstain_below": 1.0})
         assert chat("nothing")[0] == 404

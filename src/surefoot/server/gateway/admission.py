@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import logging
 import math
 import time
 from typing import Any, Self
@@ -12,6 +14,7 @@ from starlette.types import Receive
 from surefoot.concurrency import CALLER, FairQueue, FairTurn, Shares
 from surefoot.server.gateway.errors import ApiError, ClientDisconnectedError
 
+_LOG = logging.getLogger("surefoot.server")
 _SMOOTHING = 0.1
 """Weight of the latest request in the mean duration of a request."""
 
@@ -69,15 +72,24 @@ class Admission:
             self._sweep_later()
 
     def _sweep_later(self) -> None:
-        delay_s = min(_SWEEP_S, self.timeout_s / 2)  # one timer, not one for each request
-        self._sweeping = asyncio.get_running_loop().call_later(delay_s, self._sweep)
+        delay_s = min(_SWEEP_S, self.timeout_s / 2)  # one timer, not one for each request, and of none
+        later = asyncio.get_running_loop().call_later
+        self._sweeping = later(delay_s, self._sweep, context=contextvars.Context())
 
     def _sweep(self) -> None:
+        self._sweep_later()
         for slot in tuple(self.entered):
-            slot.look()
-        self._sweeping = None
-        if self.entered:
-            self._sweep_later()
+            try:
+                slot.look()
+            except Exception:
+                _LOG.exception("a request could not be looked at; the others still end in time")
+
+    def leave(self, slot: Slot) -> None:
+        """A request ended. The timer ends with the last one, as its event loop may."""
+        self.entered.discard(slot)
+        if not self.entered and self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
 
     def stop(self) -> int:
         """End all requests with an error 503; their number."""
@@ -156,7 +168,7 @@ class Slot:
         if not self._open:
             return
         self._open, admission = False, self._admission
-        admission.entered.discard(self)
+        admission.leave(self)
         if self._watcher is not None:
             self._watcher.cancel()
         admission.shares.add(self._caller, -1)

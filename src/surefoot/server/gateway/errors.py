@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from surefoot.errors import SurefootError
+from surefoot.printable import writable
 
 _TYPES = {
     401: "authentication_error",
@@ -41,7 +42,7 @@ class ApiError(SurefootError):
         allow: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.code = status, printable(message), param, code
+        self.status, self.message, self.param, self.code = status, writable(message), param, code
         self.retry_after_s, self.allow = retry_after_s, allow
 
     @property
@@ -101,10 +102,5 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     where = ".".join(str(part) for part in first["loc"] if part != "body")
     problem = str(first["msg"]).removeprefix("Value error, ")
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    where = printable(where)[:_MAX_QUOTED]
+    where = writable(where)[:_MAX_QUOTED]
     return ApiError(400, f"{where + ': ' if where else ''}{problem}{more}", param=where or None)
-
-
-def printable(text: str) -> str:
-    """``text`` without characters that UTF-8 cannot hold."""
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -73,6 +73,7 @@ class Metrics:
         self.requests = counter("requests", "Requests answered.", "endpoint", "status")
         self.seconds = histogram("request_seconds", "Time to the whole answer.", _SECONDS, "endpoint")
         self.tokens = counter("tokens", "Tokens spent.", "kind")
+        self.add_usage(Usage())  # 0 from the start, so that the first use is an increase
         self.generated = counter("choices", "Choices returned, by method.", "method")
         unscored = "Choices among candidates of which none has a score, by method."
         self.unscored_choices = counter("unscored_choices", unscored, "method")
@@ -118,8 +119,7 @@ class Metrics:
     def add_usage(self, usage: Usage) -> None:
         """Count tokens."""
         for kind in ("prompt", "completion", "verifier"):
-            if tokens := getattr(usage, f"{kind}_tokens"):
-                self._of(self.tokens, kind).inc(tokens)
+            self._of(self.tokens, kind).inc(getattr(usage, f"{kind}_tokens") or 0)
 
     def count(self, event: Event, happened: bool, times: int = 1) -> None:
         """Count what happened, or did not, so many times."""

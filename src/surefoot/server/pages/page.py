@@ -42,6 +42,7 @@ from surefoot.server.gateway.access import Route, address_in
 from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.gateway.errors import invalid
 from surefoot.server.gateway.settings import PageSettings
+from surefoot.server.logs import AUDIT
 from surefoot.server.pages.mathematics import page_budget
 from surefoot.server.pages.render import FOLDER, HEADERS, templates
 from surefoot.server.permissions import Action, Principal, Role, allowed, role_in
@@ -56,7 +57,7 @@ _OPEN_FORM_BYTES: Final = 20_000
 """Largest body of a form without sign-in: it is read before the user is known."""
 _LONGEST_QUERY: Final = 1000
 """Characters of a query that survive signing in."""
-_LOG, _AUDIT = logging.getLogger("surefoot.server"), logging.getLogger("surefoot.server.audit")
+_LOG = logging.getLogger("surefoot.server")
 MAX_FIELDS = 400
 """Fields of one form."""
 _MILLISECONDS = 24 * 3600 * 1000
@@ -305,11 +306,17 @@ class Page:
         projects = self.projects()
         return self.enter(projects[0][0].id) if projects else None
 
-    def audit(self, action: str, **detail: Any) -> None:
-        """Log what the visitor did, in the project of the address, as a line of JSON; it must hold no
-        secret."""
-        by = {"user" if self.visitor.user_id else "key": self.visitor.name} if self.visitor else {}
-        _AUDIT.info(json_text({"action": action, "project": self.opened and self.id, **by, **detail}))
+    def audit(
+        self, action: str, *, user: str | None = None, project: int | None = None, **detail: Any
+    ) -> None:
+        """Log what the visitor did (or ``user``, who signs in), in the project of the address (or the new
+        ``project``), as a line of JSON; ``detail`` replaces neither, and must hold no secret."""
+        by: dict[str, Any] = {"action": action, "project": self.id if self.opened else project}
+        if (actor := self.visitor) is None or actor.user_id is not None:
+            by["user"] = actor.name if actor else user
+        else:
+            by |= {"key": actor.name, "key_id": actor.key_id}
+        AUDIT.info(json_text({**by, **detail, **by}))
 
     @property
     def session(self) -> str:
@@ -350,6 +357,7 @@ def page_endpoint(route: Route, pages: Pages) -> Callable[[Request], Awaitable[R
         proxied_user(request, pages.settings)  # refuses a forged header
         page = Page(request=request, pages=pages, form=Form(data=request.query_params))
         if route.action is None:
+            require_own(request)
             return page
         page = replace(page, visitor=visitor_of(request))
         if (project_id := request.path_params.get("project_id")) is not None:
@@ -363,8 +371,6 @@ def page_endpoint(route: Route, pages: Pages) -> Callable[[Request], Awaitable[R
         ids = {name: value for name, value in request.path_params.items() if name != "project_id"}
         if route.method == "GET":
             return await run_in_threadpool(route.function, page, **ids)
-        if page.visitor is None or page.visitor.user_id is not None:
-            require_own_form(request)
         settings = pages.settings
         most = settings.max_upload_bytes if route.files else settings.max_form_bytes
         most = _OPEN_FORM_BYTES if route.action is None else most
@@ -378,13 +384,20 @@ def page_endpoint(route: Route, pages: Pages) -> Callable[[Request], Awaitable[R
     return answer
 
 
-def require_own_form(request: Request) -> None:
+def require_own(request: Request) -> None:
     """Raise 403 unless a page of this server sends the form, as the browser itself states in a header.
 
     ``Sec-Fetch-Site`` says so over HTTPS and on localhost, ``Origin`` everywhere; no script can set them.
-    Otherwise another site could use a visitor's session, or sign them in to an attacker's account.
+    Otherwise another site could use a visitor's session or sign-in proxy, or sign them in to an attacker's
+    account. Another site may link to a page that changes nothing, but not load it as a picture or a script.
     """
     site, host = request.headers.get("sec-fetch-site"), request.headers.get("host", "").lower()
+    if request.method == "GET":
+        route: Route | None = request.scope.get("route")
+        is_link = request.headers.get("sec-fetch-mode") == "navigate" and not (route and route.changes)
+        if site == "cross-site" and not is_link:
+            raise HTTPException(403, "another site asks for this page; open it from a page of this server")
+        return
     is_own = site in ("same-origin", "none")
     if site is None:
         is_own = request.headers.get("origin", "").partition("://")[2].lower() == host != ""
@@ -395,7 +408,8 @@ def require_own_form(request: Request) -> None:
 def visitor_of(request: Request) -> Principal | None:
     """The visitor, by API key, session or the sign-in proxy's header; ``None`` = unknown.
 
-    Raises ``ForbiddenError`` for a user of the proxy whose account is closed or missing.
+    Raises ``ForbiddenError`` for a user of the proxy whose account is closed or missing, and as
+    ``require_own`` does for a person.
     """
     pages: Pages = request.app.state.pages
     db, sent = pages.db, bearer_key(request)
@@ -403,13 +417,14 @@ def visitor_of(request: Request) -> Principal | None:
         key = db.keys.authenticate(sent)
         if key is None or key.role == "client":
             return None
-        return Principal(name=key.name, role=key.role, only_project=key.project_id)
+        return Principal(name=key.name, role=key.role, key_id=key.id, only_project=key.project_id)
+    name, user = proxied_user(request, pages.settings), None
     if pages.settings.trusted_user_header is None:
         user = db.users.session(request.cookies.get(pages.cookie, ""))
-    else:
-        user = _proxied_account(db, pages.settings, proxied_user(request, pages.settings))
-    if user is None:
+    if name is None and user is None:
         return None
+    require_own(request)  # before an account is made
+    user = user or _proxied_account(db, pages.settings, name or "")
 
     def member_role(project_id: int) -> Role | None:
         member = db.projects.member(project_id, user.id)
@@ -442,10 +457,8 @@ def proxied_user(request: Request, settings: PageSettings) -> str | None:
         raise ForbiddenError(f"the header {header} must be one UTF-8 name") from error
 
 
-def _proxied_account(db: Database, settings: PageSettings, name: str | None) -> User | None:
+def _proxied_account(db: Database, settings: PageSettings, name: str) -> User:
     """The account of the user whom the proxy names, made now if there is a role for unknown ones."""
-    if name is None:
-        return None
     try:
         user = db.users.by_name(name)
     except NotFoundError:
@@ -453,8 +466,11 @@ def _proxied_account(db: Database, settings: PageSettings, name: str | None) -> 
             raise ForbiddenError(
                 f"you do not have an account here; an administrator can create one named '{name}'"
             ) from None
-        user = db.users.create(name, settings.trusted_user_role)
-        _AUDIT.info(json_text({"action": "account created", "user": user.name}))
+        try:
+            user = db.users.create(name, settings.trusted_user_role)
+            AUDIT.info(json_text({"action": "account created", "project": None, "user": user.name}))
+        except ConflictError:  # another request of this moment made it
+            user = db.users.by_name(name)
     if not user.active:
         raise ForbiddenError("your account is closed")
     return user

@@ -51,8 +51,7 @@ def start(page: Page) -> Response:
 def project_list(page: Page) -> Response:
     """The projects that the visitor may open; all of them for an administrator."""
     projects = [{"id": project.id, "name": project.name, "role": role} for project, role in page.projects()]
-    data = {"projects": projects}
-    return page.show("projects.html", data)
+    return page.show("projects.html", {"projects": projects})
 
 
 def create(page: Page) -> Response:
@@ -92,8 +91,7 @@ def settings_page(page: Page) -> Response:
 
 def change(page: Page) -> Response:
     """Change name, protocol and instructions, unless they have changed since the form was loaded."""
-    db = page.db
-    changed = db.projects.update(
+    changed = page.db.projects.update(
         page.id,
         page.form.whole("version"),
         name=page.form.text("name", most=200),

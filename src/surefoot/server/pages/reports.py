@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
@@ -18,6 +19,8 @@ from surefoot.server.pages.render import HEADERS
 
 _MOST: Final = 200_000_000
 """Bytes of JSON that a search reads, of the newest reports."""
+_MOST_REPORTS: Final = 10_000
+"""Reports that a search reads, the newest: those without JSON cost time as well."""
 _LARGEST: Final = 50_000_000
 """Largest JSON file that is read, in bytes."""
 # a report may use only its own styles and drawings
@@ -54,7 +57,7 @@ def report_list(page: Page) -> Response:
     files, size, left_out = list(_files(page).items()), page.settings.rows, 0
     start = (max(1, page.query.natural("page", default=1)) - 1) * size
     if words := Filter.of(page, {}).words.casefold().split():
-        read = sum(total <= _MOST for total in accumulate(_size(path) for _, path in files))
+        read = sum(total <= _MOST for total in accumulate(_size(path) for _, path in files[:_MOST_REPORTS]))
         left_out = len(files) - read
         texts = (f"{_row(*file)['title']} {file[0]}".casefold() for file in files[:read])
         hits = zip(files[:read], texts, strict=True)
@@ -77,7 +80,10 @@ def report_file(page: Page) -> Response:
     """The page of a report as it was written, without scripts."""
     (path,) = _chosen(page, 1).values()
     headers = {**HEADERS, "Content-Security-Policy": _POLICY, "X-Frame-Options": "SAMEORIGIN"}
-    return HTMLResponse(path.read_text("utf-8", "replace"), headers=headers)
+    try:
+        return HTMLResponse(path.read_text("utf-8", "replace"), headers=headers)
+    except OSError as error:
+        raise NotFoundError("this report cannot be read any more") from error
 
 
 def pair(page: Page) -> Response:
@@ -111,7 +117,7 @@ def _files(page: Page) -> dict[str, Path]:
             if path.is_file() and path.resolve().is_relative_to(root):
                 name = f"{root.name}/{path.relative_to(root)}".encode("utf-8", "replace").decode()
                 files[name if name not in files else f"{path}"] = path  # two folders may have one name
-    return dict(sorted(files.items(), key=lambda item: -item[1].stat().st_mtime))
+    return dict(sorted(files.items(), key=lambda item: -_stat(item[1])[1]))
 
 
 def _chosen(page: Page, count: int) -> dict[str, Path]:
@@ -124,16 +130,23 @@ def _chosen(page: Page, count: int) -> dict[str, Path]:
     return chosen
 
 
+def _stat(path: Path) -> tuple[int, float]:
+    """Size of a file, and time of its last change; zeros if it is gone."""
+    with suppress(OSError):
+        return (found := path.stat()).st_size, found.st_mtime
+    return 0, 0.0
+
+
 def _size(path: Path) -> int:
-    """Bytes of the JSON file of a report; 0 without one."""
-    path = path.with_suffix(".json")
-    return path.stat().st_size if path.exists() else 0
+    """Bytes that are read of the JSON file of a report; 0 without one, and of one that is too large."""
+    size, _ = _stat(path.with_suffix(".json"))
+    return size if size <= _LARGEST else 0
 
 
 def _content(path: Path) -> _Content:
     """The JSON file of a report; empty without a readable one."""
     try:
-        text = path.with_suffix(".json").read_bytes() if 0 < _size(path) <= _LARGEST else b"{}"
+        text = path.with_suffix(".json").read_bytes() if _size(path) else b"{}"
         return _Content.model_validate_json(text)
     except (OSError, ValidationError):
         return _Content()
@@ -142,6 +155,6 @@ def _content(path: Path) -> _Content:
 def _row(name: str, path: Path) -> dict[str, Any]:
     screen = _content(path).first_screen
     sentence = screen.sentence or name
-    link, created = f"/report?{urlencode({'id': name})}", datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    link, created = f"/report?{urlencode({'id': name})}", datetime.fromtimestamp(_stat(path)[1], UTC)
     about = {"id": name, "link": link, "title": sentence, "sentence": sentence, "created": created}
     return {**about, "verdicts": screen.verdicts}

@@ -197,21 +197,23 @@ class Items(Repository):
         """Ids of items of these traces, new unless there is an equal one; by default an item for every trace
         with steps but without one.
 
-        An item with ``known`` labels checks its annotators, each of whom gets it once. Many items take
-        several transactions, so that others get their turn; repeated after a failure, it adds the missing
-        items. Raises ``NotFoundError`` for an unknown trace; ``StoreError`` for a trace without steps, or
-        known labels that it cannot have.
+        An item with ``known`` labels checks its annotators, each of whom gets it once; with any, all items
+        are added or none. Otherwise many items take several transactions, so that others get their turn;
+        repeated after a failure, it adds the missing items. Raises ``NotFoundError`` for an unknown trace;
+        ``StoreError`` for a trace without steps, or known labels that it cannot have, or of another trace.
         """
         if trace_ids is None:
             trace = traces.c
             in_item = sa.exists().where(_I.project_id == trace.project_id, _I.trace_id == trace.id)
             query = sa.select(trace.id).where(trace.project_id == project_id, ~in_item, trace.steps > 0)
             trace_ids = [row.id for row in self._all(query.order_by(trace.created, trace.id))]
-        ids = []
-        for start in range(0, len(trace_ids), CHUNK):
+        if other := sorted(known.keys() - set(trace_ids)):
+            raise StoreError(f"there are known labels of trace {other[0]!r}, which gets no item")
+        ids, at_once = [], len(trace_ids) if known else CHUNK
+        for start in range(0, len(trace_ids), at_once):
             with self._connections.write() as connection:
                 locked_project(connection, project_id)
-                for name in trace_ids[start : start + CHUNK]:
+                for name in trace_ids[start : start + at_once]:
                     ids.append(self._put(connection, project_id, name, known.get(name, {})))
         return ids
 
