@@ -205,8 +205,7 @@ def create_pages_app(
     """The pages over a database, as an ASGI app to be mounted at the root, after the gateway's routes.
 
     ``rng`` chooses random items and those with known labels; the default is the system's.
-    ``gateway_monitor`` has a page. What people do is logged by ``surefoot.server.audit``, at INFO unless you
-    set another level, and to standard error if no handler is set.
+    ``gateway_monitor`` has a page. ``surefoot.server.audit`` logs what people do, at least to standard error.
     """
     AUDIT.setLevel(AUDIT.level or logging.INFO)  # under another server too, these lines must not vanish
     if not AUDIT.hasHandlers():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import math
 import time
 from typing import Any, Self
@@ -14,7 +13,6 @@ from starlette.types import Receive
 from surefoot.concurrency import CALLER, FairQueue, FairTurn, Shares
 from surefoot.server.gateway.errors import ApiError, ClientDisconnectedError
 
-_LOG = logging.getLogger("surefoot.server")
 _SMOOTHING = 0.1
 """Weight of the latest request in the mean duration of a request."""
 
@@ -67,22 +65,16 @@ class Admission:
 
     def enter(self, slot: Slot) -> None:
         """A request entered its block."""
-        self.entered.add(slot)
         if self._sweeping is None:
-            self._sweep_later()
-
-    def _sweep_later(self) -> None:
-        delay_s = min(_SWEEP_S, self.timeout_s / 2)  # one timer, not one for each request, and of none
-        later = asyncio.get_running_loop().call_later
-        self._sweeping = later(delay_s, self._sweep, context=contextvars.Context())
+            self._sweep()
+        self.entered.add(slot)
 
     def _sweep(self) -> None:
-        self._sweep_later()
-        for slot in tuple(self.entered):
-            try:
-                slot.look()
-            except Exception:
-                _LOG.exception("a request could not be looked at; the others still end in time")
+        delay_s = min(_SWEEP_S, self.timeout_s / 2)  # one timer, not one for each request, and of none
+        loop = asyncio.get_running_loop()
+        self._sweeping = loop.call_later(delay_s, self._sweep, context=contextvars.Context())
+        for slot in self.entered:
+            loop.call_soon(slot.look)  # apart, so that an error ends no other's look; the loop logs it
 
     def leave(self, slot: Slot) -> None:
         """A request ended. The timer ends with the last one, as its event loop may."""
@@ -153,7 +145,7 @@ class Slot:
         seconds = self._admission.timeout_s
         if time.monotonic() - self._entered >= seconds:
             self.end(ApiError(504, f"no answer within {seconds:g} s", code="timeout"))
-        elif self._was_seen and self._watcher is None and self._receive is not None:
+        elif self._open and self._was_seen and self._watcher is None and self._receive is not None:
             self._watcher = asyncio.ensure_future(self._watch(self._receive))
         self._was_seen = True
 

@@ -110,8 +110,8 @@ _Waiting = tuple[GatewayRecord, asyncio.Future[None]]
 class Recorder:
     """Writes records in a separate thread; records that arrive during a write go together in the next one.
 
-    So many clients share one flush to disk. A single client waits for no other, but for a moment once after
-    others have asked: its first record waits for more of theirs. A record that the log
+    So many clients share one flush to disk. A client whose requests come one after the other waits for none,
+    but for a moment once after others have asked. A record that the log
     refuses is set aside: its caller gets the error, and the others of its batch are written. ``log=None``
     stores nothing. ``on_loss`` is called for each lost record of a failed request.
     """

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from starlette.responses import Response
 
 from surefoot.errors import ForbiddenError, NotFoundError, StoreError
-from surefoot.server.pages.page import Page, new_key
+from surefoot.server.pages.page import Page
 from surefoot.server.pages.run import timeline
-from surefoot.server.store.accounts import Protocol
+from surefoot.server.store.accounts import Protocol, new_token
 from surefoot.server.store.labels import AnnotatorItem, LabelInput, Ratings
 from surefoot.server.store.traces import title_of
 from surefoot.stats.bootstrap import FloatArray, Resample, bootstrap_statistic
@@ -78,7 +78,8 @@ def item_page(page: Page, item_id: int) -> Response:
     images = page.db.traces.images_of(page.id, item.trace)
     data = item_view(item, page.project.protocol, images)
     about = {"title": title_of(item.problem, item.trace), "blocks": data["blocks"], "disputed": None}
-    return page.show("run.html", data, mode="label", key=new_key(), skip_reasons=SKIP_REASONS, **about)
+    # of one submission: the same form sent twice adds one label
+    return page.show("run.html", data, mode="label", key=new_token(), skip_reasons=SKIP_REASONS, **about)
 
 
 def label(page: Page, item_id: int) -> Response:

@@ -10,7 +10,6 @@ import logging
 import math
 import random
 import re
-import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -70,11 +69,6 @@ class Form:
     """A form or a query. Its methods raise ``StoreError`` naming the field."""
 
     data: FormData | QueryParams
-
-    async def aclose(self) -> None:
-        """Close uploaded files."""
-        if isinstance(self.data, FormData):
-            await self.data.close()
 
     def text(self, name: str, *, default: str | None = None, most: int = 20_000) -> str:
         """A text field, without the spaces around it."""
@@ -180,11 +174,6 @@ async def read_form(request: Request, most: int, *, part: int, files: int) -> Fo
     except (MultiPartException, HTTPException, UnicodeDecodeError, ValueError) as error:
         raise HTTPException(400, "the form cannot be read: too many fields, or not a form") from error
     return Form(data=data)
-
-
-def new_key() -> str:
-    """Key of one submission: the same form sent twice adds one label."""
-    return secrets.token_urlsafe(18)
 
 
 def protocol_with(before: Protocol, **changes: Any) -> Protocol:
@@ -306,9 +295,7 @@ class Page:
         projects = self.projects()
         return self.enter(projects[0][0].id) if projects else None
 
-    def audit(
-        self, action: str, *, user: str | None = None, project: int | None = None, **detail: Any
-    ) -> None:
+    def audit(self, action: str, *, user: str = "", project: int | None = None, **detail: Any) -> None:
         """Log what the visitor did (or ``user``, who signs in), in the project of the address (or the new
         ``project``), as a line of JSON; ``detail`` replaces neither, and must hold no secret."""
         by: dict[str, Any] = {"action": action, "project": self.id if self.opened else project}
@@ -379,7 +366,7 @@ def page_endpoint(route: Route, pages: Pages) -> Callable[[Request], Awaitable[R
         try:
             return await run_in_threadpool(route.function, page, **ids)
         finally:
-            await form.aclose()
+            await request.close()  # uploaded files
 
     return answer
 
@@ -388,8 +375,8 @@ def require_own(request: Request) -> None:
     """Raise 403 unless a page of this server sends the form, as the browser itself states in a header.
 
     ``Sec-Fetch-Site`` says so over HTTPS and on localhost, ``Origin`` everywhere; no script can set them.
-    Otherwise another site could use a visitor's session or sign-in proxy, or sign them in to an attacker's
-    account. Another site may link to a page that changes nothing, but not load it as a picture or a script.
+    Otherwise another site could use a visitor's session or proxy, or sign them in to an attacker's account.
+    It may link to a page that changes nothing, but not load it as a picture or by a script.
     """
     site, host = request.headers.get("sec-fetch-site"), request.headers.get("host", "").lower()
     if request.method == "GET":
@@ -408,8 +395,7 @@ def require_own(request: Request) -> None:
 def visitor_of(request: Request) -> Principal | None:
     """The visitor, by API key, session or the sign-in proxy's header; ``None`` = unknown.
 
-    Raises ``ForbiddenError`` for a user of the proxy whose account is closed or missing, and as
-    ``require_own`` does for a person.
+    Raises ``ForbiddenError`` for a closed or missing account of the proxy's user, and as ``require_own``.
     """
     pages: Pages = request.app.state.pages
     db, sent = pages.db, bearer_key(request)

@@ -56,10 +56,9 @@ def project_list(page: Page) -> Response:
 
 def create(page: Page) -> Response:
     """A new project, with its creator as administrator."""
-    db = page.db
-    project = db.projects.create(page.form.text("name", most=200))
+    project = page.db.projects.create(page.form.text("name", most=200))
     if page.actor.user_id is not None:
-        db.projects.set_member(project.id, page.actor.user_id, "admin")
+        page.db.projects.set_member(project.id, page.actor.user_id, "admin")
     page.audit("project created", project=project.id, name=project.name)
     return page.done(f"/projects/{project.id}/settings", {"project": project})
 
@@ -113,10 +112,9 @@ def change(page: Page) -> Response:
 
 def set_member(page: Page) -> Response:
     """Add a user to the project by name, or change their membership."""
-    db = page.db
-    user = db.users.by_name(page.form.text("name", most=200))
+    user = page.db.users.by_name(page.form.text("name", most=200))
     role, active = page.form.choice("role", MEMBER_ROLES), not page.form.ticked("inactive")
-    member = db.projects.set_member(page.id, user.id, role, active)
+    member = page.db.projects.set_member(page.id, user.id, role, active)
     page.audit("member", name=user.name, role=role, active=active)
     return page.done(f"/projects/{page.id}/settings", {"member": member})
 

@@ -63,8 +63,7 @@ def report_list(page: Page) -> Response:
         hits = zip(files[:read], texts, strict=True)
         files = [file for file, text in hits if all(word in text for word in words)]
     rows = [_row(*file) for file in files[start : start + size]]
-    folders = [str(folder) for folder in page.settings.reports]
-    data = {"folders": folders, "total": len(files), "left_out": left_out}
+    data = {"total": len(files), "left_out": left_out, "folders": list(map(str, page.settings.reports))}
     return show_list(page, "reports", rows, data)
 
 
@@ -94,8 +93,8 @@ def pair(page: Page) -> Response:
     fixed = [name for name in shared if new_right[name] and not old_right[name]]
     broke = [name for name in shared if old_right[name] and not new_right[name]]
     data: dict[str, Any] = {"old": _row(old, old_path), "new": _row(new, new_path), "shared": len(shared)}
-    data |= {"fixed": fixed, "broke": broke}
-    data["both_right"] = sum(new_right[name] and old_right[name] for name in shared)
+    both_right = sum(new_right[name] and old_right[name] for name in shared)
+    data |= {"fixed": fixed, "broke": broke, "both_right": both_right}
     return page.show("pair.html", data, runs=_runs(page, [*fixed, *broke]))
 
 
