@@ -234,9 +234,7 @@ def _with_numbers(case: Case, answer: str, new: Mapping[Fraction, Fraction]) -> 
 
 def _about(problem: Problem, answer: str, changed: Callable[[str], str]) -> Mapping[str, object]:
     """The twin's ``meta``: nothing that is about the old text. The lab's quantities are computed again.
-
-    Raises ``RecordError`` if they do not lead to ``answer``.
-    """
+    Raises ``RecordError`` if one of them cannot be, or if they do not lead to ``answer``."""
     if "lab" not in problem.meta:
         return {}
     quantities, goal = read_problem(problem)
@@ -249,6 +247,7 @@ def _about(problem: Problem, answer: str, changed: Callable[[str], str]) -> Mapp
         )
         new[label] = replace(q, left=left, right=right, fact=changed(q.fact))
     twin = WordProblem(text=problem.text, family="twin", quantities=new, goal=goal).record()
+    read_problem(twin)
     if twin.answer != answer:
         raise RecordError(f"problem {problem.id}: its quantities lead to {twin.answer}, not to {answer}")
     return twin.meta
