@@ -25,7 +25,7 @@ pytestmark = [
     ),
 ]
 
-QUICKSTART = ("quickstart", "--out", "run", "--train-problems", 6, "--test-problems", 4, "--samples", 4)
+QUICKSTART = ("quickstart", "--out", "run", "--train-problems", 6, "--test-problems", 6, "--samples", 4)
 REAL = Path(cli.__file__).with_name("real")
 MADE = {
     *("train-traces.jsonl", "train-labels.jsonl", "test-traces.jsonl", "scores.jsonl", "lab-scores.jsonl"),
@@ -125,10 +125,10 @@ def test_test_problems_are_in_no_training_set(finished):
         {problem.text for problem in read_records(folder / "run" / f"{name}-problems.jsonl", Problem)}
         for name in ("train", "test")
     )
-    assert (len(train), len(test)) == (6, 4)
+    assert (len(train), len(test)) == (6, 6)
     assert not train & test
-    assert test == {problem.text for problem in generate_problems(4, seed=4_000_000)}
-    assert len(list(read_records(folder / "run" / "test-traces.jsonl", Trace))) == 16
+    assert test == {problem.text for problem in generate_problems(6, seed=4_000_000)}
+    assert len(list(read_records(folder / "run" / "test-traces.jsonl", Trace))) == 24
 
 
 def test_a_finished_run_is_not_done_again(finished, monkeypatch):
