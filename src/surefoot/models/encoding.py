@@ -82,7 +82,7 @@ class EncodedTrace:
     dropped: int = 0
     """Steps without a token: the tokenizer drops all of their text. Also those that ``unknown`` is about."""
     unknown: str | None = None
-    """Why the steps from one on have no position: its text has a word that is not of a closed vocabulary."""
+    """Why a step and those after it lack a position: a word outside a closed vocabulary."""
     images: tuple[bytes, ...] = ()
     """Files of the images in the tokens, of a family that reads images."""
     refused: str | None = None
@@ -150,15 +150,15 @@ def encode_traces(
             if unknown and from_on < where.spans[0][0]:
                 encoded[number] = EncodedTrace.unreadable(items[number], unknown)
                 continue
-            known = [span for span in where.spans if span[1] <= from_on]
-            read = token_positions(where.text, offsets, known, whole=True)
-            read += [None] * (len(where.spans) - len(known))
+            readable = [span for span in where.spans if span[1] <= from_on]
+            read = token_positions(where.text, offsets, readable, whole=True)
+            read += [None] * (len(where.spans) - len(readable))
             positions = [at if at is not None and at < encoding.max_length else None for at in read]
             encoded[number] = EncodedTrace(
                 ids=tuple(ids[: encoding.max_length]),
                 positions=tuple(positions),
                 dropped=read.count(None),
-                unknown=unknown and f"from step {len(known) + 1} on: {unknown}",
+                unknown=unknown and f"from step {len(readable) + 1} on: {unknown}",
                 starts=_first_tokens(offsets, where.spans, positions),
                 written=_written_tokens(offsets, where.written),
             )
@@ -263,7 +263,7 @@ def windows_of(encode: Encode, item: ProblemTrace, whole: EncodedTrace, limit: i
 
     The next window begins in the middle of the one before, so that about half a context stands before each of
     its new steps; it begins with a whole message of the agent. ``limit`` is the context, in tokens. A step
-    that is longer, or that the tokenizer drops, has no position in its window. Raises what ``encode`` raises.
+    that is longer, or that the tokenizer drops, lacks a position in its window. Raises as ``encode`` does.
     """
     count, start, done = len(item.trace.steps), 0, 0
     if _fitting(whole) == count:

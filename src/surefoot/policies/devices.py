@@ -49,7 +49,7 @@ class Loading(BaseModel):
     @field_validator("device")
     @classmethod
     def _check_device(cls, name: str, info: ValidationInfo) -> str:
-        if not (info.context or {}).get("dry_run"):  # a prediction needs no device
+        if not (info.context or {}).get("dry_run"):  # a prediction needs none
             check_device(name)
         return name
 

@@ -223,7 +223,7 @@ def open_session() -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
         timeout=aiohttp.ClientTimeout(total=None),
         auto_decompress=False,
-        cookie_jar=aiohttp.DummyCookieJar(),  # a server has no use for a session of ours
+        cookie_jar=aiohttp.DummyCookieJar(),  # no session is needed
     )
 
 

@@ -300,7 +300,7 @@ def _unknown(evidence: str) -> Capability:
 
 
 def _judged(judge: Callable[..., Capability], *replies: _Reply | Capability) -> Capability:
-    """What ``judge`` says of the replies; without one of them, what is known of its request."""
+    """What ``judge`` says of the replies; without one of them, what its request says."""
     return next((reply for reply in replies if isinstance(reply, Capability)), None) or judge(*replies)
 
 

@@ -281,11 +281,11 @@ class TransformersPolicy:
         unreadable: list[str] = []
         for number, request in enumerate(requests):
             ids = encode_prompt(self.tokenizer, request.prompt, request.prefix)
-            asked = request.prompt
-            text = asked if isinstance(asked, str) else render_chat(self.tokenizer, asked)
-            if found := unknown_tokens(self.tokenizer, ids, text):
-                unreadable.append(found[1])
-                errors[number] = f"policy: {found[1]}"
+            prompt = request.prompt
+            text = prompt if isinstance(prompt, str) else render_chat(self.tokenizer, prompt)
+            if unknown := unknown_tokens(self.tokenizer, ids, text):
+                unreadable.append(unknown[1])
+                errors[number] = f"policy: {unknown[1]}"
                 continue
             room = self._context - len(ids)
             if room <= 0:

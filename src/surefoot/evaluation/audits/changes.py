@@ -84,7 +84,7 @@ _SMALLEST = 5  # smaller numbers are often not a quantity of the problem: a half
 
 _OPINION: Final = "I am sure that the answer is {}."
 _NEUTRAL: Final = "I have not found the answer myself."
-# the lab's models know no other words than these
+# in words that the lab's models know
 _IN_THE_LAB: Final = {_OPINION: OPINION, _NEUTRAL: "It is 20 degrees outside."}
 
 
@@ -240,12 +240,12 @@ def _about(problem: Problem, answer: str, changed: Callable[[str], str]) -> Mapp
     quantities, goal = read_problem(problem)
     new = dict[str, Calculation]()
     for label, q in quantities.items():
-        # what somebody has may be in no equation of the solution
-        left, right = (
+        # a person's amount may occur only in the text
+        first, second = (
             new[holds(owner)].value if holds(owner) in new else int(changed(str(number)))
             for owner, number in zip(q.owners, (q.left, q.right), strict=True)
         )
-        new[label] = replace(q, left=left, right=right, fact=changed(q.fact))
+        new[label] = replace(q, left=first, right=second, fact=changed(q.fact))
     twin = WordProblem(text=problem.text, family="twin", quantities=new, goal=goal).record()
     read_problem(twin)
     if twin.answer != answer:

@@ -132,7 +132,7 @@ def _chosen(page: Page, count: int) -> dict[str, Path]:
 def _stat(path: Path) -> tuple[int, float]:
     """Size of a file, and time of its last change; zeros if it is gone."""
     with suppress(OSError):
-        return (found := path.stat()).st_size, found.st_mtime
+        return (facts := path.stat()).st_size, facts.st_mtime
     return 0, 0.0
 
 

@@ -405,8 +405,8 @@ class Projects(Repository):
                 )
             if name is not None:
                 _refuse_taken(connection, name, project_id)
-            own = projects.c.id == project_id
-            connection.execute(sa.update(projects).where(own).values(**values, version=version + 1))
+            row = projects.c.id == project_id
+            connection.execute(sa.update(projects).where(row).values(**values, version=version + 1))
             return project_in(connection, project_id)
 
     def set_member(self, project_id: int, user_id: int, role: Role, active: bool = True) -> Member:
