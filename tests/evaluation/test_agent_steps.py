@@ -174,7 +174,7 @@ def test_thresholds_of_scores(tmp_path: Path):
     # of subset t it has no record, so neither that nor the whole is judged
     assert set(right.subsets) == {"s"}
     assert set(result.scores[0].subsets) == {"s", "t", "all"}
-    with pytest.raises(LabelError, match="give --threshold NUMBER"):
+    with pytest.raises(LabelError, match="give threshold=NUMBER"):
         evaluate_agent_steps(runs, systems, draws=20)
     split = evaluate_agent_steps(runs[:8], open_again(tmp_path, runs[:8]), draws=20).scores[-1]
     assert split.subsets["s"].first_error.value == 1.0

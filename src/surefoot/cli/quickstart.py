@@ -176,7 +176,7 @@ class Quickstart(Command):
                 "Which first errors does each find? Equations show slips; wrong reasoning takes a reader.",
                 "errors/runs.json",
                 f"evaluate equations={out}/equations.jsonl prm={out}/scores.jsonl lab={out}/lab-scores.jsonl "
-                f"--as runs:unknown=good --traces {test} --labels {out}/truth.jsonl",
+                f"--as runs:unknown=good,threshold=0.5 --traces {test} --labels {out}/truth.jsonl",
             ),
             (
                 "Audit your model on some problems: does its score follow the steps or the style?",

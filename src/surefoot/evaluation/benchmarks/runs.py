@@ -421,7 +421,7 @@ def _below(
     fit = cross_fit(truth, [signs(cut) for cut in cuts])
     if fit is None:
         raise LabelError(
-            "all problems of a subset are in one half, so no threshold can be fitted; give --threshold NUMBER"
+            "all problems of a subset are in one half, so no threshold can be fitted; give threshold=NUMBER"
         )
     predicted, chosen = fit
     return predicted, {
