@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,17 +29,24 @@ PIECES = (
 
 
 def build_tokenizer(pieces: Sequence[str] = PIECES) -> PreTrainedTokenizerFast:
-    """A word-level fast tokenizer: a token is a word with the spaces around it, so that text round-trips.
+    """A word-level fast tokenizer: a token is a word with the spaces around it, so that text round-trips."""
+    vocabulary = {piece: number for number, piece in enumerate((*SPECIAL, *pieces))}
+    longest_first = sorted(pieces, key=len, reverse=True)
+    pattern = "|".join("".join(f"\\{c}" if c in ".+*-" else c for c in piece) for piece in longest_first)
+    return word_level_tokenizer(vocabulary, pattern)
 
-    ``<s>`` goes before every text.
+
+def word_level_tokenizer(
+    vocabulary: Mapping[str, int], pattern: str, **settings: bool
+) -> PreTrainedTokenizerFast:
+    """A fast tokenizer whose tokens are the matches of ``pattern``; ``<s>`` goes before every text.
+
+    ``vocabulary`` begins with ``SPECIAL``; ``settings`` are kept in the tokenizer's configuration.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {piece: number for number, piece in enumerate((*SPECIAL, *pieces))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    longest_first = sorted(pieces, key=len, reverse=True)
-    pattern = "|".join("".join(f"\\{c}" if c in ".+*-" else c for c in piece) for piece in longest_first)
+    tokenizer = Tokenizer(models.WordLevel(dict(vocabulary), unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -51,4 +58,5 @@ def build_tokenizer(pieces: Sequence[str] = PIECES) -> PreTrainedTokenizerFast:
         bos_token="<s>",
         eos_token="</s>",
         unk_token="<unk>",
+        **settings,
     )

@@ -7,13 +7,13 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.worlds.digits.checkpoints import SPECIAL, word_level_tokenizer
 from surefoot.lab import Setting, draw_problem, worked_solution
 from surefoot.lab.problems import NAMES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-SPECIAL: Final = ("<pad>", "<s>", "</s>", "<unk>")
 NO: Final = " No, "
 """Takes a wrong line back, in the texts of a trunk; the corrected line follows."""
 _PHRASES: Final = (
@@ -71,24 +71,8 @@ def decode(ids: list[int]) -> str:
 
 
 def build_words_tokenizer() -> PreTrainedTokenizerFast:
-    """The same as a fast tokenizer of transformers; ``<s>`` goes before every text.
+    """The same as a fast tokenizer of transformers.
 
     Its models have seen no word but these, so it says that text with another one is not for them.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.WordLevel(vocabulary(), unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECE), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", vocabulary()["<s>"])]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        bos_token="<s>",
-        eos_token="</s>",
-        unk_token="<unk>",
-        closed_vocabulary=True,
-    )
+    return word_level_tokenizer(vocabulary(), _PIECE, closed_vocabulary=True)
