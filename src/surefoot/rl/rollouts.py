@@ -178,8 +178,8 @@ async def roll_out(
     report its prompt tokens. Raises ``TrainingError`` if it does not, and for text without its tokens.
     """
     if task.environment is not None:
-        drawn: dict[str, Any] = {"n": n, "seed": seed, "sampling": sampling, "logprobs": logprobs}
-        runs = await play_runs(policy, problems, task.environment, max_turns=task.max_turns, **drawn)
+        options: dict[str, Any] = {"n": n, "seed": seed, "sampling": sampling, "logprobs": logprobs}
+        runs = await play_runs(policy, problems, task.environment, max_turns=task.max_turns, **options)
         return _episodes(runs, policy.name, tokenizer, by_server=by_server)
     requests = [
         SampleRequest(
