@@ -72,7 +72,7 @@ def builders(world: World, seed: int) -> dict[str, object]:
     def monte_carlo(settings: MonteCarloSettings, order: str) -> object:
         ordered = settings.model_copy(update={"order": order})
         return lambda policy, grader: MonteCarloLabeller(
-            policy=policy, grader=grader, settings=ordered, sampling=world.sampling, seed=seed
+            policy=policy, grader=grader, settings=ordered, sampling=world.steps.sampling, seed=seed
         )
 
     def tree(policy: Policy, grader: Grader) -> OmegaPRMLabeller:
@@ -83,7 +83,7 @@ def builders(world: World, seed: int) -> dict[str, object]:
             segmenter=Line(),
             settings=settings,
             estimate="hard",
-            sampling=world.sampling,
+            sampling=world.steps.sampling,
             seed=seed,
         )
 
@@ -102,7 +102,9 @@ def run_seed(
     """Label the same traces in every way."""
     made = world.problems(problems, 500 + seed)
     sampled = asyncio.run(
-        sample_traces(policy, made, n=4, seed=seed, segmenter=Line(), grader=grader, sampling=world.sampling)
+        sample_traces(
+            policy, made, n=4, seed=seed, segmenter=Line(), grader=grader, sampling=world.steps.sampling
+        )
     )
     items = [
         ProblemTrace(problem=problem, trace=trace)
@@ -178,7 +180,7 @@ def brute_force(
     ]
     settings = MonteCarloSettings(rollouts=ROLLOUTS)
     labeller = MonteCarloLabeller(
-        policy=policy, grader=grader, settings=settings, sampling=world.sampling, seed=seed + 100
+        policy=policy, grader=grader, settings=settings, sampling=world.steps.sampling, seed=seed + 100
     )
     rows = asyncio.run(labeller.label(apart))
     outcome = measure(items, rows, truth, time.perf_counter() - start)

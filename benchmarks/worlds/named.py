@@ -26,8 +26,8 @@ class World:
     """A number of problems, from a seed."""
     first_errors: Callable[[Sequence[ProblemTrace]], list[int | None]]
     """Place of the first wrong step of each solution; -1 = none."""
-    sampling: Sampling
     steps: Steps
+    """How a search writes solutions step by step; whole ones are sampled by its ``sampling``."""
     trained: str
     """Directory of a PRM below the directory of runs, by ``{seed}``."""
     vote: Aggregator
@@ -49,7 +49,6 @@ WORLDS: Final = {
         policy=digits.POLICY,
         problems=lambda count, seed: digits.generate_problems(count, seed=seed),
         first_errors=_digit_errors,
-        sampling=Sampling(temperature=1.0, max_tokens=96),
         steps=Steps(step_tokens=24, max_steps=14, sampling=Sampling(temperature=1.0, max_tokens=96)),
         trained="seed-{seed}/prm",
         vote="product",
@@ -58,7 +57,6 @@ WORLDS: Final = {
         policy=lab.POLICY,
         problems=lambda count, seed: lab.generate_problems(count, seed=seed),
         first_errors=_word_errors,
-        sampling=Sampling(temperature=1.0, max_tokens=120),
         steps=Steps(step_tokens=48, max_steps=8, sampling=Sampling(temperature=1.0, max_tokens=120)),
         trained="prm-{seed}",
         vote="min",
