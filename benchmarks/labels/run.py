@@ -100,11 +100,9 @@ def run_seed(
     world: World, policy: TransformersPolicy, grader: Grader, seed: int, problems: int
 ) -> dict[str, Outcome]:
     """Label the same traces in every way."""
-    made = world.problems(problems, 500 + seed)
+    made, sampling = world.problems(problems, 500 + seed), world.steps.sampling
     sampled = asyncio.run(
-        sample_traces(
-            policy, made, n=4, seed=seed, segmenter=Line(), grader=grader, sampling=world.steps.sampling
-        )
+        sample_traces(policy, made, n=4, seed=seed, segmenter=Line(), grader=grader, sampling=sampling)
     )
     items = [
         ProblemTrace(problem=problem, trace=trace)
