@@ -99,7 +99,7 @@ GATEWAY: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/responses", endpoints.openai_responses, "chat"),
     Route("POST", "/v1/messages", endpoints.anthropic_messages, "chat"),
     Route("POST", "/v1/messages/count_tokens", endpoints.count_tokens, "chat"),
-    Route("GET", "/v1/held/{number:int}", endpoints.held, "chat"),
+    Route("GET", "/v1/held/{number:number}", endpoints.held, "chat"),
     Route("POST", "/v1/score", endpoints.score, "score"),
     Route("GET", "/v1/models", models, "connect"),
     Route("GET", "/v1/models/{model:path}", model, "connect"),
@@ -267,7 +267,8 @@ class _Entry:
             await send(message)
 
         try:
-            if not _names_one_host(scope):
+            hosts = sum(name == b"host" for name, _ in scope["headers"])
+            if hosts != 1 and (hosts or scope["http_version"] != "1.0"):
                 raise ApiError(400, "the request does not have exactly one Host header", code="host")
             app = self._fixed.get(scope["path"], self.app)
             await app(scope, receive, send_with_id)
@@ -281,12 +282,6 @@ class _Entry:
             if self.gateway is not None:
                 endpoint = getattr(scope.get("route"), "path", "other")
                 self.gateway.metrics.count_request(endpoint, status or 500, time.monotonic() - started)
-
-
-def _names_one_host(scope: Scope) -> bool:
-    """Whether a request has one ``Host`` header, or none in HTTP/1.0."""
-    hosts = sum(name == b"host" for name, _ in scope["headers"])
-    return hosts == 1 or (not hosts and scope["http_version"] == "1.0")
 
 
 _M_ARENA_MAX, _ARENAS = -8, 2

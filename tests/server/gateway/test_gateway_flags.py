@@ -92,11 +92,11 @@ class Forbids:
         return [[unknown] * (len(item.trace.steps) - 1) + [Verdict(value=-1, reason="no")] for item in items]
 
 
-def test_checks_fail_open_or_closed():
+def test_a_failed_check_raises_a_flag_that_keeps_answers_back_and_no_other():
     messages = (Message(role="user", content="x"), Message(role="assistant", content="done"))
     run = GatewayCandidate(trace=segment_trace(Trace(problem_id="p", messages=messages)), chosen=True)
-    for fail, expected in (("open", []), ("closed", ["loophole"])):
-        flags = AnswerFlags(FlagSettings(fail=fail), threshold=0.5, rules=[Broken()])
+    for withhold, expected in ((("first-bad-step",), []), (("loophole",), ["loophole"])):
+        flags = AnswerFlags(FlagSettings(withhold=withhold), threshold=0.5, rules=[Broken()])
         assert names(run, flags=flags) == expected
     for rules in ([Forbids()], [Broken(), Forbids()]):
         assert names(run, flags=AnswerFlags(FlagSettings(), threshold=0.5, rules=rules)) == ["loophole"]

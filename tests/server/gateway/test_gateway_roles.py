@@ -31,7 +31,7 @@ ROUTES = {
         "POST /v1/responses",
         "POST /v1/messages",
         "POST /v1/messages/count_tokens",
-        "GET /v1/held/{number:int}",
+        "GET /v1/held/{number:number}",
         "POST /v1/score",
     },
     PEOPLE: {

@@ -54,9 +54,10 @@ def test_another_method_is_405_with_those_that_are_allowed(
             assert answer.json()["error"]["code"] == "method_not_allowed"
 
 
-def test_what_there_is_not_is_404_by_any_method(client: TestClient) -> None:
+@pytest.mark.parametrize("path", ["/v1/audio/speech", "/v1/held/" + "9" * 5000])
+def test_what_there_is_not_is_404_by_any_method(client: TestClient, path: str) -> None:
     for method in METHODS:
-        answer = client.request(method, "/v1/audio/speech")
+        answer = client.request(method, path)
         assert answer.status_code == 404
         assert "allow" not in answer.headers
         if method != "HEAD":

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
@@ -123,18 +123,10 @@ class Buckets:
         return 0.0 if is_taken else (1 - tokens) * 60 / rate_per_minute
 
 
-class NumberConvertor(Convertor[int]):
+class NumberConvertor(IntegerConvertor):
     """A number in an address: at most 15 digits, which a column can hold; anything longer is not found."""
 
     regex = "[0-9]{1,15}"
-
-    def convert(self, value: str) -> int:
-        """The number."""
-        return int(value)
-
-    def to_string(self, value: int) -> str:
-        """Its digits."""
-        return str(value)
 
 
 register_url_convertor("number", NumberConvertor())
@@ -194,7 +186,8 @@ class GuardedRoute:
                 self.gateway.metrics.key_refusals.labels(error.code).inc()
             raise
         request.state.key = key
-        CALLER.set(caller_of(request, key))
+        client = request.client.host if request.client else "local"
+        CALLER.set(client if key is None else f"key {key.id}")
         if self.route.method not in ("*", scope["method"]):
             message = f"{scope['path'][:100]} allows {self.route.method}"
             raise ApiError(405, message, code="method_not_allowed", allow=self.route.method)
@@ -208,23 +201,12 @@ class GuardedRoute:
 
 def address_in(host: str, networks: Sequence[str]) -> bool:
     """Whether the address ``host`` is, or lies in, one of ``networks``."""
-    address = _address(host)
-    return address is not None and any(address in ipaddress.ip_network(network) for network in networks)
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return None
-    return (isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped) or address
-
-
-def caller_of(request: Request, key: ApiKey | None) -> str:
-    """The client's identity: its key, or its address without one."""
-    if key is not None:
-        return f"key {key.id}"
-    return request.client.host if request.client else "local"
+        return False
+    address = getattr(address, "ipv4_mapped", None) or address
+    return any(address in ipaddress.ip_network(network) for network in networks)
 
 
 def require_local(headers: Mapping[str, str]) -> None:

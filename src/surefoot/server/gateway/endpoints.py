@@ -34,7 +34,8 @@ from surefoot.server.gateway.plan import Plan, strategy_name
 from surefoot.server.gateway.request_log import LogEntry, log_unavailable
 from surefoot.server.gateway.responses import ChatWriter, Emit, ResponseWriter, held_response
 from surefoot.server.gateway.schemas import ChatRequest, RequestModel
-from surefoot.server.gateway.sessions import session_name, session_turn
+from surefoot.server.gateway.sessions import session_name
+from surefoot.server.records import SessionTurn
 
 _LOG = logging.getLogger("surefoot.server")
 
@@ -94,9 +95,11 @@ async def _planned(gateway: Gateway, request: Request, body: _Body) -> tuple[Cha
 
 async def _respond(gateway: Gateway, request: Request, sent: _Body, form: type[ResponseWriter]) -> Response:
     body, plan = await _planned(gateway, request, sent)
-    name = session_name(request.headers, body.metadata)
+    turn, name = None, session_name(request.headers, body.metadata)
     if name is not None:
         plan.logprobs, plan.session = gateway.settings.record_logprobs, name
+        answers = sum(message.role == "assistant" for message in plan.messages)
+        turn = SessionTurn(session=name, turn=answers, messages=plan.messages, tools=plan.tools)
     if plan.tools:
         plan.request = hashlib.sha256(request.state.body).hexdigest()
     entry = LogEntry.of(
@@ -108,7 +111,7 @@ async def _respond(gateway: Gateway, request: Request, sent: _Body, form: type[R
         policy=gateway.planner.policy,
         scorer=gateway.planner.scorer if plan.strategy.needs_scorer else None,
         request=_parameters(body, plan),
-        session=session_turn(name, plan.messages, plan.tools) if name is not None else None,
+        session=turn,
     )
     writer = form(body, entry.record, gateway.settings)
     slot = gateway.admission.reserve(receive=request.receive, cost=plan.tokens)

@@ -1,8 +1,8 @@
 """Named warnings about an answer, raised before it is sent.
 
 Their precision on labelled data is in ``docs/results/performance.md``. Every flag is stored with its
-candidate. A flag of ``FlagSettings.withhold`` keeps the answer back; a check that fails counts as raised if
-``fail`` is ``closed``, and is otherwise passed over (``open``).
+candidate. A flag of ``FlagSettings.withhold`` keeps the answer back, and counts as raised if its check fails;
+a failed check of another flag is logged.
 """
 
 from __future__ import annotations
@@ -76,8 +76,7 @@ class AnswerFlags:
                 flags += check(self, item, candidate)
             except Exception:
                 _LOG.exception("the flag %s could not be checked", name)
-                if self.settings.fail == "closed":
-                    flags.append(AnswerFlag(name=name, reason="the check failed"))
+                flags += self._unchecked(name)
         return tuple(flags)
 
     def apply(self, problem: Problem, choices: Sequence[Choice]) -> None:
@@ -100,6 +99,10 @@ class AnswerFlags:
         flagged = best.model_copy(update=fields)
         choice.candidates = [flagged if item is best else item for item in choice.candidates]
 
+    def _unchecked(self, name: FlagName) -> Iterator[AnswerFlag]:
+        if name in self.settings.withhold:
+            yield AnswerFlag(name=name, reason="the check failed")
+
     def _first_bad(self, _: object, candidate: GatewayCandidate) -> Iterator[AnswerFlag]:
         if candidate.scores is None:
             return
@@ -121,8 +124,7 @@ class AnswerFlags:
             for step, verdict in enumerate(verdicts):
                 if verdict.failed:
                     _LOG.warning("the flag loophole could not be checked: %s", verdict.reason)
-                    if self.settings.fail == "closed":
-                        yield AnswerFlag(name="loophole", reason="the check failed")
+                    yield from self._unchecked("loophole")
                     break
                 if verdict.value == -1:
                     yield AnswerFlag(name="loophole", step=step, reason=verdict.reason or "a rule is broken")

@@ -13,8 +13,12 @@ from surefoot.scores import TraceRule
 from surefoot.server.gateway.errors import ApiError, invalid
 from surefoot.server.gateway.settings import Candidates
 
-_NEUTRAL = {"top_k": (0, -1), "min_p": (0,), "repetition_penalty": (1,), "repeat_penalty": (1,)}
-"""Fields of other servers that would change the answer, with their neutral values."""
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "top_k": (0, -1), "min_p": (0,), "repetition_penalty": (1,), "repeat_penalty": (1,),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty", "top_logprobs"), (0,)),
+    "logit_bias": ({},), "logprobs": (False,),
+}  # fmt: skip
+"""Fields that would change the answer and are not supported, with their neutral values."""
 
 
 class RequestModel(BaseModel):
@@ -54,21 +58,27 @@ class StreamOptions(RequestModel):
 StopText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class ChatRequest(RequestModel):
-    """Body of ``/v1/chat/completions``, to which the other APIs' requests are converted."""
+class GeneratingRequest(RequestModel):
+    """What the requests of all APIs have; ``seed`` and ``surefoot`` extend the others' APIs."""
 
     model: str = Field(max_length=300)
     """The policy's name, a strategy, ``surefoot`` (the server's default), or ``POLICY/STRATEGY``."""
     seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
-    temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    max_tokens: int | None = Field(default=None, ge=1)
     surefoot: StrategyOptions | None = None
-    n: int | None = Field(default=None, ge=1)
-    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
     metadata: dict[str, Any] | None = None
     """``session_id`` names the session that the request belongs to; other entries are ignored."""
     stream: bool | None = False
+    tools: list[dict[str, Any]] | None = Field(default=None, max_length=128)
+
+
+class ChatRequest(GeneratingRequest):
+    """Body of ``/v1/chat/completions``, to which the other APIs' requests are converted."""
+
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    max_tokens: int | None = Field(default=None, ge=1)
+    n: int | None = Field(default=None, ge=1)
+    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
     stream_options: StreamOptions | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
@@ -80,7 +90,6 @@ class ChatRequest(RequestModel):
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=1000)
     """Of text and images; see :func:`read_message`."""
     max_completion_tokens: int | None = Field(default=None, ge=1)
-    tools: list[dict[str, Any]] | None = Field(default=None, max_length=128)
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
@@ -107,32 +116,16 @@ class ChatRequest(RequestModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for name in self.unsupported():
-            raise ValueError(f"{name!r} is not supported here; leave it out")
-        return self
-
-    def unsupported(self) -> list[str]:
-        """Fields of the request that would change the answer and are not supported."""
         names = [name for name, nothing in _NEUTRAL.items() if getattr(self, name) not in (None, *nothing)]
-        effects = ("frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs")
-        names += [name for name in effects if getattr(self, name)]
         if (self.response_format or {}).get("type", "text") != "text":
             names.append("response_format")
-        return names
+        if names:
+            raise ValueError(f"{names[0]!r} is not supported here; leave it out")
+        return self
 
 
-class ConvertedRequest(RequestModel):
+class ConvertedRequest(GeneratingRequest):
     """Base of other APIs' requests, which run as chat completions."""
-
-    model: str = Field(max_length=300)
-    """As for ``/v1/chat/completions``."""
-    tools: list[dict[str, Any]] | None = Field(default=None, max_length=128)
-    stream: bool | None = False
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    metadata: dict[str, Any] | None = None
-    seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
-    surefoot: StrategyOptions | None = None
-    """``seed`` and ``surefoot`` extend the API."""
 
     def chat_request(self, rows: list[dict[str, Any]], source: str, **fields: Any) -> ChatRequest:
         """The same request for a chat with the messages ``rows`` of the field ``source``, and other

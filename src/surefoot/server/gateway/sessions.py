@@ -11,20 +11,10 @@ from typing import Any
 from surefoot.guard import GuardDecision
 from surefoot.images import is_kept
 from surefoot.policies.openai_requests import openai_message
-from surefoot.records import (
-    Attachment,
-    Message,
-    Problem,
-    Reasoning,
-    StepScores,
-    Tool,
-    Trace,
-    as_json,
-    content_id,
-)
+from surefoot.records import Attachment, Message, Problem, Reasoning, StepScores, Trace, as_json, content_id
 from surefoot.segment import channels_of, cut_trace, visible_part
 from surefoot.server.gateway.errors import ApiError
-from surefoot.server.records import GatewayCandidate, GatewayRecord, SampledTokens, SessionTurn
+from surefoot.server.records import GatewayCandidate, GatewayRecord, SampledTokens
 
 _HEADER = "X-Session-Id"
 _FIELD = "metadata.session_id"
@@ -45,12 +35,6 @@ def session_name(headers: Mapping[str, str], metadata: Mapping[str, Any] | None)
     if len(name) > _MOST_CHARACTERS:
         raise ApiError(400, f"{field}: at most {_MOST_CHARACTERS} characters", param=field)
     return name
-
-
-def session_turn(name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> SessionTurn:
-    """The turn of a request with these messages: it follows the answers that they repeat."""
-    answers = sum(message.role == "assistant" for message in messages)
-    return SessionTurn(session=name, turn=answers, messages=tuple(messages), tools=tuple(tools))
 
 
 @dataclass(frozen=True, kw_only=True)

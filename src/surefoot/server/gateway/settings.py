@@ -131,9 +131,8 @@ class FlagSettings(Settings):
     """Warnings to raise on answers, and their effects."""
 
     enabled: tuple[FlagName, ...] = Field(default=get_args(FlagName), description="Flags that are raised.")
-    withhold: tuple[FlagName, ...] = Field(default=(), description="Flags that keep an answer back.")
-    fail: Literal["open", "closed"] = Field(
-        default="open", description="A check that fails: pass over it, or treat its flag as raised."
+    withhold: tuple[FlagName, ...] = Field(
+        default=(), description="Flags that keep an answer back, also if they cannot be checked."
     )
 
 
