@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from math import sqrt
 
 import pytest
@@ -15,6 +16,7 @@ from surefoot.policies.prompts import chat_rows, render_chat
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Policy, SampleRequest, Sampling
 from surefoot.records import Message, Tool, ToolCall, Usage
+from surefoot.search.caches import remembering_policy
 
 PROMPTS = (
     "Start with 7. Add 3.\n",
@@ -80,6 +82,17 @@ def test_greedy_is_the_librarys_greedy_for_prompts_of_different_lengths(llama, p
     found = [(c.text, c.tokens) for result in results for c in result.completions]
     assert found == [generate(*llama, prompt, 20) for prompt in PROMPTS]
     assert isinstance(policy, Policy)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_bf16_is_the_type_of_computing_not_of_weights(llama, bf16):
+    model, computed = copy.deepcopy(llama[0]), set()
+    model.lm_head.register_forward_hook(lambda _layer, _input, output: computed.add(output.dtype))
+    policy = TransformersPolicy(model, llama[1], name="tiny", bf16=bf16)
+    for decoding in (policy, remembering_policy(policy, 2**20)):
+        run(decoding, *(ask(prompt) for prompt in PROMPTS))
+    assert computed == {torch.bfloat16 if bf16 else torch.float32}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
 def test_a_tokenizer_without_a_pad_token_works(gpt2):

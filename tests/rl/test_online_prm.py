@@ -45,7 +45,6 @@ def start(base, *, microbatch_tokens: int = 16_384, recompute: bool = False, **s
             gradient_checkpointing=recompute,
         ),
         prompt=PromptFormat(),
-        name="start",
     )
 
 

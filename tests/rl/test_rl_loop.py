@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -327,6 +328,20 @@ def test_weights_in_which_small_steps_vanish_are_not_trained(
     train_policy(short, tokenizer, task, settings(lora=Lora(rank=2), updates=1), tmp_path / "adapter")
     types = {parameter.requires_grad: parameter.dtype for parameter in short.parameters()}
     assert types == {True: torch.float32, False: torch.bfloat16}
+
+
+def test_bf16_holds_for_rollouts_and_evaluations_too(lab_base: Path, task: Task, tmp_path: Path) -> None:
+    model, tokenizer = load_causal(lab_base)
+    decoded: Counter[torch.dtype] = Counter()
+
+    def note(_layer: object, _inputs: object, logits: torch.Tensor) -> None:
+        if logits.shape[1] == 1:  # the next token of each row
+            decoded[logits.dtype] += 1
+
+    model.get_output_embeddings().register_forward_hook(note)
+    train_policy(model, tokenizer, task, settings(updates=1, bf16=True), tmp_path)
+    assert list(decoded) == [torch.bfloat16]
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
 def test_a_policy_with_an_adapter_is_refused(lab_base: Path, task: Task, tmp_path: Path) -> None:

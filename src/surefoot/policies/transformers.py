@@ -214,10 +214,11 @@ _CONTEXT_TOKENS = 4  # decoded along with new tokens, so that leading white spac
 class TransformersPolicy:
     """A :class:`surefoot.protocols.Policy` on a transformers model.
 
-    ``batch_size`` bounds the rows decoded at once. ``remember`` is for searches: keys and values of so many
-    tokens are kept, so that a prefix that was read or written before is not read again (and not counted);
-    equal to reading up to rounding, so a sample may then depend, by chance, on what came before. Raises
-    ``PolicyError`` for a prompt that fills the model's context.
+    ``name`` is recorded in traces. ``batch_size`` bounds the rows decoded at once; with ``bf16`` they are
+    computed in bfloat16, whatever the type of the weights. ``remember`` is for searches: keys and values of
+    so many tokens are kept, so that a prefix that was read or written before is not read again (and not
+    counted); equal to reading up to rounding, so a sample may then depend, by chance, on what came before.
+    Raises ``PolicyError`` for a prompt that fills the model's context.
     """
 
     def __init__(
@@ -228,9 +229,10 @@ class TransformersPolicy:
         name: str,
         batch_size: int = 256,
         remember: int = 0,
+        bf16: bool = False,
     ) -> None:
         self.model, self.tokenizer, self.batch_size = model.eval(), tokenizer, batch_size
-        self._name = name
+        self.name, self.bf16 = name, bf16
         self.transfer_every = _TRANSFER_EVERY.get(model.device.type, _TRANSFER_ELSEWHERE)
         self._known = PrefixCache(remember)
         ends = model.generation_config.eos_token_id if model.generation_config else None
@@ -252,11 +254,6 @@ class TransformersPolicy:
         except CheckpointError as error:
             raise PolicyError(f"policy {error}") from error
         return cls(model, tokenizer, name=Path(path).name, batch_size=batch_size, remember=remember)
-
-    @property
-    def name(self) -> str:
-        """Name recorded in traces."""
-        return self._name
 
     def capabilities(self) -> Capabilities:
         """All."""
@@ -303,8 +300,9 @@ class TransformersPolicy:
         read: dict[int, int] = dict.fromkeys(range(len(requests)), 0)
         for start in range(0, len(rows), self.batch_size):
             batch = rows[start : start + self.batch_size]
-            for row, tokens in self._decode(batch, cancelled):
-                read[row.request_number] += tokens
+            with torch.autocast(self.model.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+                for row, tokens in self._decode(batch, cancelled):
+                    read[row.request_number] += tokens
         finished: dict[int, list[DecodingRow]] = {number: [] for number in range(len(requests))}
         for row in sorted(rows, key=lambda row: row.sample):
             finished[row.request_number].append(row)

@@ -388,9 +388,8 @@ class OnlinePRM(Learner):
         processes: Distributed | None = None,
         *,
         prompt: PromptFormat,
-        name: str,
     ) -> Self:
-        """A copy of ``policy``, which is called ``name``, before it is trained or given an adapter.
+        """A copy of ``policy`` before it is trained or given an adapter.
 
         The reference is a second copy, which is frozen. ``prompt`` goes into the saved checkpoint, so that it
         reads problems as the policy does.
@@ -400,10 +399,10 @@ class OnlinePRM(Learner):
         prm = ImplicitPRM.assemble(
             copy.deepcopy(policy).float(),
             tokenizer,
-            ImplicitSettings(beta=run.online_prm.beta, reference=name),
+            ImplicitSettings(beta=run.online_prm.beta, reference=policy.name_or_path),
             # in the same type: rounding would be a reward, which is scaled up to 1 where nothing was learned
             reference=copy.deepcopy(policy).float(),
-            base=name,
+            base=policy.name_or_path,
             encoding=Encoding(**vars(prompt), max_length=context_length(policy)),
         )
         return cls(prm, run, processes)

@@ -137,8 +137,7 @@ class _Run:
             )
         online = critic = None  # copies of the policy, before it gets an adapter
         if "log_ratios" in config.credit.needs:
-            name = model.name_or_path
-            online = OnlinePRM.from_policy(model, tokenizer, config, team, prompt=task.prompt, name=name)
+            online = OnlinePRM.from_policy(model, tokenizer, config, team, prompt=task.prompt)
         if config.advantage.needs_values:
             critic = Critic(model, config, team)
         self.judges = Judges(
@@ -155,7 +154,9 @@ class _Run:
             self.reference = ReferencePolicy(self.whole, temperature=config.temperature, bf16=config.bf16)
         parts = {"policy": self.updater, "online_prm": online, "critic": critic}
         self.learners = {kind: part for kind, part in parts.items() if part is not None}
-        local_policy = TransformersPolicy(self.whole, tokenizer, name="policy", batch_size=config.batch_size)
+        local_policy = TransformersPolicy(
+            self.whole, tokenizer, name="policy", batch_size=config.batch_size, bf16=config.bf16
+        )
         self.policy = server.policy if server else local_policy
         self.sampling = Sampling(temperature=config.temperature, max_tokens=config.max_tokens)
         self.seconds: dict[str, float] = {}

@@ -22,13 +22,13 @@ def remembering_policy(policy: Policy, size: int) -> Policy:
 
     if not isinstance(policy, TransformersPolicy):
         return policy
-    model = policy.model
     return TransformersPolicy(
-        model,
+        policy.model,
         policy.tokenizer,
         name=policy.name,
         batch_size=policy.batch_size,
-        remember=_tokens(size, bytes_per_token(model.config, model.dtype)),
+        bf16=policy.bf16,
+        remember=_tokens(size, bytes_per_token(policy.model.config, policy.model.dtype)),
     )
 
 
