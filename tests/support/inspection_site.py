@@ -48,8 +48,7 @@ def open_inspection(folder: Path, **settings: Any) -> Inspection:
     foreign = text_trace(problem, "theirs", policy="three")
     db.traces.add_problems(other, [problem])
     db.traces.add_traces(other, [foreign])
-    found = db.traces.traces_of(room.project, [row.id for row in db.traces.find(room.project)])
-    traces = sorted(found.values(), key=lambda one: one.policy or "z")
+    traces = sorted(db.export.records(room.project, "traces"), key=lambda one: one.policy or "z")
     return Inspection(room=room, viewer=room.browser("vic"), other=other, traces=traces, foreign=foreign)
 
 

@@ -105,4 +105,4 @@ def test_a_stream_with_any_fault_ends_and_leaves_others_their_answers(upstream: 
         # bytes are bounded by what was asked for, beyond what sockets hold
         assert upstream.most_sent < 12_000_000
         assert max(len(text) for _, text in ends) < 300_000
-        assert found.gateway.admission.admitted == 0
+        assert found.gateway.admission.shares.total == 0

@@ -56,8 +56,7 @@ def data_url(content: bytes, media_type: str = "image/png") -> str:
 
 def the_run(found: Inspection) -> tuple[str, Trace]:
     """Address and trace of the one conversation about a colour."""
-    rows = [row.id for row in found.db.traces.find(found.room.project)]
-    traces = found.db.traces.traces_of(found.room.project, rows).values()
+    traces = found.db.export.records(found.room.project, "traces")
     trace = next(one for one in traces if one.messages and one.messages[-1].content == "It is teal.")
     return f"{found.base}/run?id={trace.id}", trace
 

@@ -43,14 +43,9 @@ class Admission:
         """Whether new requests are refused, because the server is stopping."""
 
     @property
-    def admitted(self) -> int:
-        """Running and waiting requests."""
-        return self.shares.total
-
-    @property
     def waiting(self) -> int:
         """Requests that wait for a slot."""
-        return self.admitted - self.running
+        return self.shares.total - self.running
 
     def reserve(self, *, receive: Receive | None = None, cost: float | None = None) -> Slot:
         """A slot to wait for, of a request that ``receive`` belongs to and that costs ``cost`` (default: its

@@ -155,7 +155,7 @@ class Gateway:
                 else:
                     await self.compute(0, lambda: self.flags.apply(plan.problem, choices))
                 record = entry.success(choices)
-                await self.record(record)
+                await self._stored(self.recorder.write(record))
         except BaseException as error:
             self.record_failure(entry, error, plan.usage, writer.sent() if writer else {})
             raise
@@ -216,14 +216,8 @@ class Gateway:
         self.metrics.unscored_steps.inc(sum(record.scores.count(None) for record in records))
         return records
 
-    async def record(self, record: GatewayRecord) -> None:
-        """Return when the record of an answer is stored.
-
-        Raises :class:`ApiError`: 503 if the log is unavailable, else 500.
-        """
-        await self._stored(self.recorder.write(record))
-
     async def _stored(self, write: Awaitable[None]) -> None:
+        """Wait for a write of the log. Raises :class:`ApiError`: 503 if it is unavailable, else 500."""
         try:
             await write
         except UnavailableError as error:

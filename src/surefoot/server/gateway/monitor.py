@@ -94,7 +94,7 @@ class Metrics:
         self.guard_errors = counter("guard_errors", "Stages that could not check a call.", "stage")
         reviewed = "People's decisions on held calls; the approved share estimates false blocks."
         self.guard_reviews = counter("guard_reviews", reviewed, "decision")
-        for name, text, read in (
+        gauges: list[tuple[str, str, Callable[[], float]]] = [
             ("running", "Requests that are worked on.", lambda: admission.running),
             ("waiting", "Requests that wait.", lambda: admission.waiting),
             ("stopping", "1 = the server is stopping.", lambda: admission.draining),
@@ -102,8 +102,14 @@ class Metrics:
             ("clients_left_total", "Clients that disconnected before it.", lambda: admission.disconnects),
             ("change_evidence", _EVIDENCE, lambda: chart.change.evidence),
             ("change_alarm", "1 = a change is claimed.", lambda: chart.alarm),
-            *(() if gold is None else _gold_metrics(gold)),
-        ):
+        ]
+        if gold is not None:
+            gauges += [
+                ("gold_queued_total", "Answers sent to people.", lambda: gold.queued),
+                ("gold_lost_total", "Chosen answers that could not be queued.", lambda: gold.lost),
+                ("gold_age_seconds", "Age of people's last label; NaN without one.", lambda: gold.age_s),
+            ]
+        for name, text, read in gauges:
             Gauge(f"surefoot_{name}", text, registry=self.registry).set_function(read)
         text = "Comparisons of answers that algebra could not make; they were compared as text."
         failures = Gauge("surefoot_answer_failures_total", text, ["reason"], registry=self.registry)
@@ -163,11 +169,3 @@ class Metrics:
     def text(self) -> bytes:
         """All metrics in Prometheus's text format."""
         return generate_latest(self.registry)
-
-
-def _gold_metrics(gold: GoldStream) -> Sequence[tuple[str, str, Callable[[], float]]]:
-    return (
-        ("gold_queued_total", "Answers sent to people.", lambda: gold.queued),
-        ("gold_lost_total", "Chosen answers that could not be queued.", lambda: gold.lost),
-        ("gold_age_seconds", "Age of people's last label; NaN without one.", lambda: gold.age_s),
-    )

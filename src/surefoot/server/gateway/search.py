@@ -73,7 +73,7 @@ async def _search(
     try:
         leaves = await search.explore(space)
     finally:
-        plan.usage += session.policy_usage + session.scorer_usage
+        plan.usage += space.usage
 
     def conclusion() -> Choice:
         result = conclude(space, search.name, leaves, search.rule)
@@ -181,8 +181,6 @@ class StepSession(Batcher):
         """Start of the stop text, in characters, by the text of the solution that it ends."""
         self._shown = 0
         """Characters that ``on_text`` has received."""
-        self.policy_usage = Usage()
-        self.scorer_usage = Usage()
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[SampleResult]:
         """Completions, one result per request."""
@@ -190,18 +188,14 @@ class StepSession(Batcher):
         bounded = [self._bounded(request) for request in requests]
         open_requests = [request for request in bounded if request is not None]
         responses = iter(await self._shared.sample(open_requests) if open_requests else [])
-        results = []
-        for request, sent in zip(requests, bounded, strict=True):
-            result = self._ended_result(request) if sent is None else self._cut(request, next(responses))
-            self.policy_usage += result.usage
-            results.append(result)
-        return results
+        return [
+            self._ended_result(request) if sent is None else self._cut(request, next(responses))
+            for request, sent in zip(requests, bounded, strict=True)
+        ]
 
     async def score(self, items: Sequence[ProblemTrace]) -> list[StepScores]:
         """Step scores, one record per item."""
-        records = await self._shared.score(items)
-        self.scorer_usage = sum((record.usage for record in records), self.scorer_usage)
-        return records
+        return await self._shared.score(items)
 
     def visible(self, solution: str, *, finished: bool = True) -> str:
         """A solution up to its stop text, or an unfinished one up to a possible beginning of a stop text."""

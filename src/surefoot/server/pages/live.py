@@ -12,7 +12,6 @@ from starlette.responses import Response
 from surefoot.errors import NotFoundError, StoreError
 from surefoot.records import StepScores, Trace
 from surefoot.segment import segment_trace
-from surefoot.server.gateway.changes import ChangeChart
 from surefoot.server.pages.page import Filter, Page, show_list
 from surefoot.server.pages.run import show_run, strip
 from surefoot.server.records import GatewayCandidate, HeldCall
@@ -126,16 +125,12 @@ def import_answers(page: Page) -> Response:
         "traces": db.traces.add_traces(project, (trace for trace, _ in solutions)),
     }
     db.traces.take_images(project, (trace for trace, _ in solutions))
-    present = db.traces.traces_of(project, {trace.id for trace, _ in solutions})
-    cut = {trace.id: (trace.text, trace.messages, trace.steps) for trace in present.values()}
-    scored = [
-        (scores, cut.get(trace.id) == (trace.text, trace.messages, trace.steps))
-        for trace, scores in solutions
-        if scores is not None
-    ]
+    ids = {trace.id for trace, _ in solutions}
+    cut = {trace.id: _cut(trace) for trace in db.export.records(project, "traces", ids)}
+    scored = [(scores, cut.get(trace.id) == _cut(trace)) for trace, scores in solutions if scores is not None]
     # sorted oldest first, so that the latest scores of a scorer replace the others
     report["scores"] = db.traces.add_scores(project, [scores for scores, fits in scored if fits])
-    items = db.items.add(project, list(present))
+    items = db.items.add(project, list(cut))
     destination.audit("answers imported", requests=len(problems), items=len(items))
     data = {
         "requests": len(problems),
@@ -147,6 +142,10 @@ def import_answers(page: Page) -> Response:
         "items": len(items),
     }
     return destination.show("imported.html", data)
+
+
+def _cut(trace: Trace) -> tuple[object, ...]:
+    return trace.text, trace.messages, trace.steps
 
 
 def held_list(page: Page) -> Response:
@@ -202,13 +201,10 @@ def decide_held(page: Page, number: int) -> Response:
 
 def monitor_page(page: Page) -> Response:
     """The state of the monitor. ``curves`` of the JSON twin has a value for each of the latest requests."""
-    chart = page.pages.monitor
-    return page.show("monitor.html", {"state": None if chart is None else _state(chart)})
-
-
-def _state(chart: ChangeChart) -> dict[str, Any]:
+    if (chart := page.pages.monitor) is None:
+        return page.show("monitor.html", {"state": None})
     evidence = [math.log10(max(value, 1e-3)) for value in chart.evidence]
-    return {
+    state = {
         "fitted": chart.fitted,
         "settings": chart.settings,
         "change": chart.change,
@@ -221,3 +217,4 @@ def _state(chart: ChangeChart) -> dict[str, Any]:
             "Score of the answer": {"values": list(chart.scores), "limit": None},
         },
     }
+    return page.show("monitor.html", {"state": state})

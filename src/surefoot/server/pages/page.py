@@ -61,6 +61,7 @@ MAX_FIELDS = 400
 """Fields of one form."""
 _MILLISECONDS = 24 * 3600 * 1000
 LABEL_VALUES: tuple[Literal[-1, 0, 1], ...] = (-1, 0, 1)
+_LABELS: Mapping[str, Literal[-1, 0, 1]] = {str(value): value for value in LABEL_VALUES}
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 
 
@@ -128,11 +129,7 @@ class Form:
 
     def value(self, name: str) -> Literal[-1, 0, 1]:
         """A label: -1, 0 or 1."""
-        number = self.whole(name)
-        for value in LABEL_VALUES:
-            if value == number:
-                return value
-        raise StoreError(f"'{name}' must be -1, 0 or 1, not {number}")
+        return _LABELS[self.choice(name, _LABELS)]
 
     def choice(self, name: str, options: Iterable[S], *, default: str | None = None) -> S:
         """One of ``options``; ``default`` if the field is empty."""

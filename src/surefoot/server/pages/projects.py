@@ -24,7 +24,6 @@ from surefoot.server.store.accounts import QueuePolicy
 from surefoot.server.store.database import Database
 from surefoot.server.store.traces import RunFilter
 
-MEMBER_ROLES: tuple[Role, ...] = ("annotator", "admin", "viewer")
 ROLES: tuple[Role, ...] = ("annotator", "viewer", "admin")
 POLICIES: dict[QueuePolicy, str] = {
     "order": "As added",
@@ -85,7 +84,7 @@ def settings_page(page: Page) -> Response:
         "scorers": page.db.traces.scorers(page.id),
         "members": page.db.projects.members(page.id),
     }
-    return page.show("settings.html", data, roles=MEMBER_ROLES, endings=_ENDINGS, policies=POLICIES)
+    return page.show("settings.html", data, roles=ROLES, endings=_ENDINGS, policies=POLICIES)
 
 
 def change(page: Page) -> Response:
@@ -113,7 +112,7 @@ def change(page: Page) -> Response:
 def set_member(page: Page) -> Response:
     """Add a user to the project by name, or change their membership."""
     user = page.db.users.by_name(page.form.text("name", most=200))
-    role, active = page.form.choice("role", MEMBER_ROLES), not page.form.ticked("inactive")
+    role, active = page.form.choice("role", ROLES), not page.form.ticked("inactive")
     member = page.db.projects.set_member(page.id, user.id, role, active)
     page.audit("member", name=user.name, role=role, active=active)
     return page.done(f"/projects/{page.id}/settings", {"member": member})

@@ -288,15 +288,17 @@ def _changed(item_id: int, last: int, after: int) -> str:
     return f"something was submitted for item {item_id} since ({last}, not {after}); reload it"
 
 
-def _record(entry: LabelInput, trace_id: str, pseudonym: str, at: datetime) -> StepLabel:
+def _record(
+    entry: LabelInput, trace_id: str, rater: str | None, at: datetime, source: str = HUMAN
+) -> StepLabel:
     return StepLabel(
         trace_id=trace_id,
         step=entry.step,
         kind="correctness",
         value=entry.value,
         reason=entry.reason,
-        source=HUMAN,
-        evidence=Evidence(rater=pseudonym, message=entry.comment),
+        source=source,
+        evidence=Evidence(rater=rater, message=entry.comment),
         created=at,
     )
 
@@ -519,19 +521,11 @@ class Reviews(Repository):
             if after is not None and after != last:
                 raise ConflictError(f"step {step} was decided since (number {last}); reload it")
             of_member = (members.c.project_id == project_id) & (members.c.user_id == user_id)
-            record = StepLabel(
-                trace_id=trace_id,
-                step=step,
-                kind="correctness",
-                value=value,
-                reason=None if value is not None else note,
-                source=ADJUDICATED,
-                evidence=Evidence(
-                    rater=connection.scalar(sa.select(members.c.pseudonym).where(of_member)),
-                    message=note or None,
-                ),
-                created=self._now,
+            rater = connection.scalar(sa.select(members.c.pseudonym).where(of_member))
+            entry = LabelInput(
+                step=step, value=value, reason=note if value is None else None, comment=note or None
             )
+            record = _record(entry, trace_id, rater, self._now, ADJUDICATED)
             row = {"project_id": project_id, "user_id": user_id, "created": record.created}
             row |= _columns(record)
             number = connection.scalar(sa.insert(labels).values(row).returning(_L.id))

@@ -328,12 +328,6 @@ class Traces(Repository):
             matches = search.words.op("@@")(sa.func.plainto_tsquery(_DICTIONARY, words))
         return sa.select(search.trace_id).where(search.project_id == project_id, matches)
 
-    def traces_of(self, project_id: int, ids: Collection[str]) -> dict[str, Trace]:
-        """Traces by id, without those that the project lacks."""
-        where = (traces.c.project_id == project_id) & traces.c.id.in_(ids)
-        rows = self._all(sa.select(traces.c.id, traces.c.payload).where(where))
-        return {row.id: Trace.model_validate_json(row.payload) for row in rows}
-
     def outcomes_of(self, project_id: int, ids: Collection[str]) -> dict[str, bool | None]:
         """Whether the final answers of traces are right, by id; ``None`` = not judged."""
         trace = traces.c
