@@ -259,6 +259,21 @@ def test_an_evaluation_on_several_sets_is_a_test_of_other_domains(here: Path):
     assert "- Not tested: other domains." not in Path("card/README.md").read_text()
 
 
+def test_of_several_scorers_a_card_states_its_own(here: Path):
+    Path("gold.jsonl").write_text("".join(Path("l.jsonl").read_text().splitlines(True)[::-1]))
+    about = ("--problems", "data*/problems.jsonl", "--traces", "traces.jsonl", "--labels", "l.jsonl")
+    good("evaluate", "--as=runs", "scores.jsonl", "gold=gold.jsonl", *about, "--draws=20", "--out", "sides")
+    said = json.loads(Path("sides/runs.json").read_text())["first_screen"]
+    assert list(said["ranking"]) == ["gold", "scores"]
+    good(*BUILD[:5], "sides", *BUILD[5:])
+    sentence, *claims = (claim for claim in read_release(CARD).claims if claim.run.startswith("sides/"))
+    assert sentence.text == f"evaluate: {said['ranking']['scores']}"
+    own = [verdict["estimate"]["value"] for verdict in said["claims"][1]]
+    assert [claim.value for claim in claims] == [round(value, 5) for value in own if value is not None]
+    assert "gold finds" not in Path("card/README.md").read_text()
+    good("card", "check", CARD)
+
+
 def test_a_negative_audit_cannot_be_left_out(here: Path):
     words = [word for word in BUILD if word != "audit"]
     assert "results cannot be left out" in refused(*words)

@@ -10,22 +10,22 @@ from surefoot.cards import read_release, render_all
 
 CARDS = Path(__file__).parents[2] / "docs" / "cards"
 PROCESS = {
-    "quickstart": "The reasoning steps of 440 solutions (4,005 steps, cut by line), written by a policy",
+    "quickstart": "The reasoning steps of 500 solutions (1,683 steps, cut by line), written by a policy",
     "prm800k": "The reasoning steps of 2,140 solutions (8,810 steps",
     "rl": "each step of its solutions was rewarded by the credit rule 'min-form' from runs/quickstart/prm",
 }
 LABELS = {
-    "quickstart": "of the steps that it calls wrong are wrong; below 0.5 most of its alarms are false.",
+    "quickstart": "is Cohen's kappa with the true labels of these steps.",
     "prm800k": "prm800k learned from labels of the source 'human'.",
     "rl": "The reward model runs/quickstart/prm learned from labels of the source 'monte-carlo-soft'.",
 }
 TESTED = {
-    "quickstart": "(795, mean over 100 problems): the correct digit of ten scores highest.",
+    "quickstart": "prm weighted vote min less majority voting, 8 samples",
     "prm800k": "Step AUC on 22 held-out problems is ",
-    "rl": "Held-out accuracy at the end less the start on 100 problems is ",
+    "rl": "Held-out accuracy at the end less the start on 200 problems is ",
 }
 FAILURES = {
-    "quickstart": "is how much the edit of style with the largest effect, repetition, lowers the score",
+    "quickstart": "is how much the edit of style with the largest effect, split step, lowers the score",
     "prm800k": "a gain over length and position alone is not decided",
     "rl": "that nothing was lost is not decided",
 }

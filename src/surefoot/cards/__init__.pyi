@@ -1,6 +1,5 @@
 from .build import build_card as build_card
 from .record import About as About
-from .record import CardClaim as CardClaim
 from .record import ReleaseCard as ReleaseCard
 from .record import read_release as read_release
 from .render import check_card as check_card

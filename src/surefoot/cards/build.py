@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.resources import files
@@ -76,8 +76,10 @@ def build_card(runs: Sequence[Path], about: About, scope: Path) -> ReleaseCard:
     records = [record for run in runs for record in records_of(run)]
     nodes, chain = _chain(records)
     models = _models(records)
-    _require_all(records, models, scope)
-    claims = [claim for record in records for claim in _claims(record)]
+    own = _require_all(records, models, scope)
+    trainings = [record for record in records if record.manifest["command"].startswith("train ")]
+    own |= {digest_of(path.name, path) for record in trainings for path in _inputs(record, "labels")}
+    claims = [claim for record in records for claim in _claims(record, own)]
     tested = {test for claim in claims for test in claim.tests}
     not_tested = tuple(test for test in TESTS if test not in tested)
     roles = _roles(chain, models)
@@ -115,13 +117,14 @@ def build_card(runs: Sequence[Path], about: About, scope: Path) -> ReleaseCard:
 
 
 def records_of(run: Path) -> list[CommandRecord]:
-    """The records of a run directory, of a folder of reports, or of one output. Raises ``RunError``."""
-    if run.is_file():
+    """The records of a run directory, a folder of reports, an output or a record. Raises ``RunError``."""
+    if run.is_file() and not run.name.endswith(MANIFEST):
         entry = record_of(run)
         if entry is None:
             raise RunError(f"{run}: no command has recorded that it wrote it; name a run or an output")
         return [entry[0]]
-    paths = [run / MANIFEST] if (run / MANIFEST).is_file() else sorted(run.glob(f"*.{MANIFEST}"))
+    of_run = run / MANIFEST
+    paths = [run] if run.is_file() else [of_run] if of_run.is_file() else sorted(run.glob(f"*.{MANIFEST}"))
     if not paths:
         raise RunError(f"{run} is without the record of a run; name a run directory or a folder of reports")
     return [CommandRecord(path=path, manifest=load_object(path)) for path in paths]
@@ -163,8 +166,8 @@ def _model(folder: Path) -> CardModel:
     return CardModel(path=shown_path(folder), sha256={**model_hashes(folder), **weights}, facts=facts)
 
 
-def _require_all(records: Sequence[CommandRecord], models: Sequence[CardModel], scope: Path) -> None:
-    """Raise ``RunError`` for an evaluation or audit of the models, or of their scores, that is left out."""
+def _require_all(records: Sequence[CommandRecord], models: Sequence[CardModel], scope: Path) -> set[str]:
+    """Hashes of the models and their scores. Raises ``RunError`` for a test of them that is left out."""
     hashes = {sha for model in models for name, sha in model.sha256.items() if name in _WEIGHTS}
     paths = [*scope.rglob(MANIFEST), *scope.rglob(f"*.{MANIFEST}")]
     nearby = [CommandRecord(path=path, manifest=load_object(path)) for path in sorted(set(paths))]
@@ -190,23 +193,23 @@ def _require_all(records: Sequence[CommandRecord], models: Sequence[CardModel], 
                 f"{shown_path(record.path)} ({command}) is about a model of this card and not on it; add the "
                 "run: results cannot be left out, whichever way they went"
             )
+    return hashes
 
 
-def _claims(record: CommandRecord) -> Iterator[CardClaim]:
+def _claims(record: CommandRecord, own: Set[str]) -> list[CardClaim]:
     """The claims of a run. Raises ``RunError`` if there are none."""
-    count = 0
-    for plan in _plans(record):
+    claims = []
+    for plan in _plans(record, own):
         paths = [record.folder / name for name in plan.files]
         figure = FIGURES[plan.figure](paths, **plan.arguments)
-        if figure.value is None and plan.figure != "reported":
-            continue
-        count += 1
-        yield _claim(record, plan, paths, figure)
-    if not count:
+        if figure.value is not None or plan.figure == "reported":
+            claims.append(_claim(record, plan, paths, figure))
+    if not claims:
         raise RunError(
             f"{shown_path(record.path)} ({record.manifest['command']}) lacks any figure; leave the run out, "
             "or run a command whose results are figures"
         )
+    return claims
 
 
 def _claim(record: CommandRecord, plan: ClaimPlan, paths: Sequence[Path], figure: Figure) -> CardClaim:
@@ -237,11 +240,11 @@ def _claim(record: CommandRecord, plan: ClaimPlan, paths: Sequence[Path], figure
     )
 
 
-def _plans(record: CommandRecord) -> Iterator[ClaimPlan]:
+def _plans(record: CommandRecord, own: Set[str]) -> Iterator[ClaimPlan]:
     command = str(record.manifest["command"])
     group = command.split(" ")[0]
     if group in ("evaluate", "audit"):
-        yield from _plans_of_report(record)
+        yield from _plans_of_report(record, own)
         return
     table = tomllib.loads(files("surefoot.cards").joinpath("plans.toml").read_text("utf-8")).get(group, ())
     for plan in (ClaimPlan(**entry) for entry in table):
@@ -295,36 +298,52 @@ def _counted(name: str, figure: str, path: str, text: str) -> ClaimPlan:
     return ClaimPlan(name=name, figure=figure, files=[path], text=text, spec=",.0f")
 
 
-def _plans_of_report(record: CommandRecord) -> Iterator[ClaimPlan]:
-    """The sentence of a report's first screen, and its verdicts."""
+def _plans_of_report(record: CommandRecord, own: Set[str]) -> Iterator[ClaimPlan]:
+    """The sentence of a report and its verdicts."""
     command = str(record.manifest["command"])
     for name in (name for name in record.outputs if name.endswith(".json")):
         data = load_object(record.folder / name)
         tests = tuple(data.get("tested") or ())
         if len(data["inputs"].get("data") or ()) > 1:
             tests += ("other domains",)
-        screen = data.get("first_screen") or {}
-        sentence = str(screen.get("sentence") or "").translate(_NO_BRACES)
-        texts: list[tuple[str, str, Verdict]] = [("sentence", sentence, "measured")] if sentence else []
-        for number, entry in enumerate(screen.get("verdicts") or ()):
-            if (entry.get("estimate") or {}).get("value") is not None:
-                text = (
-                    f"{{}} {entry['detail'].translate(_NO_BRACES)} {entry['sentence'].translate(_NO_BRACES)}"
-                )
-                texts.append(
-                    (f"verdicts|{number}|estimate", text, _DECIDED.get(entry["tone"], "not decided"))
-                )
-        texts = [(f"first_screen|{path}", text, stated) for path, text, stated in texts]
-        for path, text, verdict in texts:
+        mine = tuple(_own_sources(record, data["inputs"], own))
+        for path, text, verdict in _said(data.get("first_screen") or {}, mine):
             yield ClaimPlan(
-                name=f"{name}/{path}",
+                name=f"{name}/first_screen|{path}",
                 figure="reported",
                 files=[name],
-                arguments={"at": path},
-                tests=tests if path != "first_screen|sentence" else (),
+                arguments={"at": f"first_screen|{path}"},
+                tests=tests if verdict != "measured" else (),
                 verdict=verdict,
                 text=f"{command}: {text}",
             )
+
+
+def _said(screen: Mapping[str, Any], mine: tuple[str, ...]) -> Iterator[tuple[str, str, Verdict]]:
+    """Path, text and verdict of each sentence: on the scorers of ``mine`` among several, or on the first."""
+    parts = {"verdicts": (screen.get("sentence"), screen.get("verdicts") or ())}
+    if len(claims := screen.get("claims") or ()) > 1:
+        each = enumerate(zip(screen["ranking"].items(), claims, strict=True))
+        own = {f"claims|{at}": (text, of) for at, ((name, text), of) in each if f"{name}/".startswith(mine)}
+        parts = own or parts
+    for path, (sentence, verdicts) in parts.items():
+        if sentence:
+            yield path, sentence.translate(_NO_BRACES), "measured"
+        for number, entry in enumerate(verdicts):
+            if (entry.get("estimate") or {}).get("value") is not None:
+                text = f"{entry['detail']} {entry['sentence']}".translate(_NO_BRACES)
+                yield f"{path}|{number}|estimate", f"{{}} {text}", _DECIDED.get(entry["tone"], "not decided")
+
+
+def _own_sources(record: CommandRecord, inputs: Mapping[str, Any], own: Set[str]) -> Iterator[str]:
+    """Beginnings of the names of scorers whose model or file is ``own``."""
+    files = {key.partition("/")[2]: entry["sha256"] for key, entry in record.manifest["inputs"].items()}
+    for source in [*inputs.get("sources", ()), *inputs.get("scorers", ())]:
+        name, _, path = source.partition("=")
+        used = {sha for key, sha in files.items() if f"{key}/".startswith(f"{name}/")}
+        used |= set((record.manifest["models"].get(str(Path(path))) or {}).values())
+        if used & own:
+            yield f"{name}/"
 
 
 _DECIDED: Final[Mapping[str, Verdict]] = {"good": "yes", "wrong": "no"}
@@ -477,7 +496,9 @@ def _facts(folder: Path) -> CheckpointCard | None:
 def _summary(claims: Sequence[CardClaim], models: Sequence[CardModel], not_tested: Sequence[str]) -> str:
     """One line: the main result, missing tests, source of the threshold."""
     names = ("prm-lead", "step-auc", "gain", "orm-lead")
-    main = next((c for name in names for c in claims if c.id.endswith(f"#{name}")), claims[0])
+    held_out = [c for name in names for c in claims if c.id.endswith(f"#{name}")]
+    held_out += [c for c in claims if "wrong steps on held-out problems" in c.tests]
+    main = [*held_out, *claims][0]
     subject = "improves held-out accuracy" if main.id.endswith("#gain") else "detects wrong steps"
     result = subject if main.verdict == "yes" else f"is not shown to be a model that {subject}"
     trust = next((m.facts["trust"] for m in models if m.facts.get("trust")), None)

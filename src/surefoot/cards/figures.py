@@ -55,11 +55,10 @@ def records(files: Sequence[Path]) -> Figure:
 def tokens(files: Sequence[Path]) -> Figure:
     """Tokens read and written for the records of all files; unknown if none is recorded."""
     total = count = 0
-    for path in files:
-        for row in rows_of(path):
-            usage = row.get("usage") or (row.get("evidence") or {}).get("usage") or {}
-            total += sum(int(usage.get(name) or 0) for name in _TOKENS)
-            count += 1
+    for row in (row for path in files for row in rows_of(path)):
+        usage = row.get("usage") or (row.get("evidence") or {}).get("usage") or {}
+        total += sum(int(usage.get(name) or 0) for name in _TOKENS)
+        count += 1
     return Figure(value=total or None, units=count)
 
 
@@ -125,7 +124,7 @@ def rl_change(files: Sequence[Path], of: str = "gain") -> Figure:
 
 
 def reported(files: Sequence[Path], at: str = "") -> Figure:
-    """The estimate at a path (``first_screen|cards|0|estimate``) of a result's JSON file."""
+    """The estimate at a path (``first_screen|verdicts|0|estimate``) of a result's JSON file."""
     data: Any = json.loads(files[0].read_bytes())
     for key in filter(None, at.split("|")):
         try:

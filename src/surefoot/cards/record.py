@@ -57,11 +57,8 @@ class CardClaim(FrozenModel):
     def estimate(self) -> Interval:
         """Value and interval; of zero width without one."""
         value = float("nan") if self.value is None else self.value
-        return Interval(
-            value=value,
-            low=value if self.low is None else self.low,
-            high=value if self.high is None else self.high,
-        )
+        low, high = (value if end is None else end for end in (self.low, self.high))
+        return Interval(value=value, low=low, high=high)
 
 
 class CardRun(FrozenModel):

@@ -48,18 +48,15 @@ def markdown_of(release: ReleaseCard) -> str:
     """The hub's README with its metadata: licence, language, base model, results."""
     about, bases = release.about, next(role for role in release.roles if role.name == "base model")
     hub_names = [name for name in bases.filled_by if name.count("/") == 1 and not name.startswith((".", "/"))]
-    tests = [(test, claim) for claim in release.claims for test in claim.tests if claim.value is not None]
-    metrics = [
-        {"type": claim.figure, "value": claim.value, "name": claim.id.rpartition("#")[2]}
-        for _, claim in tests
-    ]
+    tested = [claim for claim in release.claims if claim.tests and claim.value is not None]
+    metrics = [{"type": c.figure, "value": c.value, "name": c.id.rpartition("#")[2]} for c in tested]
     results = [
         {
             "task": {"type": "process-supervision"},
-            "dataset": {"name": test, "type": "surefoot"},
+            "dataset": {"name": claim.tests[0], "type": "surefoot"},
             "metrics": metrics,
         }
-        for test, _ in tests[:1]  # the hub knows one data set of a type
+        for claim in tested[:1]  # the hub knows one data set of a type
     ]
     data = {
         "base_model": [name.partition("@")[0] for name in hub_names],
@@ -83,18 +80,17 @@ def page_of(release: ReleaseCard) -> str:
     first = FirstScreen(
         sentence=f"{release.about.name}: {release.summary}.",
         verdicts=[
-            Conclusion(
-                sentence=claim.text,
-                tone=tones.get(claim.verdict, "open"),
-                decided=claim.verdict in tones,
-            )
-            for claim in release.claims
-            if claim.verdict != "measured"
+            Conclusion(sentence=c.text, tone=tones.get(c.verdict, "open"), decided=c.verdict in tones)
+            for c in release.claims
+            if c.verdict != "measured"
         ],
         limits=[*release.failures, f"Not tested: {', '.join(release.not_tested)}."],
         origin=Origin(model=release.about.name, json=RECORD),
     )
-    rows = {claim.id: _row(claim) for claim in release.claims}
+    rows = {
+        c.id: {"verdict": c.verdict, "value": c.estimate, "units": c.units, "figure": c.figure}
+        for c in release.claims
+    }
     about = "Every figure is recomputed by `surefoot card check`."
     report = Report(release.about.name, first)
     report.section(Section(title="Claims", about=about, results={"claims": rows}))
@@ -103,10 +99,6 @@ def page_of(release: ReleaseCard) -> str:
         for sentence in sentences:
             report.text(sentence)
     return report.html()
-
-
-def _row(claim: CardClaim) -> dict[str, Any]:
-    return {"verdict": claim.verdict, "value": claim.estimate, "units": claim.units, "figure": claim.figure}
 
 
 def render_all(release: ReleaseCard) -> dict[str, str]:
@@ -181,10 +173,8 @@ def check_card(path: Path) -> list[str]:
     Every figure, role and list is computed again from the runs in the working directory.
     """
     stored = read_release(path)
-    runs = [_run_path(Path(run.path)) for run in stored.runs]
-    reasons = []
     try:
-        built = build_card(list(dict.fromkeys(runs)), stored.about, Path(stored.scope))
+        built = build_card([Path(run.path) for run in stored.runs], stored.about, Path(stored.scope))
         reasons = [f"{change} (card, now)" for change in diff_cards(stored, built)]
     except SurefootError as error:
         reasons = [str(error)]
@@ -193,15 +183,6 @@ def check_card(path: Path) -> list[str]:
         if rendered.is_file() and rendered.read_text("utf-8") != content:
             reasons.append(f"{rendered} is not what {path.name} says; build the card again")
     return reasons
-
-
-def _run_path(record: Path) -> Path:
-    """What to give to :func:`build_card` for a record."""
-    return (
-        record.parent
-        if record.name == "manifest.json"
-        else record.with_name(record.name.removesuffix(".manifest.json"))
-    )
 
 
 def diff_cards(first: ReleaseCard, second: ReleaseCard) -> list[str]:

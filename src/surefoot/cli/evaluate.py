@@ -15,7 +15,7 @@ from surefoot import evaluation, formats, models, policies
 from surefoot.answers import AnswerChecker
 from surefoot.cli import options as o
 from surefoot.cli.reports import ReportCommand, named, read_scores, unlabelled
-from surefoot.cli.runs import labelled, note_left_out, pair, read_table
+from surefoot.cli.runs import labelled, note_left_out, pair, read_table, show_skipped
 from surefoot.cli.settings import Flag, MethodSettings
 from surefoot.cli.terminal import note, note_count
 from surefoot.errors import CheckpointError, RunError, ScoreError, counted
@@ -34,7 +34,7 @@ from surefoot.evaluation.labels import audit_labels, label_section, label_sets
 from surefoot.evaluation.monitors import Suspicion, View
 from surefoot.evaluation.report import Section, to_json
 from surefoot.evaluation.splits import SPLIT, judged, parse_rules, ranked
-from surefoot.evaluation.step_scores import StoredScores, score_once, scorer_tables
+from surefoot.evaluation.step_scores import Progress, StoredScores, score_once, scorer_tables
 from surefoot.io import ReadReport, write_json
 from surefoot.io.sources import files_of, names_files
 from surefoot.io.tables import Facts, facts_in, facts_of, open_table
@@ -165,12 +165,6 @@ class Measure(MethodSettings):
     def run(self, command: Evaluate) -> None:
         """Measure, and write the report."""
         raise NotImplementedError
-
-
-def show_skipped(report: ReadReport) -> None:
-    """Report invalid rows on standard error."""
-    if report.bad_count:
-        note(report.summary())
 
 
 def read_noted(read: Callable[..., Iterable[T]], path: str) -> list[T]:
@@ -326,9 +320,6 @@ class WhoAndWhen(Measure):
         result = agents.evaluate_who_and_when(runs, systems, draws=command.draws, seed=command.seed)
         judged_runs = agents.judged_blames(runs, items, systems)
         command.write(agents.who_and_when_section(result), judged=judged_runs)
-
-
-Progress = Callable[[str, int, int], None]
 
 
 class BestOfNMeasure(Measure):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import PrivateAttr
+from pydantic import PrivateAttr, field_validator
 
 from surefoot.cli import options as o
 from surefoot.cli.runs import origin_of, print_report, read_table, trained_on
@@ -22,7 +22,7 @@ from surefoot.io.tables import RecordTable, open_table
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem, StepScores
 
-_IN_JSON = ("sentence", "verdicts", "ranking", "rivals", "advice", "limits")
+_IN_JSON = ("sentence", "verdicts", "ranking", "claims", "rivals", "advice", "limits")
 """Parts of the first screen in the JSON file."""
 _ENDINGS = (".jsonl.gz", ".json.gz", ".jsonl", ".json", ".parquet")
 
@@ -39,6 +39,11 @@ class ReportCommand(Command):
     """Also print the tables of the report."""
     _limits: list[str] = PrivateAttr(default_factory=list)
     """Limits of the whole report, shown before the limits of each section."""
+
+    @field_validator("sources", "scorers", check_fields=False)
+    @classmethod
+    def _name_all(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(f"{name}={path}" for name, path in named(value).items())
 
     @property
     def report_name(self) -> str:

@@ -108,8 +108,7 @@ def read_table(path: str, record: type[R], *, change: Callable[[R], R] | None = 
             return imported
         report.require_some(needs(record))
         raise RecordError(f"{path}: nothing to read; {needs(record)}")
-    if report.bad_count:
-        note(report.summary())
+    show_skipped(report)
     if table.repeated and record is Trace:
         fix = "samples of equal text need a 'sample' number each"
         note(f"{path}: {counted(table.repeated, 'trace comes', 'traces come')} again: left out; {fix}")
@@ -141,9 +140,14 @@ def read_step_scores(path: str, layout: StepLayout) -> TraceScores:
         raise ScoreError(f"{path}: {error}") from error
     if scores.repeated:
         return trace_scores(read_table(path, StepScores), layout)
+    show_skipped(report)
+    return scores
+
+
+def show_skipped(report: ReadReport) -> None:
+    """Report invalid rows on standard error."""
     if report.bad_count:
         note(report.summary())
-    return scores
 
 
 def note_left_out(*sources: Any) -> None:
@@ -151,8 +155,7 @@ def note_left_out(*sources: Any) -> None:
     from surefoot.evaluation.columns import LabelFile
 
     for source in [source for source in sources if isinstance(source, LabelFile)]:
-        if source.report.bad_count:
-            note(source.report.summary())
+        show_skipped(source.report)
         if source.repeated:
             note(f"{source.path}: {counted(source.repeated, 'label comes', 'labels come')} again: left out")
 

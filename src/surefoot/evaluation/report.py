@@ -224,6 +224,8 @@ class FirstScreen:
     """On the scorer that the sentence is about."""
     ranking: Mapping[str, str] = field(default_factory=dict)
     """The sentence on every scorer, best first; shown if there are several."""
+    claims: Sequence[Sequence[Conclusion]] = ()
+    """The verdicts on each scorer of the ranking."""
     rivals: Sequence[Rival] = ()
     measure: str = ""
     """What the rivals' values are."""
@@ -257,6 +259,7 @@ class FirstScreen:
 
 _OTHERS = 6
 """Scorers in a terminal; the page has all."""
+_ADVICE = 2
 
 
 def value_order(verdicts: Sequence[Conclusion]) -> tuple[int, float]:
@@ -378,7 +381,6 @@ def first_screen_of(
     ranking = {title[name]: headline(title[name], verdicts[name]) for name in order}
     sentences = [section.sentence for section in sections if section.sentence] or list(ranking.values())[:1]
     first = sections[0]
-    lead = verdicts[order[0]] if order else []
     firsts = [(title[name], verdicts[name][0]) for name in order if verdicts[name]]
     advice = [text for section in sections for text in section.advice]
     advice = advice or [next_step(*first, origin.command) for first in firsts[:1]]
@@ -387,8 +389,9 @@ def first_screen_of(
     free = [Rival(name=name, value=Interval(value=x, low=x, high=x)) for name, x in floors.items()]
     return FirstScreen(
         sentence=" ".join(sentences) or f"{sections[0].title}: nothing was measured.",
-        verdicts=lead,
+        verdicts=verdicts[order[0]] if order else [],
         ranking=ranking,
+        claims=[verdicts[name] for name in order],
         rivals=first.rivals or [*ours[: _ROWS - len(free)], *free],
         measure=first.measure or next((claim.detail.removeprefix("is ") for _, claim in firsts), ""),
         advice=list(dict.fromkeys(advice))[:_ADVICE],
@@ -396,9 +399,6 @@ def first_screen_of(
         limits=list(dict.fromkeys(limit for section in sections for limit in section.limits)),
         origin=origin,
     )
-
-
-_ADVICE = 2
 
 
 def _collect(
