@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from surefoot import __version__
 from surefoot.errors import MissingExtraError
+from surefoot.evaluation.report import to_json
 from surefoot.stats import Interval, bootstrap_mean, bootstrap_totals
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +101,7 @@ def write(options: argparse.Namespace, figures: Sequence[Figure], **setting: Any
     }
     if torch := sys.modules.get("torch"):
         about |= {"torch": torch.__version__, "threads": torch.get_num_threads()}
-    found = {"figures": list(figures), "setting": about | setting}
+    found = to_json({"figures": list(figures), "setting": about | setting})
     options.json.write_text(json.dumps(found, indent=2) + "\n")
 
 

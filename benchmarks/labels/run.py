@@ -15,6 +15,7 @@ import torch
 from benchmarks.common.figures import Figures, arguments, figure, over_seeds, show, write
 from benchmarks.worlds.named import WORLDS, World
 from surefoot.answers import AnswerChecker, Grader
+from surefoot.errors import counted
 from surefoot.io import write_json
 from surefoot.labelling import MonteCarloLabeller, MonteCarloSettings, OmegaPRMLabeller, TreeSettings
 from surefoot.labels import first_error
@@ -53,10 +54,7 @@ class Outcome:
 
 def as_lists(outcome: Outcome) -> dict[str, object]:
     """For a file."""
-    return {
-        name: value.tolist() if isinstance(value, np.ndarray) else value
-        for name, value in vars(outcome).items()
-    }
+    return {name: np.asarray(value).tolist() for name, value in vars(outcome).items()}
 
 
 def from_lists(row: dict[str, object]) -> Outcome:
@@ -185,8 +183,7 @@ def brute_force(
     # the policy reads equal prompts of a batch once and counts them so; here each rollout reads its own
     read = dict.fromkeys([item.problem.id for item in items], 0)
     for item in items:
-        rolled = range(1, len(item.trace.steps) + item.trace.cut_off)
-        for place in rolled:
+        for place in range(1, len(item.trace.steps) + item.trace.cut_off):
             text = f"{PromptFormat().render(item.problem)}{item.trace.prefix(place)}"
             read[item.problem.id] += len(policy.tokenizer(text)["input_ids"])
     once = np.array(list(read.values()), dtype=float)
@@ -236,7 +233,7 @@ def first_error_above(row: Sequence[StepLabel], above: float) -> int | None:
 
 
 def ratio(first: list[Outcome], second: list[Outcome], top: str, bottom: str) -> Interval:
-    """(top / bottom) of ``first`` divided by that of ``second``, over the problems of all seeds."""
+    """(top / bottom) of ``first`` by that of ``second``, over all problems; NaN where it is infinite."""
     columns = [
         np.concatenate([getattr(outcome, name) for outcome in outcomes])
         for outcomes, name in ((first, top), (first, bottom), (second, top), (second, bottom))
@@ -244,7 +241,7 @@ def ratio(first: list[Outcome], second: list[Outcome], top: str, bottom: str) ->
 
     def statistic(draw: Resample) -> float:
         a, b, c, d = (float(column[draw.items].sum()) for column in columns)
-        return (a / b) / (c / d)
+        return a / b * (d / c) if b and c else np.nan
 
     return bootstrap_statistic(range(len(columns[0])), statistic, rng=np.random.default_rng(0))
 
@@ -255,7 +252,8 @@ def figures(runs: list[dict[str, Outcome]]) -> Figures:
 
     def fewer(name: str, ours: str, rival: str = BRUTE, tokens: str = "tokens", each: str = "labels") -> None:
         found = ratio(of[rival], of[ours], tokens, each)
-        made.append(figure(name, found, "times", found.value))
+        note = f"{counted(found.undefined, 'draw')} without tokens or labels" * (found.undefined > 0)
+        made.append(figure(name, found, "times", found.value, note=note or None))
 
     def gained(name: str, ours: str) -> None:
         gaps = [100 * (run[ours].found - run[BRUTE].found) for run in runs]
@@ -277,6 +275,7 @@ def figures(runs: list[dict[str, Outcome]]) -> Figures:
     return made
 
 
+@np.errstate(divide="ignore", invalid="ignore")  # some may label nothing
 def table(runs: list[dict[str, Outcome]]) -> None:
     """Means over the seeds; first-error accuracy of each seed beside."""
     head = f"{'labeller':28} {'tok/label':>9} {'written':>8} {'labels':>7} {'tok/prefix':>10}"
@@ -284,7 +283,7 @@ def table(runs: list[dict[str, Outcome]]) -> None:
     for name in runs[0]:
         all_of = [run[name] for run in runs]
         tokens, written, labels, distinct = (
-            sum(float(getattr(outcome, field).sum()) for outcome in all_of)
+            np.sum([getattr(outcome, field).sum() for outcome in all_of])
             for field in ("tokens", "written", "labels", "distinct")
         )
         found = [100 * float(outcome.found.mean()) for outcome in all_of]
