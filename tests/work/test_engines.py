@@ -19,7 +19,7 @@ from surefoot.io import write_records
 from surefoot.io.tables import join_traces, open_table
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.segment import cut_trace
-from surefoot.work import Here, Job, Opened, Pieces, Processes
+from surefoot.work import Here, Job, Opened, Pieces, Processes, map_resumable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +113,18 @@ def test_workers_that_die_again_and_again_end_the_work(tmp_path):
     items = items_of(tmp_path, ["die here", "a"])
     with pytest.raises(RunError, match=r"died 3 times in a row, last in pieces \[0\].*--workers"):
         run(Lengths(folder=tmp_path, deaths=99).job(), items)
+
+
+def test_a_single_piece_starts_no_process(tmp_path):
+    items, workers = items_of(tmp_path, ["a", "b"]), []
+
+    def work(part):  # no process could be sent this
+        workers.append(os.getpid())
+        return [Lengths.score(item) for item in part]
+
+    job = Job(record=StepScores, work=work)
+    map_resumable(job, Pieces(items, 3), str(tmp_path / "out.jsonl"), engine=Processes(2))
+    assert workers == [os.getpid()]
 
 
 def workers_and_lines(engine, job, items):

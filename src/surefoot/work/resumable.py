@@ -17,7 +17,7 @@ from surefoot.io.runs import Journal, Run
 from surefoot.io.sources import OUT_ENDINGS
 from surefoot.io.tables import OnDisk
 from surefoot.records import Record, Trace, content_id
-from surefoot.work.jobs import Engine, Here, Job, PieceDone, Pieces, RunPieces, tokens_of
+from surefoot.work.jobs import Engine, Here, Job, PieceDone, Pieces, Processes, RunPieces, tokens_of
 from surefoot.work.progress import Progress, show_progress
 
 R = TypeVar("R", bound=Record)
@@ -65,15 +65,15 @@ def map_resumable(
     ``retry_failed`` repeats the pieces that have such records. If no piece succeeds, or several in a row fail
     because the server is down, it raises ``PolicyError`` and the failed pieces are not saved.
 
-    ``engine`` is by default this process. ``on_line`` receives each line of the output, and ``progress`` the
-    number of items done, by default for a bar on standard error.
+    ``engine`` is by default this process, which does a single piece in place of ``Processes``, too.
+    ``on_line`` receives each line of the output, ``progress`` the number of items done, by default for a bar.
 
     Raises ``RunError`` if ``<out>.work`` belongs to a job with other settings or inputs, and ``RecordError``
     if ``out`` has an unknown ending.
     """
     if out != "-" and not out.endswith(OUT_ENDINGS):
         raise RecordError(f"--out {out}: unknown ending; choose {', '.join(OUT_ENDINGS)}, or - for a pipe")
-    engine = engine or Here()
+    engine = Here() if engine is None or (isinstance(engine, Processes) and len(items) == 1) else engine
     output = _Output(job.record, on_line)
     with ExitStack() as context:
         # models are loaded before any file is created: the settings may be wrong, or the server down
