@@ -76,10 +76,10 @@ def build_card(runs: Sequence[Path], about: About, scope: Path) -> ReleaseCard:
     records = [record for run in runs for record in records_of(run)]
     nodes, chain = _chain(records)
     models = _models(records)
-    own = _require_all(records, models, scope)
+    hashes = _require_all(records, models, scope)
     trainings = [record for record in records if record.manifest["command"].startswith("train ")]
-    own |= {digest_of(path.name, path) for record in trainings for path in _inputs(record, "labels")}
-    claims = [claim for record in records for claim in _claims(record, own)]
+    hashes |= {digest_of(path.name, path) for record in trainings for path in _inputs(record, "labels")}
+    claims = [claim for record in records for claim in _claims(record, hashes)]
     tested = {test for claim in claims for test in claim.tests}
     not_tested = tuple(test for test in TESTS if test not in tested)
     roles = _roles(chain, models)
@@ -324,8 +324,8 @@ def _said(screen: Mapping[str, Any], mine: tuple[str, ...]) -> Iterator[tuple[st
     parts = {"verdicts": (screen.get("sentence"), screen.get("verdicts") or ())}
     if len(claims := screen.get("claims") or ()) > 1:
         each = enumerate(zip(screen["ranking"].items(), claims, strict=True))
-        own = {f"claims|{at}": (text, of) for at, ((name, text), of) in each if f"{name}/".startswith(mine)}
-        parts = own or parts
+        ours = {f"claims|{at}": (text, of) for at, ((name, text), of) in each if f"{name}/".startswith(mine)}
+        parts = ours or parts
     for path, (sentence, verdicts) in parts.items():
         if sentence:
             yield path, sentence.translate(_NO_BRACES), "measured"
