@@ -31,10 +31,11 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from benchmarks.worlds.digits.checkpoints import build_tokenizer
 from benchmarks.worlds.digits.notes import NOTE_DIFFICULTY, note_problems, read_chain
+from benchmarks.worlds.digits.train import small_llama
 from benchmarks.worlds.digits.world import QUOTE, ArithmeticChain, draw_chain, other_digit, parse_problem
 from surefoot.concurrency import run_sync
 from surefoot.policies.transformers import TransformersPolicy
@@ -139,21 +140,7 @@ def _leaky_and_watched(problems: Sequence[Problem], texts: Sequence[str]) -> lis
 def new_model(tokenizer: PreTrainedTokenizerFast, seed: int, *, context: int = 64) -> LlamaForCausalLM:
     """A Llama of two layers with random weights that reads ``context`` tokens."""
     torch.manual_seed(seed)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=64,
-            intermediate_size=192,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            max_position_embeddings=context,
-            tie_word_embeddings=True,
-            pad_token_id=tokenizer.pad_token_id,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-        )
-    )
+    return small_llama(tokenizer, hidden=64, layers=2, readers=4, context=context)
 
 
 def _draw(name: str, rng: np.random.Generator) -> Row:

@@ -44,25 +44,19 @@ RECIPES = {
 
 
 def small_llama(
-    tokenizer: PreTrainedTokenizerFast,
-    *,
-    hidden: int,
-    wide: int,
-    context: int,
-    layers: int = 2,
-    tied: bool = False,
+    tokenizer: PreTrainedTokenizerFast, *, hidden: int, layers: int, readers: int, context: int
 ) -> LlamaForCausalLM:
-    """A Llama with random weights, whose inner layers are ``wide`` times as wide as its ``hidden`` states."""
+    """A Llama with random weights, of four heads that share ``readers`` heads of keys and values."""
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(tokenizer),
             hidden_size=hidden,
-            intermediate_size=wide * hidden,
+            intermediate_size=3 * hidden,
             num_hidden_layers=layers,
             num_attention_heads=4,
-            num_key_value_heads=2,
+            num_key_value_heads=readers,
             max_position_embeddings=context,
-            tie_word_embeddings=tied,
+            tie_word_embeddings=True,
             pad_token_id=tokenizer.pad_token_id,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
@@ -75,7 +69,7 @@ def train(recipe: Recipe, out: Path, *, save_every: int = 0) -> None:
     torch.manual_seed(recipe.seed)
     rng = np.random.default_rng(recipe.seed)
     tokenizer = build_tokenizer()
-    model = small_llama(tokenizer, hidden=recipe.hidden, wide=3, layers=recipe.layers, context=256, tied=True)
+    model = small_llama(tokenizer, hidden=recipe.hidden, layers=recipe.layers, readers=2, context=256)
     optimiser = torch.optim.AdamW(
         model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.05
     )
