@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from surefoot.errors import ScoreError
 from surefoot.protocols import Candidate, Selector
-from surefoot.search import SELECTORS, BestOfN, Majority, WeightedVote
+from surefoot.search import SELECTORS, BestOfN, Majority, WeightedVote, select_among
 
 ANSWERS = st.sampled_from(["a", "b", "c", None])
 CANDIDATES = st.lists(
@@ -107,3 +107,11 @@ def test_choices_satisfy_their_definitions(candidates):
         assert totals[winner.answer] == pytest.approx(max(totals.values()))
         same = [c.score for c in candidates if c.answer == winner.answer and c.score is not None]
         assert winner.score == max(same)
+
+
+@pytest.mark.parametrize("selector", SELECTORS.values())
+def test_a_gate_comes_before_votes_and_scores(selector):
+    candidates = pool(("a", 0.9), ("a", 0.8), ("b", 0.1))
+    assert select_among(selector, candidates, [0.5, 0.5, 1.0]) == 2
+    assert select_among(selector, candidates, [None, math.nan, -1.0]) == 2
+    assert select_among(selector, candidates, None) == select_among(selector, candidates, [None] * 3) == 0
