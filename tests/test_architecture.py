@@ -169,7 +169,7 @@ def test_settings_and_light_parts_of_models_and_policies_load_nothing_heavy() ->
     program = """
 import surefoot.scores
 from surefoot.models import CheckpointCard, Encoding, LabelScorer, Lora, VerifierFormat
-from surefoot.policies import PromptFormat, ScriptedPolicy, render_chat, sample_traces
+from surefoot.policies import PromptFormat, render_chat, sample_traces
 """
     assert loaded_after(program) == []
 

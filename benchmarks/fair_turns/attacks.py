@@ -20,8 +20,8 @@ from urllib.parse import urlencode
 
 from benchmarks.common.figures import arguments, figure, write
 from benchmarks.common.processes import serve, started
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot import Problem, StepScores, Trace
-from surefoot.policies import ScriptedPolicy
 from surefoot.segment import segment_trace
 from surefoot.server import (
     Gateway,

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.common.figures import Figures, arguments, figure, write
 from benchmarks.common.processes import serve
 from benchmarks.fair_turns.attacks import Attacker, Outcome, Site, Work, measure, serving
-from surefoot.policies import IN_PROCESS, Capabilities, ScriptedPolicy
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, SampleResult
 from surefoot.records import ToolCall, Usage
 from surefoot.server import Gateway, GatewaySettings, ServerSettings, create_app, make_server, open_database
@@ -70,9 +70,6 @@ class ToolPolicy(ScriptedPolicy):
     def with_extra_body(self, _: object) -> ToolPolicy:
         """The same policy."""
         return self
-
-    def capabilities(self) -> Capabilities:
-        return IN_PROCESS
 
     async def sample(self, requests):  # noqa: ANN001, ANN201
         """One message for each request."""

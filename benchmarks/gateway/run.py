@@ -28,7 +28,7 @@ LINES = 2
 
 def run_server(latency_s: float, database: str) -> None:
     """Serve until standard input ends."""
-    from surefoot.policies import ScriptedPolicy
+    from benchmarks.worlds.scripted import ScriptedPolicy
     from surefoot.protocols import ProblemTrace, SampleRequest
     from surefoot.records import StepScores, Usage
     from surefoot.server import Gateway, ServerLimits, ServerSettings, create_app, make_server, open_database

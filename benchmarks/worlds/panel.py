@@ -24,8 +24,8 @@ from typing import Final
 import numpy as np
 
 from benchmarks.worlds.digits.solver import sample_rng
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.errors import RecordError
-from surefoot.policies import ScriptedPolicy
 from surefoot.protocols import SampleRequest
 from surefoot.records import Problem
 

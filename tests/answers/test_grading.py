@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot import Problem, Step, Trace
 from surefoot.answers import AnswerChecker, Grader, Solution, extract_answer, final_answer
 from surefoot.labelling import MonteCarloLabeller, MonteCarloSettings
-from surefoot.policies import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, Sampling
 
 ALL = ("boxed", "hash", "phrase", "last_number")

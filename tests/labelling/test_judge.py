@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from openai_server import Reply, chat, serve
 from PIL import Image
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.cli.label.command import Label
 from surefoot.cli.parser import SettingsCommand
 from surefoot.errors import LabelError, PolicyError, SurefootError
@@ -32,7 +33,6 @@ from surefoot.labels import AFTER_FIRST_ERROR
 from surefoot.policies import IN_PROCESS
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.policies.openai_requests import openai_message
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, Labeller, ProblemTrace, SampleResult, Sampling
 from surefoot.records import Attachment, Message, Problem, Step, StepLabel, ToolCall, Trace, Usage
 from surefoot.segment import segment_trace

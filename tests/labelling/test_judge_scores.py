@@ -16,6 +16,7 @@ from command_line import run as run_command
 from openai_server import Reply, chat, serve
 from toy_search import GRADER, STEPS, chance
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.errors import LabelError
 from surefoot.io import read_records, write_records
 from surefoot.labelling import (
@@ -28,7 +29,6 @@ from surefoot.labelling import (
     letter_score,
 )
 from surefoot.models import JudgedStates
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, ProblemTrace, Sampling, TokenPosition
 from surefoot.records import Message, Problem, StepLabel, StepScores, Tool, ToolCall, Trace, Usage
 from surefoot.scores import trace_rule

@@ -10,10 +10,10 @@ from watched_policy import spent
 
 from benchmarks.worlds.digits.solver import NoisySolver
 from benchmarks.worlds.digits.world import Difficulty, generate_problems, parse_problem, worked_solution
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import LabelError, PolicyError
 from surefoot.labelling.monte_carlo import MonteCarloLabeller, MonteCarloSettings
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Labeller, ProblemTrace
 from surefoot.records import Message, Problem, Trace, Usage
 from surefoot.segment import Line, segment_trace

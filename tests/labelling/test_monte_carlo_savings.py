@@ -11,10 +11,10 @@ from watched_policy import Watched, spent
 
 from benchmarks.worlds.digits.solver import NoisySolver
 from benchmarks.worlds.digits.world import Difficulty, generate_problems
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.labelling.monte_carlo import MonteCarloLabeller, MonteCarloSettings, probe
 from surefoot.policies.episodes import sample_traces
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Trace, Usage
 from surefoot.segment import Line, segment_trace

@@ -16,11 +16,11 @@ from watched_policy import Watched, spent
 
 from benchmarks.worlds.digits.solver import NoisySolver
 from benchmarks.worlds.digits.world import Difficulty, generate_problems
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import LabelError
 from surefoot.labelling.omegaprm import OmegaPRMLabeller, TreeSettings, trace_steps
 from surefoot.policies.episodes import sample_traces
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import Message, Problem, Step, StepPair, Trace, Usage
 from surefoot.segment import Line, segment_trace

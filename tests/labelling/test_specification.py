@@ -7,11 +7,11 @@ import json
 
 import pytest
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.errors import LabelError, TrainingError
 from surefoot.labelling import Clause, JudgeLabeller, JudgePrompt, Specification, read_tool_policy, rejection
 from surefoot.labelling.judge import structured_output
 from surefoot.labelling.verifiers.tool_policy import CallHistory, PolicyRule, judge_call
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.records import Evidence, Problem, StepLabel, ToolCall, Trace
 from surefoot.segment import Line, segment_trace

@@ -9,12 +9,13 @@ from click.testing import CliRunner
 from drawers import Drawers, TidyAgent, tidy_tasks
 from openai_server import Reply, chat, serve
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.cli.parser import SettingsCommand
 from surefoot.cli.sample import SampleTraces
 from surefoot.errors import PolicyError
 from surefoot.io import read_records, write_records
 from surefoot.labelling import StateReplayVerifier, ToolCallVerifier, VerifierLabeller
-from surefoot.policies import OpenAIPolicy, ScriptedPolicy, load_environment, sample_runs
+from surefoot.policies import OpenAIPolicy, load_environment, sample_runs
 from surefoot.protocols import Observation, ProblemTrace
 from surefoot.records import Message, Problem, Trace
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from openai_server import Reply, chat, completion, event_bytes, pieces, serve
 from openai_streams import HI, joined, policy_of, stream, words
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.errors import PolicyError
 from surefoot.policies.openai import OpenAIPolicy
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import SampleRequest, Sampling, StreamsText
 from surefoot.records import Message, ToolCall
 

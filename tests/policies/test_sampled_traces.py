@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.worlds.digits.solver import NoisySolver
 from benchmarks.worlds.digits.world import generate_problems
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.answers import AnswerChecker, Grader, Solution
 from surefoot.policies import IN_PROCESS
 from surefoot.policies.episodes import sample_traces
 from surefoot.policies.prompts import PromptFormat
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, SampleResult, Sampling
 from surefoot.records import Message, Problem, Usage
 from surefoot.segment import Line

@@ -9,8 +9,9 @@ import pytest
 from counting_server import CountingServer
 from openai_server import Body, Reply, chat, serve
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.errors import PolicyError
-from surefoot.policies import Capabilities, OpenAIPolicy, ScriptedPolicy, capabilities_of
+from surefoot.policies import Capabilities, OpenAIPolicy, capabilities_of
 
 
 def probed(answer: Any, **settings: Any) -> Capabilities:

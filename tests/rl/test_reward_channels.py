@@ -16,13 +16,13 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import PreTrainedTokenizerFast
 
 import surefoot
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
 from surefoot.labelling import VerifierLabeller
 from surefoot.labelling.verifiers.equations.verifier import EquationVerifier
 from surefoot.labelling.verifiers.gold_calls import GoldCallVerifier
 from surefoot.models import Ensemble, LabelScorer
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ALL_CHANNELS, ProblemTrace, Sampling
 from surefoot.records import Message, Problem, Reasoning, StepScores, Trace
 from surefoot.rl import Judges, RLConfig, Sample, Task, roll_out, training_samples

@@ -10,10 +10,10 @@ from fixed_scorer import FixedScorer
 
 from benchmarks.worlds.digits.solver import NoisySolver
 from benchmarks.worlds.digits.world import Difficulty, ExactLabeller, generate_problems, parse_problem
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import LabelError, PolicyError, ScoreError
 from surefoot.models.kinds.derived import LabelScorer
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, StepLabel, Trace, Usage
 from surefoot.rl.log import Shape

@@ -19,13 +19,13 @@ from benchmarks.worlds.digits.world import (
     parse_problem,
     worked_solution,
 )
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import read_records
 from surefoot.models.engine.causal import load_causal
 from surefoot.models.kinds.derived import LabelScorer
 from surefoot.policies import IN_PROCESS
 from surefoot.policies.prompts import encode_prompt
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import SampleRequest
 from surefoot.records import StepScores

@@ -12,10 +12,10 @@ from rollouts import TellsTokens
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import TrainingError
 from surefoot.policies.prompts import PromptFormat
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, Step

@@ -14,9 +14,9 @@ from rich.cells import cell_len
 
 from benchmarks.worlds.digits.solver import NoisySolver
 from benchmarks.worlds.digits.world import Difficulty, generate_problems, is_line
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.io import read_records
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import Problem, StepScores
 from surefoot.search.beam import BeamSearch
 from surefoot.search.method import SearchResult, run_search

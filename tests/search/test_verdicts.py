@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from openai import OpenAI
 from toy_search import GRADER, STEPS, chance, problems, random_solver
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.io import read_records, write_records
 from surefoot.labelling import VerifierLabeller, open_verifier
 from surefoot.models.kinds.derived import LabelScorer
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Candidate
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.scores import trace_score

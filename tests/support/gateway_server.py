@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from starlette.routing import Route
 
-from surefoot.policies.scripted import ScriptedPolicy
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.records import StepScores, Usage
 from surefoot.server import Gateway, GatewaySettings, create_app, make_server
 from surefoot.server.gateway.settings import ServerLimits, ServerSettings

@@ -7,9 +7,9 @@ from functools import reduce
 
 from watched_policy import Watched
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.batching import Batcher
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Sampling
 from surefoot.records import Problem, StepScores, Usage, content_id
 from surefoot.search import Space, Steps, run_search

@@ -15,5 +15,4 @@ from .prompts import PromptFormat as PromptFormat
 from .prompts import break_control_tokens as break_control_tokens
 from .prompts import encode_prompt as encode_prompt
 from .prompts import render_chat as render_chat
-from .scripted import ScriptedPolicy as ScriptedPolicy
 from .transformers import TransformersPolicy as TransformersPolicy

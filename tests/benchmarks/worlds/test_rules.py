@@ -26,11 +26,12 @@ from benchmarks.worlds.rules import (
     parse_request,
     reasoned_answer,
 )
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.errors import RecordError, TrainingError
 from surefoot.labelling import Clause, VerifierLabeller
 from surefoot.models import load_causal
-from surefoot.policies import PromptFormat, ScriptedPolicy
+from surefoot.policies import PromptFormat
 from surefoot.protocols import LabelledTrace, ProblemTrace, Sampling
 from surefoot.records import StepScores, Trace
 from surefoot.rl import Judges, Mixed, RLConfig, Summed, Task, roll_out, training_samples

@@ -8,10 +8,10 @@ import torch
 from published_checkpoints import TINY, byte_tokenizer, item
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot import load_prm
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.models.kinds.generative import GenerativeVerifier
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import Message, Problem, Step, Trace
 

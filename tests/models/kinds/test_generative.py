@@ -12,6 +12,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.worlds.critic import CORRECT, END, INCORRECT, OPENING, QUESTION, STEP, TEMPLATE, NoisyCritic
 from benchmarks.worlds.digits.world import check_steps
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.errors import CheckpointError, ScoreError
 from surefoot.io import write_json
 from surefoot.models.card import CheckpointCard
@@ -19,7 +20,6 @@ from surefoot.models.kinds.generative import GenerativeVerifier, load_verifier
 from surefoot.models.kinds.verifier_format import VerifierFormat
 from surefoot.models.kinds.yes_no import YesNo
 from surefoot.policies.prompts import encode_prompt
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.policies.transformers import TransformersPolicy
 from surefoot.protocols import ProblemTrace, SampleRequest, Sampling, StepScorer
 from surefoot.records import Problem, Step, Trace, Usage

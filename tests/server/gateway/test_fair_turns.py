@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from gateway_server import LineScorer, ask, served
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.concurrency import CALLER, FairQueue
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Step, StepScores, Trace
 from surefoot.server.gateway.admission import Admission

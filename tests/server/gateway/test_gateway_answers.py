@@ -7,7 +7,7 @@ import time
 
 from gateway_server import LineScorer, ask, served
 
-from surefoot.policies.scripted import ScriptedPolicy
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.server import GatewaySettings, open_database
 
 HOSTILE = [rf"\sum_{{k=1}}^{{900}}\sum_{{j=1}}^{{900}} \sin(k j + {number})" for number in range(16)]

@@ -12,7 +12,7 @@ import pytest
 from annotation_site import open_room
 from gateway_server import LineScorer, lines, served
 
-from surefoot.policies.scripted import ScriptedPolicy
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.server import PageSettings
 from surefoot.server.app import GATEWAY
 from surefoot.server.gateway.settings import ServerLimits

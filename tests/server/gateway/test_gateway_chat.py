@@ -14,11 +14,11 @@ from watched_policy import Watched
 
 from benchmarks.worlds.digits.solver import NoisySolver
 from benchmarks.worlds.digits.world import ExactLabeller, generate_problems
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.labelling import VerifierLabeller, open_verifier
 from surefoot.models.kinds.derived import LabelScorer
 from surefoot.policies import IN_PROCESS
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import Completion, SampleResult, Sampling
 from surefoot.records import Problem, Reasoning, ToolCall, Usage
 from surefoot.search import BeamSearch, BestOfNSearch, Steps, run_search

@@ -7,7 +7,7 @@ import json
 import pytest
 from gateway_server import LineScorer, ask, lines, served
 
-from surefoot.policies.scripted import ScriptedPolicy
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.protocols import Verdict
 from surefoot.records import Message, Problem, StepScores, Trace
 from surefoot.segment import Line, segment_trace

@@ -18,10 +18,10 @@ from openai import OpenAI
 from openai_server import OpenAIServer, Reply, chat, pieces, serve
 from openai_streams import words
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.errors import ConflictError, UnavailableError
 from surefoot.labelling import PolicyRule, ToolCallVerifier, ToolPolicy
 from surefoot.policies.openai import OpenAIPolicy
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import StepScores, Usage
 from surefoot.server import ApiError, Gateway, GatewayRecord, GatewaySettings, ToolGuard, open_database
 from surefoot.server.gateway.people import Holds

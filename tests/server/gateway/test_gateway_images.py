@@ -23,11 +23,11 @@ from openai_server import chat
 from pictures import animated, huge, picture
 from PIL import Image
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot import images
 from surefoot.concurrency import FairQueue
 from surefoot.errors import ScoreError
 from surefoot.io import read_records
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import Problem, StepScores, Trace
 from surefoot.rl.engines import RecordedTurn, verl_rows
 from surefoot.server import (

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from gateway_server import LineScorer, ask, lines, served, wait_until
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.policies import IN_PROCESS
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.server import open_database
 
 MESSAGES = [{"role": "user", "content": "hello"}]

@@ -15,8 +15,8 @@ from gateway_server import LineScorer, lines, served
 from openai import OpenAI
 from starlette.testclient import TestClient
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.concurrency import CALLER
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.records import Problem
 from surefoot.server import Gateway, create_app
 from surefoot.server.gateway.admission import Admission, Slot

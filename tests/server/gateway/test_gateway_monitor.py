@@ -14,7 +14,7 @@ import pytest
 from gateway_server import LineScorer, ask, lines, served
 from prometheus_client.parser import text_string_to_metric_families
 
-from surefoot.policies.scripted import ScriptedPolicy
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.records import Problem, StepScores, Trace, Usage
 from surefoot.segment import Line, segment_trace
 from surefoot.server import (

@@ -9,9 +9,10 @@ import pytest
 from gateway_server import LineScorer, served
 from openai import OpenAI
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot import load_prm
 from surefoot.lab import POLICY
-from surefoot.policies import ScriptedPolicy, TransformersPolicy
+from surefoot.policies import TransformersPolicy
 from surefoot.server import GatewaySettings, open_database
 
 SERVE = Path(__file__).parents[3] / "docs/how-to/serve.md"

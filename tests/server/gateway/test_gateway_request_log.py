@@ -11,8 +11,8 @@ import httpx2
 import pytest
 from gateway_server import LineScorer, ask, lines, served, wait_until
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.errors import StoreError, UnavailableError
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.server import GatewayRecord, open_database
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.request_log import Recorder

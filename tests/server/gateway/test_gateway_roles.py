@@ -8,7 +8,7 @@ from annotation_site import Browser, add_person, link_of
 from gateway_server import LineScorer, routes_of
 from starlette.testclient import TestClient
 
-from surefoot.policies.scripted import ScriptedPolicy
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.server import Gateway, create_app, create_pages_app, open_database
 from surefoot.server.gateway.settings import ServerSettings
 

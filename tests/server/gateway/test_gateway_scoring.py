@@ -11,6 +11,7 @@ from gateway_server import LineScorer, ask, lines, served
 
 from benchmarks.worlds.digits.solver import NoisySolver
 from benchmarks.worlds.digits.world import ExactLabeller, generate_problems
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.models.card import CheckpointCard
 from surefoot.models.encoding import Encoding
@@ -20,7 +21,6 @@ from surefoot.models.remote.scorer import RemoteScorer
 from surefoot.models.remote.wires import GatewayScore as GatewayWire
 from surefoot.models.scorer import Scorer
 from surefoot.policies.episodes import sample_traces
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, Sampling
 from surefoot.records import Attachment, Message, Problem, Reasoning, StepScores, ToolCall, Trace
 from surefoot.segment import Line, segment_trace

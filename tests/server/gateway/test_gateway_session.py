@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.answers import AnswerChecker, Grader
 from surefoot.batching import Batcher
 from surefoot.errors import PolicyError
 from surefoot.policies import IN_PROCESS
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import SampleRequest, Sampling, StreamsText
 from surefoot.records import Problem, Usage
 from surefoot.segment import ChannelReader

@@ -6,7 +6,7 @@ import pytest
 from gateway_server import LineScorer, lines, served
 from openai import OpenAI
 
-from surefoot.policies.scripted import ScriptedPolicy
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.search import SEARCHES, search_of
 from surefoot.server import Gateway, GatewaySettings
 from surefoot.server.gateway.errors import ApiError

@@ -14,7 +14,7 @@ from gateway_server import LineScorer, lines, served, wait_until
 from openai import AsyncOpenAI, OpenAI
 from toy_search import HashScorer, random_solver
 
-from surefoot.policies.scripted import ScriptedPolicy
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.server.gateway.settings import ServerLimits
 
 MESSAGES = [{"role": "user", "content": "hello"}]

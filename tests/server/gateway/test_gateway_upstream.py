@@ -12,9 +12,9 @@ from gateway_server import LineScorer, ask, served
 from openai import AsyncOpenAI, OpenAI
 from openai_server import Reply, chat, serve
 
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.models.kinds.derived import Ensemble
 from surefoot.policies.openai import OpenAIPolicy
-from surefoot.policies.scripted import ScriptedPolicy
 from surefoot.protocols import ProblemTrace, SampleRequest
 from surefoot.records import Problem, Step, StepScores, Trace
 from surefoot.server import GatewaySettings, open_database

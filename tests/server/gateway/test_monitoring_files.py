@@ -13,7 +13,7 @@ import yaml
 from gateway_server import LineScorer, ask, lines, served
 from prometheus_client.parser import text_string_to_metric_families
 
-from surefoot.policies.scripted import ScriptedPolicy
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.server import ChangeChart, MonitorSettings
 
 FOLDER = Path(__file__).parents[3] / "examples" / "monitoring"

@@ -13,7 +13,7 @@ from gateway_server import routes_of
 from postgres_server import Postgres, postgres_programs, running_postgres
 from starlette.testclient import TestClient
 
-from surefoot.policies.scripted import ScriptedPolicy
+from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.server import Gateway, create_app
 from surefoot.server.gateway.settings import ServerSettings
 

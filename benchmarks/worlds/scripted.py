@@ -1,4 +1,4 @@
-"""A policy whose answers come from a plain function: for tests, examples and dry runs."""
+"""A policy whose answers come from a plain function, for tests and benchmarks."""
 
 from __future__ import annotations
 
