@@ -5,28 +5,27 @@ from __future__ import annotations
 import ast
 import json
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 from benchmarks.common.figures import Figures, figure
+from benchmarks.readers.agent_judgements import read_agent_judgements
 from surefoot import run_sync
-from surefoot.evaluation import Finding, Measured, half_of, inspect_traces, labelled_system, open_systems
-from surefoot.evaluation.benchmarks import AgentRun, agent_layout, agent_runs, evaluate_agent_steps
+from surefoot.evaluation import Finding, Measured, half_of, inspect_traces, labelled_system
+from surefoot.evaluation.benchmarks import AgentRun, agent_runs, evaluate_agent_steps
 from surefoot.failures import result_failed
 from surefoot.formats import (
     ImportContext,
     ImportedTrace,
     ImportSettings,
     import_traces,
-    read_agent_judgements,
     read_agent_processbench,
 )
 from surefoot.io import ReadReport
 from surefoot.labelling import GoldCallVerifier, ToolCallVerifier, ToolPolicy, VerifierLabeller
 from surefoot.protocols import ProblemTrace
-from surefoot.records import Tool, Trace
+from surefoot.records import StepLabel, Tool, Trace
 from surefoot.segment import cut_trace
 from surefoot.stats import Bootstrap, Interval
 
@@ -79,10 +78,13 @@ AIRLINE = ToolPolicy.model_validate(
 
 def evaluate(data: Path, *, draws: int) -> tuple[Measured, Measured]:
     """Floors and rules on HotpotQA; floors and judges on GAIA and BFCL."""
-    judges = data / "apb_human_vs_judges.jsonl.gz"
-    judged = agent_runs(read_agent_judgements(judges))
-    with tempfile.TemporaryDirectory() as folder:
-        systems = open_systems({SOURCE: str(judges)}, [], Path(folder), layout=agent_layout(judged))
+    judged = list(read_agent_judgements(data / "apb_human_vs_judges.jsonl.gz"))
+    labels_of: dict[str, list[StepLabel]] = {}
+    for run in judged:
+        for name, of_run in run.judges.items():
+            labels_of.setdefault(name, []).extend(of_run)
+    traces = [run.item.trace for run in judged]
+    systems = [labelled_system(f"{SOURCE}/{name}", of, traces) for name, of in labels_of.items()]
     items = list(read_agent_processbench(data / "agentprocessbench_hotpotqa.jsonl.gz"))
     labeller = VerifierLabeller(verifiers=(ToolCallVerifier(),))
     asked = [ProblemTrace(problem=item.problem, trace=item.trace) for item in items]
@@ -90,7 +92,7 @@ def evaluate(data: Path, *, draws: int) -> tuple[Measured, Measured]:
     rules = labelled_system(RULES, labels, [item.trace for item in items])
     return (
         evaluate_agent_steps(agent_runs(items), [rules], unknown="good", draws=draws),
-        evaluate_agent_steps(judged, systems, draws=draws),
+        evaluate_agent_steps(agent_runs(run.item for run in judged), systems, draws=draws),
     )
 
 
@@ -144,7 +146,7 @@ def inspected(data: Path, *, draws: int) -> Figures:
     found = {finding.trace_id: finding for finding in inspect_traces(traces).first_suspicious}
     blind = {name: finding for name, finding in found.items() if finding.check != "wrong-answer"}
     runs = agent_runs(items)
-    judged = agent_runs(read_agent_judgements(data / "apb_human_vs_judges.jsonl.gz"))
+    judged = agent_runs(run.item for run in read_agent_judgements(data / "apb_human_vs_judges.jsonl.gz"))
     figures = []
     for half, name in enumerate(("tuning", "confirming")):
         here = [run for run in runs if half_of(run.problem_id) == half]

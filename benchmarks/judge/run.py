@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common.figures import DATA, Figures, arguments, figure, left_out, show, write
+from benchmarks.readers.agent_judgements import read_agent_judgements
 from surefoot.evaluation import calibrate_judge
-from surefoot.formats import read_agent_judgements
-from surefoot.records import Step, Trace
 from surefoot.stats import prediction_powered_mean, wilson_interval
 
 TRUTH, PROBLEMS, LABELLED, ACCURACY = 0.25, 400, 60, 0.85
@@ -80,19 +79,11 @@ def simulated(draws: int, rival: str | None) -> Figures:
 def real(path: Path, *, splits: int) -> Figures:
     """A table of the judges, and how often an interval from a fifth of the tasks covers the share of all."""
     runs = list(read_agent_judgements(path))
-    traces = [
-        Trace(
-            id=run.trace_id,
-            problem_id=run.problem_id,
-            text="." * run.steps,
-            steps=tuple(Step(start=n, end=n + 1, kind="message") for n in range(run.steps)),
-        )
-        for run in runs
-    ]
-    people = [label for run in runs for label in run.labels]
+    traces = [run.item.trace for run in runs]
+    people = [label for run in runs for label in run.item.labels]
     names = sorted({name for run in runs for name in run.judges})
     judges = {name: [label for run in runs for label in run.judges.get(name, ())] for name in names}
-    tasks = sorted({run.problem_id for run in runs})
+    tasks = sorted({trace.problem_id for trace in traces})
     whole = calibrate_judge(traces, people, judges, draws=200)
     truth = whole.rates[0].gold_only.value
     covered, narrower = dict.fromkeys(names, 0), dict.fromkeys(names, 0.0)

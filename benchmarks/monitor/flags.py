@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common.figures import DATA, Figures, arguments, figure, show, write
-from surefoot.formats import read_fover_scores, read_processbench
+from benchmarks.readers.fover import read_fover_scores
+from surefoot.formats import read_processbench
 from surefoot.records import Problem, Trace
 from surefoot.segment import segment_trace
 from surefoot.server import AnswerFlags, FlagSettings, GatewayCandidate

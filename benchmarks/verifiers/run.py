@@ -8,10 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from benchmarks.common.figures import Figures, arguments, figure, write
-from surefoot.evaluation import Measured, open_systems
+from benchmarks.readers.fover import read_fover_scores
+from surefoot.evaluation import Measured, scored_system
 from surefoot.evaluation.benchmarks import evaluate_processbench, processbench_cases
 from surefoot.formats import read_processbench
 from surefoot.protocols import ProblemTrace
+from surefoot.records import StepScores
 
 FILES = MappingProxyType({"gsm8k": "gsm8k.json.gz", "math": "math.fixed.json.gz"})
 RULES = (0.5, "gsm8k", "split")
@@ -33,7 +35,11 @@ def evaluate(data: Path, *, draws: int, rules: Sequence[str | float] = RULES) ->
     subsets = {name: list(read_processbench(data / "processbench" / file)) for name, file in FILES.items()}
     items = [ProblemTrace(problem=i.problem, trace=i.trace) for subset in subsets.values() for i in subset]
     path = data / "calib" / "fover_processbench_scores.jsonl.gz"
-    systems = open_systems({SOURCE: str(path)}, items, Path())
+    scores: dict[str, list[StepScores]] = {}
+    for record in read_fover_scores(path):
+        scores.setdefault(record.scorer, []).append(record)
+    traces = [item.trace for item in items]
+    systems = [scored_system(f"{SOURCE}/{name}", rows, traces) for name, rows in scores.items()]
     return evaluate_processbench(processbench_cases(subsets), systems, rules=rules, draws=draws)
 
 

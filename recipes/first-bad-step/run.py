@@ -18,17 +18,18 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from surefoot.evaluation import Finding, inspect_traces
 from surefoot.formats import ImportContext, ImportSettings, detect_format, import_traces
-from surefoot.formats.agent_processbench import read_agent_judgements
 from surefoot.formats.imports import ImportedTrace
+from surefoot.formats.rows import raw_rows
 from surefoot.io import ReadReport
 from surefoot.labelling import call_results
 from surefoot.labels import LabelRule, binary_labels, first_error
@@ -268,19 +269,19 @@ def main() -> None:
 
 def judgements(path: Path) -> None:
     """Judges alone, and the pairs that agree most precisely in at least two fifths of the runs."""
-    judged = list(read_agent_judgements(path))
-    tasks = [run.problem_id for run in judged]
-    truth = [first_error([b.good for b in binary_labels(run.labels, run.steps, RULE)]) for run in judged]
+    judged = [row for _, row in raw_rows(path)]
+    tasks = [f"{row['data_source']}:{row['query_index']}" for row in judged]
+    truth = [_first_wrong(row["human_step_labels"], row) for row in judged]
     rows: dict[str, list[int | None]] = defaultdict(list)
-    for run in judged:
-        for name, of in run.judges.items():
-            found = first_error([b.good for b in binary_labels(of, run.steps, RULE)])
+    for row in judged:
+        for name, of in row["judges"].items():
+            found = _first_wrong(of["step_labels"], row)
             rows[name].append(None if found == -1 else found)
     wrong = sum(t is not None and t >= 0 for t in truth)
     print(f"{len(judged)} runs with judges, {wrong} with a wrong step: coverage, precision, alarms")
     for name, named in sorted(rows.items()):
         against_labels(name, named, truth, tasks)
-    against_labels("last step", [run.steps - 1 for run in judged], truth, tasks)
+    against_labels("last step", [len(row["human_step_labels"]) - 1 for row in judged], truth, tasks)
     pairs = []
     for one, other in combinations(rows, 2):
         named = [a if a == b else None for a, b in zip(rows[one], rows[other], strict=True)]
@@ -289,6 +290,12 @@ def judgements(path: Path) -> None:
             pairs.append((sum(n == t for n, t in known) / len(known), f"{one} and {other}", named))
     for _, name, named in sorted(pairs, key=lambda pair: -pair[0])[:5]:
         against_labels(name, named, truth, tasks)
+
+
+def _first_wrong(signs: Mapping[str, int | None], row: Mapping[str, Any]) -> int | None:
+    """The first step that is not labelled 0 or 1; -1 for none, ``None`` if a missing label hides it."""
+    said = [signs.get(message) for message in row["human_step_labels"]]
+    return first_error([None if sign is None else sign >= 0 for sign in said])
 
 
 if __name__ == "__main__":

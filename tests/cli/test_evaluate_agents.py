@@ -64,7 +64,7 @@ def test_baselines_alone(data: Path, tmp_path: Path):
     assert "baseline: all good" in (tmp_path / "out" / "agent-processbench.html").read_text()
 
 
-def test_scores_labels_and_judgements_side_by_side(data: Path, tmp_path: Path):
+def test_scores_and_labels_side_by_side(data: Path, tmp_path: Path):
     items = list(read_agent_processbench(data))
     scores = [
         StepScores(
@@ -76,31 +76,17 @@ def test_scores_labels_and_judgements_side_by_side(data: Path, tmp_path: Path):
     ]
     write_records(tmp_path / "scores.jsonl", scores)
     write_records(tmp_path / "people.jsonl", [label for item in items for label in item.labels])
-    judged = [
-        {
-            "dataset": "own",
-            "record_id": item.trace.id,
-            "data_source": "own",
-            "query_index": item.trace.meta["agent_processbench"]["query_index"],
-            "sample_index": 0,
-            "human_step_labels": {str(label.step + 1): int(label.value or 0) for label in item.labels},
-            "human_final_label": -1,
-            "judges": {
-                name: {"step_labels": {str(label.step + 1): sign for label in item.labels}}
-                for name, sign in (("kind", 1), ("strict", -1))
-            },
-        }
-        for item in items
-    ]
-    (tmp_path / "judged.jsonl").write_text("".join(json.dumps(one) + "\n" for one in judged))
-    names = ("scores", "people", "judged")
+    for name, sign in (("kind", 1.0), ("strict", -1.0)):
+        told = [label.model_copy(update={"value": sign}) for item in items for label in item.labels]
+        write_records(tmp_path / f"{name}.jsonl", told)
+    names = ("scores", "people", "kind", "strict")
     sources = [f"{name}={tmp_path / name}.jsonl" for name in names]
     good("evaluate", "--as=agent-processbench", *sources, "--data", data, "--out", tmp_path / "out", FEW)
     found = figures(tmp_path / "out")
     assert [found["scores"][name]["value"] for name in ("step", "first_error")] == [0.8, 1.0]
     assert [found["people"][name]["value"] for name in ("step", "first_error")] == [1.0, 1.0]
-    assert [found["judged/strict"][name]["value"] for name in ("step", "first_error")] == [0.4, 0.0]
-    assert [found["judged/kind"][name]["value"] for name in ("step", "first_error")] == [0.4, 0.5]
+    assert [found["strict"][name]["value"] for name in ("step", "first_error")] == [0.4, 0.0]
+    assert [found["kind"][name]["value"] for name in ("step", "first_error")] == [0.4, 0.5]
 
 
 def test_files_of_another_kind_are_refused(data: Path, tmp_path: Path):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
+from benchmarks.readers.agent_judgements import read_judges, read_people
 from surefoot.errors import LabelError
 from surefoot.evaluation.benchmarks.runs import (
     MISSING,
@@ -28,7 +29,7 @@ from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Report, Table
 from surefoot.evaluation.splits import half_of
 from surefoot.evaluation.step_scores import open_systems
-from surefoot.formats import read_agent_judgements, read_agent_processbench
+from surefoot.formats import read_agent_processbench
 from surefoot.io import write_records
 from surefoot.records import StepLabel, StepScores
 
@@ -221,7 +222,7 @@ def published(judgements: list[dict[str, Any]], tmp_path_factory) -> Measured:
     people = [{**row, "judges": {}} for row in judgements]
     path = written(tmp_path_factory.mktemp("data") / "people.jsonl", people)
     hotpotqa = read_agent_processbench(DATA / "agentprocessbench_hotpotqa.jsonl.gz")
-    return evaluate_agent_steps(agent_runs([*hotpotqa, *read_agent_judgements(path)]), [], draws=20)
+    return evaluate_agent_steps(agent_runs([*hotpotqa, *read_people(path)]), [], draws=20)
 
 
 @pytest.mark.parametrize(
@@ -244,11 +245,17 @@ def test_baselines_of_the_published_runs(
 
 def test_stored_judges_and_the_report(judgements: list[dict[str, Any]], tmp_path: Path):
     path = written(tmp_path / "judges.jsonl", [*judgements[:20], *judgements[-20:]])
-    runs = agent_runs(read_agent_judgements(path))
+    runs = agent_runs(read_people(path))
     layout = agent_layout(runs)
-    systems = open_systems({"judges": str(path)}, [], tmp_path, layout=layout)
+    files: dict[str, str] = {}
+    for label in read_judges(path):
+        file = tmp_path / f"{label.evidence.rater}.labels.jsonl"
+        files[label.evidence.rater or ""] = str(file)
+        with file.open("a") as stream:
+            stream.write(label.model_dump_json() + "\n")
+    systems = open_systems(files, [], tmp_path, layout=layout)
     result = evaluate_agent_steps(runs, systems, draws=20)
-    judges = {one.system.removeprefix("judges/"): one for one in result.scores if one.kind == "labels"}
+    judges = {one.system: one for one in result.scores if one.kind == "labels"}
     assert len(judges) == 20
     for name in ("GPT-5.2", "Llama-3.2-3B-Instruct"):
         own = [row["judges"][name]["step_labels"] for row in [*judgements[:20], *judgements[-20:]]]

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from benchmarks.readers.fover import read_fover_scores
 from surefoot.errors import ScoreError
 from surefoot.evaluation.calibration import audit_calibration, calibration_section
 from surefoot.evaluation.labels import label_set
 from surefoot.evaluation.measures import Measured
 from surefoot.evaluation.report import Report, to_json
 from surefoot.evaluation.splits import half_of
-from surefoot.evaluation.step_scores import labelled_system, open_systems, scored_system
+from surefoot.evaluation.step_scores import labelled_system, scored_system
 from surefoot.formats import read_processbench
 from surefoot.models.kinds.derived import PlattMap
 from surefoot.records import Problem, Step, StepLabel, StepScores, Trace, content_id
@@ -181,12 +182,9 @@ def test_published_scores_against_the_experts():
     files = [DATA / "processbench" / name for name in ("gsm8k.json.gz", "math.fixed.json.gz")]
     items = [item for file in files for item in read_processbench(file)]
     traces = [item.trace for item in items]
-    path = str(DATA / "calib/fover_processbench_scores.jsonl.gz")
-    systems = [
-        s
-        for s in open_systems({"f": path}, items, Path("unused"))
-        if s.name in ("f/Qwen2.5-Math-PRM-7B", "f/Skywork-o1-Open-PRM-Qwen-2.5-7B")
-    ]
+    scores = list(read_fover_scores(DATA / "calib/fover_processbench_scores.jsonl.gz"))
+    names = ("Qwen2.5-Math-PRM-7B", "Skywork-o1-Open-PRM-Qwen-2.5-7B")
+    systems = [scored_system(n, [one for one in scores if one.scorer == n], traces) for n in names]
     truth = label_set("human", [label for item in items for label in item.labels], traces)
     found = audit_calibration(systems, truth, draws=50)
     qwen, skywork = found.scorers

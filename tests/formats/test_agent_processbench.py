@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 
 from surefoot.errors import RecordError
-from surefoot.formats import read_agent_judgements, read_agent_processbench
+from surefoot.formats import read_agent_processbench
 from surefoot.io import ReadReport
 from surefoot.protocols import LabelledTrace
 
@@ -143,50 +142,3 @@ def test_bad_rows_are_named(tmp_path: Path, change: dict[str, Any], reason: str)
     report = ReadReport()
     assert len(list(read_agent_processbench(path, report=report))) == 1
     assert reason in report.bad[0][1]
-
-
-def test_judges_beside_people(tmp_path: Path):
-    row = {
-        "dataset": "tau2",
-        "record_id": "tau2:2:4",
-        "data_source": "tau2",
-        "query_index": 2,
-        "sample_index": 4,
-        "human_step_labels": {"2": 0, "15": -1},
-        "human_final_label": 0,
-        "judges": {"m": {"step_labels": {"15": 1}, "final_label": None}, "n": {"step_labels": {"2": None}}},
-    }
-    (run,) = read_agent_judgements(lines(tmp_path / "j.jsonl", row))
-    (item,) = read(tmp_path, ROW)
-    assert (run.trace_id, run.problem_id) == (item.trace.id, item.problem.id)
-    assert (run.subset, run.steps, run.outcome) == ("tau2", 2, None)
-    assert [(one.step, one.value, one.source) for one in run.labels] == [(0, 0, "human"), (1, -1, "human")]
-    assert [(one.step, one.value, one.source, one.evidence.rater) for one in run.judges["m"]] == [
-        (1, 1, "judge", "m")
-    ]
-    assert [(one.value, one.reason) for one in run.judges["n"]] == [(None, "no label given")]
-    report = ReadReport()
-    bad = {**row, "judges": {"m": {"step_labels": {"3": 1}}}}
-    unsorted = {**row, "human_step_labels": {"15": 1, "2": 1}, "judges": {}}
-    empty = {**row, "human_step_labels": {}, "judges": {}}
-    assert not list(read_agent_judgements(lines(tmp_path / "b.jsonl", bad, unsorted, empty), report=report))
-    assert [reason for _, reason in report.bad] == [
-        "field 'step_labels': message 3 is not from the assistant",
-        "field 'human_step_labels': message indices must be ascending numbers",
-        "field 'human_step_labels': empty",
-    ]
-
-
-def test_published_judgements(tmp_path: Path):
-    """A part of them; benchmarks/agents/run.py reads all."""
-    path = DATA / "apb_human_vs_judges.jsonl.gz"
-    if not path.exists():
-        pytest.skip("the shared data set is not here")
-    with gzip.open(path, "rt") as stream:
-        rows = [json.loads(next(stream)) for _ in range(30)]
-    runs = list(read_agent_judgements(lines(tmp_path / "part.jsonl", *rows)))
-    assert [run.trace_id for run in runs] == [row["record_id"] for row in rows]
-    assert {len(run.judges) for run in runs} == {20}
-    assert [run.steps for run in runs] == [len(row["human_step_labels"]) for row in rows]
-    signs = [[label.value for label in run.judges["GPT-5.2"]] for run in runs]
-    assert signs == [list(row["judges"]["GPT-5.2"]["step_labels"].values()) for row in rows]

@@ -29,7 +29,6 @@ from hypothesis import strategies as st
 
 from surefoot.errors import RecordError
 from surefoot.formats import ImportContext, ImportSettings, detect_format, import_traces, read_source
-from surefoot.formats.processbench import read_fover_scores
 from surefoot.io import ReadReport, read_records
 from surefoot.io.files import lower_limits
 from surefoot.records import MAX_COUNT, Problem, Record, Trace
@@ -223,12 +222,6 @@ def test_what_an_error_quotes_is_shortened(tmp_path):
     assert report.bad[0][1].startswith("field 'xxx")
     assert report.bad[0][1].endswith("x': unknown field")
     assert len(report.bad[0][1]) < LONGEST_MESSAGE
-
-
-def test_scores_of_more_steps_than_there_can_be_are_refused(tmp_path):
-    row = {"id": "t", "n_steps": 2**40, "label": 0, "scores": {"a": [0.5]}}
-    with pytest.raises(RecordError, match=r"s\.jsonl, line 1: field 'n_steps'"):
-        list(read_fover_scores(lines(tmp_path / "s.jsonl", row)))
 
 
 # Archives.

@@ -18,18 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
+from benchmarks.readers.agent_judgements import read_judges
+from benchmarks.readers.fover import read_fover_scores
 from surefoot import records
 from surefoot.errors import RecordError
-from surefoot.formats import (
-    FORMATS,
-    ImportContext,
-    ImportSettings,
-    detect_format,
-    import_traces,
-    read_agent_judgements,
-    read_fover_scores,
-    read_source,
-)
+from surefoot.formats import FORMATS, ImportContext, ImportSettings, detect_format, import_traces, read_source
 from surefoot.io import ReadReport, read_records
 from surefoot.records import Message, Problem, Record, Step, StepLabel, StepPair, StepScores, ToolCall, Trace
 
@@ -116,7 +109,7 @@ _EXAMPLES: dict[str, tuple[Record, ...]] = {
 }
 POOLS: dict[str, Callable[..., Any]] = {
     "fover": read_fover_scores,
-    "judgements": read_agent_judgements,
+    "judgements": read_judges,
 }
 
 _COMPLETION = {"text": "a", "rating": 1, "flagged": None}

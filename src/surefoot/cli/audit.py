@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from surefoot import evaluation, labelling, models, policies
 from surefoot.cli import options as o
-from surefoot.cli.reports import ReportCommand, named, read_scores, unlabelled
+from surefoot.cli.reports import ReportCommand, named, unlabelled
 from surefoot.cli.runs import labelled, map_pieces, pair, read_table
 from surefoot.cli.settings import Flag
 from surefoot.cli.terminal import note
@@ -32,7 +32,7 @@ from surefoot.models import LabelScorer
 from surefoot.policies.devices import Loading
 from surefoot.policies.prompts import PromptFormat
 from surefoot.protocols import Sampling
-from surefoot.records import FrozenModel, Problem, StepLabel, Trace
+from surefoot.records import FrozenModel, Problem, StepLabel, StepScores, Trace
 from surefoot.scores import AGGREGATORS, Aggregator
 from surefoot.segment import segmenter
 from surefoot.spec import dashed, parse_method, split_methods
@@ -59,7 +59,7 @@ class Audit(ReportCommand):
     """
 
     scorers: o.Sources = ()
-    """Scorers, as NAME=CHECKPOINT or NAME=FILE of step scores (records, or published scores)."""
+    """Scorers, as NAME=CHECKPOINT or NAME=FILE of step scores."""
     problems: o.Problems | None = None
     traces: o.Traces | None = None
     labels: Annotated[str | None, o.INPUT] = None
@@ -113,7 +113,7 @@ class Audit(ReportCommand):
         subjects: list[a.AuditedScorer] = []
         for name, path in named(self.scorers).items():
             if names_files(path):
-                for part, scores in scorer_tables(name, read_scores(path)).items():
+                for part, scores in scorer_tables(name, read_table(path, StepScores)).items():
                     rule = rules.get(part) or rules.get(name) or rules.get("", "min")
                     subjects.append(a.AuditedScorer(name=part, scorer=scores, rule=rule, stored=True))
             else:

@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from surefoot import evaluation, formats, models, policies
 from surefoot.answers import AnswerChecker
 from surefoot.cli import options as o
-from surefoot.cli.reports import ReportCommand, named, read_scores, unlabelled
+from surefoot.cli.reports import ReportCommand, named, unlabelled
 from surefoot.cli.runs import labelled, note_left_out, pair, read_table, show_skipped
 from surefoot.cli.settings import Flag, MethodSettings
 from surefoot.cli.terminal import note, note_count
@@ -75,7 +75,7 @@ class Evaluate(ReportCommand):
     """
 
     sources: o.Sources = ()
-    """NAME=CHECKPOINT, or NAME=FILE of step scores, labels or judgements; NAME defaults to the file's stem.
+    """NAME=CHECKPOINT, or NAME=FILE of step scores or labels; NAME defaults to the file's stem.
     For `monitor`: NAME=keyword:REGEX, NAME=verifier:VERIFIER, NAME=judge:MODEL or NAME=CHECKPOINT."""
     measure: Annotated[
         str, Flag(name="--as", metavar="MEASURE[:SETTING=VALUE,…]", common=True, methods=lambda: MEASURES)
@@ -252,7 +252,7 @@ class AgentSteps(Measure):
     def measure(
         self,
         command: Evaluate,
-        items: Iterable[LabelledTrace | formats.JudgedRun],
+        items: Iterable[LabelledTrace],
         section: Callable[..., Section],
     ) -> None:
         """Evaluate, print and write the report."""
@@ -277,14 +277,12 @@ class AgentProcessBench(AgentSteps):
     needs: ClassVar = ("data",)
 
     def run(self, command: Evaluate) -> None:
-        items: list[LabelledTrace | formats.JudgedRun] = []
+        items: list[LabelledTrace] = []
         for path in command.data:
-            report, of_judges = ReadReport(), ReadReport()
+            report = ReadReport()
             items += formats.read_agent_processbench(path, report=report)
-            items += formats.read_agent_judgements(path, report=of_judges)
-            used = of_judges if of_judges.good else report
-            used.require_some("give a file of AgentProcessBench, or one with labels of people and judges")
-            show_skipped(used)
+            report.require_some("give a file of AgentProcessBench")
+            show_skipped(report)
         self.measure(command, items, partial(agents.agent_section, title="AgentProcessBench"))
 
 
@@ -372,7 +370,7 @@ def _scores(command: Evaluate, traces: Sequence[Trace], progress: Progress) -> d
     command.check_training(paths, (problem for problem in problems or () if problem.id in with_traces))
     for name, path in paths.items():
         if names_files(path):
-            tables |= scorer_tables(name, read_scores(path))
+            tables |= scorer_tables(name, read_table(path, StepScores))
             continue
         if problems is None:
             raise ScoreError(

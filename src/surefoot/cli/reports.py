@@ -10,17 +10,15 @@ from typing import Annotated, Any
 from pydantic import PrivateAttr, field_validator
 
 from surefoot.cli import options as o
-from surefoot.cli.runs import origin_of, print_report, read_table, trained_on
+from surefoot.cli.runs import origin_of, print_report, trained_on
 from surefoot.cli.settings import Command, Flag
 from surefoot.cli.terminal import echo, note
-from surefoot.errors import LabelError, RecordError
+from surefoot.errors import LabelError
 from surefoot.evaluation.report import JudgedTrace, Report, Section, first_screen_of, to_json, worked_examples
-from surefoot.formats import read_fover_scores
 from surefoot.io import write_json
-from surefoot.io.sources import files_of, names_files
-from surefoot.io.tables import RecordTable, open_table
+from surefoot.io.sources import names_files
 from surefoot.protocols import LabelledTrace, ProblemTrace
-from surefoot.records import Problem, StepScores
+from surefoot.records import Problem
 
 _IN_JSON = ("sentence", "verdicts", "ranking", "claims", "rivals", "advice", "limits")
 """Parts of the first screen in the JSON file."""
@@ -125,17 +123,6 @@ def named(sources: Sequence[str]) -> dict[str, str]:
             raise LabelError(f"two sources are called {name!r}; give NAME=FILE to distinguish them")
         paths[name] = path
     return paths
-
-
-def read_scores(path: str) -> RecordTable[StepScores]:
-    """Step scores of a file: records, or published scores."""
-    try:
-        return read_table(path, StepScores)
-    except RecordError:
-        published = (scores for file in files_of(path) for scores in read_fover_scores(file))
-        if table := open_table(path, StepScores, records=published):
-            return table
-        raise
 
 
 def unlabelled(items: Iterable[LabelledTrace | ProblemTrace]) -> list[ProblemTrace]:

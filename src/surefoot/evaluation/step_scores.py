@@ -1,7 +1,7 @@
 """Step scores or labels under evaluation, aligned with the steps of traces.
 
 A source is a checkpoint (its scores are stored and reused for the same model and traces), a file of
-``StepScores``, a file of ``StepLabel`` (e.g. of a judge), or a file of published scores or judgements.
+``StepScores``, or a file of ``StepLabel`` (e.g. of a judge).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,16 +21,13 @@ from surefoot.errors import RecordError, RunError, ScoreError
 from surefoot.evaluation.columns import BoolArray, LabelFile, StepLayout, StepRows
 from surefoot.evaluation.labels import LabelSet, label_sets
 from surefoot.evaluation.measures import Measured
-from surefoot.io.sources import ENDINGS, files_of, names_files
+from surefoot.io.sources import names_files
 from surefoot.io.tables import RecordTable, facts_of
 from surefoot.labels import LabelRule
 from surefoot.policies.devices import AS_SAVED, LOADING, Loading
 from surefoot.protocols import ALL_CHANNELS, ProblemTrace
 from surefoot.records import StepLabel, StepScores, Trace, Usage, content_id_of
 from surefoot.scores import TraceRule, require_scores
-
-if TYPE_CHECKING:
-    from surefoot.io import ReadReport
 
 Progress = Callable[[str, int, int], None]
 """Receives the name of a source, the number of scored traces and the total."""
@@ -398,41 +395,22 @@ def scorer_tables(name: str | None, records: Sequence[StepScores]) -> dict[str, 
 
 
 def _stored(name: str, path: str, layout: StepLayout, reading: LabelRule | None) -> list[System]:
-    for records, report, by_rater in _readings(path):
-        first = next(records, None)
-        if first is None:
+    from surefoot.io import ReadReport, read_records
+
+    for kind in (StepScores, StepLabel):
+        report = ReadReport()
+        records: Iterator[Any] = read_records(path, kind, report=report)
+        if (first := next(records, None)) is None:
             continue
         records = chain([first], records)
-        if isinstance(first, StepScores):
+        if kind is StepScores:
             systems = _of_scores(name, records, layout)
         else:
-            sets = label_sets(name, records, layout, reading, by_rater=by_rater)
-            systems = [_of_label_set(labels) for labels in sets]
+            systems = [_of_label_set(label_sets(name, records, layout, reading)[0])]
         for system in systems:
             system.counts["skipped_lines"] = report.bad_count
         return systems
-    raise RecordError(
-        f"{path}: no StepScores, no StepLabel and no published scores or judgements; see "
-        "docs/reference/formats.md"
-    )
-
-
-def _readings(path: str) -> Iterator[tuple[Iterator[Any], ReadReport, bool]]:
-    """What each kind of reader finds, its report, and whether it separates the raters of labels."""
-    from surefoot.formats.agent_processbench import read_agent_judgements
-    from surefoot.formats.processbench import read_fover_scores
-    from surefoot.io import ReadReport, read_records
-
-    if all(file.name.endswith(ENDINGS) for file in files_of(path)):
-        report = ReadReport()
-        yield read_records(path, StepScores, report=report), report, False
-        report = ReadReport()
-        yield read_records(path, StepLabel, report=report), report, False
-    report = ReadReport()
-    yield read_fover_scores(path, report=report), report, False
-    report = ReadReport()
-    runs = read_agent_judgements(path, report=report)
-    yield (label for run in runs for labels in run.judges.values() for label in labels), report, True
+    raise RecordError(f"{path}: no StepScores and no StepLabel; see docs/reference/formats.md")
 
 
 def _of_scores(name: str, records: Iterable[StepScores], layout: StepLayout) -> list[System]:

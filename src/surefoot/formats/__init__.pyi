@@ -1,5 +1,3 @@
-from .agent_processbench import JudgedRun as JudgedRun
-from .agent_processbench import read_agent_judgements as read_agent_judgements
 from .agent_processbench import read_agent_processbench as read_agent_processbench
 from .imports import ImportContext as ImportContext
 from .imports import ImportedTrace as ImportedTrace
@@ -18,7 +16,6 @@ from .problems import read_humaneval as read_humaneval
 from .problems import read_math500 as read_math500
 from .problems import read_mbpp as read_mbpp
 from .problems import read_mbpp_check as read_mbpp_check
-from .processbench import read_fover_scores as read_fover_scores
 from .processbench import read_processbench as read_processbench
 from .processbench import write_processbench as write_processbench
 from .registry import FOLDER as FOLDER

@@ -7,7 +7,6 @@ step that neither helps nor harms, +1 a step forward, including the correction o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator
@@ -17,13 +16,11 @@ from surefoot.formats.imports import record_tools
 from surefoot.formats.rows import FileRow, Finite, TraceBuilder, finite, reader_of
 from surefoot.messages import read_messages
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Message, Problem, Step, StepLabel, Trace
+from surefoot.records import Message, Problem, Step, Trace
 
 _OUTCOMES: Final = {1: True, 0: None, -1: False}
 
 Sign = Literal[-1, 0, 1]
-Signs = dict[str, Sign | None]
-"""Labels by the index of their message; null where a rater or judge gave none."""
 
 
 class _Row(FileRow):
@@ -37,7 +34,8 @@ class _Row(FileRow):
     messages: Annotated[list[dict[str, Any]], AfterValidator(finite)]
     tool_metrics: Finite = None
     tools: Finite = None
-    step_labels: Signs
+    step_labels: dict[str, Sign | None]
+    """By the index of the message; null where the rater gave none."""
     final_label: Sign
 
 
@@ -56,7 +54,7 @@ def read_agent_processbench(row: _Row, builder: TraceBuilder) -> LabelledTrace:
     if not (text := row.question or next(texts, None)):  # it may follow the agent's greeting
         raise RecordError("field 'question': empty, and no user message has text")
     problem = Problem(
-        id=_ids(row)[0],
+        id=f"{row.data_source}:{row.query_index}",
         text=text,
         answer=_reference(row.ground_truth),
         source=row.data_source,
@@ -65,7 +63,7 @@ def read_agent_processbench(row: _Row, builder: TraceBuilder) -> LabelledTrace:
     meta |= set() if row.question else {"question"}
     meta |= set() if row.answer_text is None or isinstance(row.answer_text, str) else {"answer_text"}
     trace = Trace(
-        id=builder.numbered(_ids(row)[1]),
+        id=builder.numbered(f"{problem.id}:{row.sample_index}"),
         problem_id=problem.id,
         messages=messages,
         tools=record_tools(row.tools),
@@ -77,7 +75,12 @@ def read_agent_processbench(row: _Row, builder: TraceBuilder) -> LabelledTrace:
         meta={"agent_processbench": row.model_dump(include=meta)},
     )
     by_index = {str(n): step for n, step in steps.items()}
-    labels = _step_labels(row.step_labels, by_index, trace.id, "human", None, builder)
+    if wrong := [index for index in row.step_labels if index not in by_index]:
+        raise RecordError(f"field 'step_labels': message {wrong[0]} is not from the assistant")
+    labels = tuple(
+        builder.label(trace.id, by_index[index], sign, "human", reason="no label given")
+        for index, sign in row.step_labels.items()
+    )
     return LabelledTrace(problem=problem, trace=trace, labels=labels)
 
 
@@ -98,92 +101,9 @@ def whole_message(number: int, message: Message) -> Step:
     return Step(start=0, end=len(message.content or ""), message=number, part="message", kind="message")
 
 
-def _ids(row: _Row | _JudgedRow) -> tuple[str, str]:
-    """Ids of the problem and of the run."""
-    problem = f"{row.data_source}:{row.query_index}"
-    return problem, f"{problem}:{row.sample_index}"
-
-
-def _step_labels(
-    signs: Signs,
-    steps: Mapping[str, int],
-    trace_id: str,
-    source: str,
-    rater: str | None,
-    builder: TraceBuilder,
-) -> tuple[StepLabel, ...]:
-    """The labels of a run; ``steps`` maps the indices of its assistant messages to steps.
-
-    Raises ``RecordError`` for a label of any other message.
-    """
-    if wrong := [index for index in signs if index not in steps]:
-        raise RecordError(f"field 'step_labels': message {wrong[0]} is not from the assistant")
-    return tuple(
-        builder.label(trace_id, steps[index], sign, source, rater=rater, reason="no label given")
-        for index, sign in signs.items()
-    )
-
-
 def _reference(ground_truth: object) -> str | None:
     """The reference answer, if the row has it as text; some subsets have databases or calls there."""
     target = ground_truth.get("target") if isinstance(ground_truth, dict) else ground_truth
     values = target if isinstance(target, list) else [target]
     texts = [value for value in values if isinstance(value, str)]
     return "; ".join(texts) if texts and len(texts) == len(values) else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgedRun:
-    """Labels of one run by people and by judges, without its messages."""
-
-    trace_id: str
-    problem_id: str
-    subset: str
-    steps: int
-    outcome: bool | None
-    labels: tuple[StepLabel, ...]
-    """Human labels."""
-    judges: Mapping[str, tuple[StepLabel, ...]]
-    """By the judge's name; source ``judge``, with the name as the rater."""
-
-
-class _Judge(FileRow):
-    step_labels: Signs
-    final_label: Sign | None = None
-
-
-class _JudgedRow(FileRow):
-    dataset: str
-    data_source: str
-    query_index: int
-    sample_index: int
-    human_step_labels: dict[str, Sign]
-    human_final_label: Sign
-    judges: dict[str, _Judge]
-
-
-@reader_of(_JudgedRow)
-def read_agent_judgements(row: _JudgedRow, builder: TraceBuilder) -> JudgedRun:
-    """Human labels of AgentProcessBench and stored labels of judges, one run per row.
-
-    Ids are as in :func:`read_agent_processbench`; steps are the labelled messages in order.
-    """
-    problem, run = _ids(row)
-    steps = {index: step for step, index in enumerate(row.human_step_labels)}
-    if not steps:
-        raise RecordError("field 'human_step_labels': empty")
-    if not all(index.isdecimal() for index in steps) or sorted(steps, key=int) != list(steps):
-        raise RecordError("field 'human_step_labels': message indices must be ascending numbers")
-
-    def labels(signs: Signs, source: str, rater: str | None) -> tuple[StepLabel, ...]:
-        return _step_labels(signs, steps, run, source, rater, builder)
-
-    return JudgedRun(
-        trace_id=run,
-        problem_id=problem,
-        subset=row.data_source,
-        steps=len(steps),
-        outcome=_OUTCOMES[row.human_final_label],
-        labels=labels(dict(row.human_step_labels), "human", None),
-        judges={name: labels(judge.step_labels, "judge", name) for name, judge in row.judges.items()},
-    )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, Literal
-
-from pydantic import Field
+from typing import Any, Literal
 
 from surefoot.errors import RecordError
 from surefoot.formats.account import parsed
@@ -14,20 +12,16 @@ from surefoot.formats.rows import (
     FileRow,
     TraceBuilder,
     WriteReport,
-    expand_rows,
     first_error_values,
     reader_of,
     step_parts,
     write_rows,
 )
-from surefoot.io.files import ReadReport
 from surefoot.labels import AFTER_FIRST_ERROR, NO_ERROR, LabelRule, Neutral, binary_labels, first_error
 from surefoot.protocols import LabelledTrace
-from surefoot.records import Answer, Attachment, Message, Problem, Step, StepScores, Trace
+from surefoot.records import Answer, Attachment, Message, Problem, Step, Trace
 
 _NAME = "processbench"
-_MOST_STEPS: Final = 100_000
-"""Bound on the steps that a row of scores may declare, since each step without a score becomes a ``None``."""
 
 
 class _ProcessBenchRow(FileRow):
@@ -102,44 +96,6 @@ def _rows(items: Iterable[LabelledTrace], rule: LabelRule, report: WriteReport) 
             "final_answer_correct": trace.outcome,
             "label": error,
         }
-
-
-class _FoVerRow(FileRow):
-    id: str
-    n_steps: int = Field(ge=0, le=_MOST_STEPS)
-    label: int
-    scores: dict[str, list[float]]
-
-
-def read_fover_scores(path: Path | str, *, report: ReadReport | None = None) -> Iterator[StepScores]:
-    """Step scores of published verifiers on ProcessBench, from FoVer (arXiv 2505.15960).
-
-    One record per trace and verifier: ``trace_id`` is the id in ProcessBench, ``scorer`` the verifier. Steps
-    after the first error were not scored and are ``None``.
-
-    Raises ``RecordError`` for a bad row unless a ``report`` counts it: one with more scores than steps, or
-    with fewer than there are up to the first error.
-    """
-    return expand_rows(path, _FoVerRow, lambda _, row: _fover_records(row), report)
-
-
-def _fover_records(row: _FoVerRow) -> list[StepScores]:
-    required = row.n_steps if row.label == NO_ERROR else row.label + 1
-    for name, scores in row.scores.items():
-        if not required <= len(scores) <= row.n_steps:
-            raise RecordError(
-                f"field 'scores.{name}': {len(scores)} scores for {row.n_steps} steps, "
-                f"{required} of them up to the first error"
-            )
-    return [
-        StepScores(
-            trace_id=row.id,
-            scorer=name,
-            scores=(*scores, *[None] * (row.n_steps - len(scores))),
-            unscored_reason=AFTER_FIRST_ERROR if len(scores) < row.n_steps else None,
-        )
-        for name, scores in row.scores.items()
-    ]
 
 
 _VISUAL_NAME = "visual-processbench"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.readers.fover import read_fover_scores
 from surefoot.evaluation import StoredScores
 from surefoot.evaluation.audits import (
     EDITS,
@@ -15,7 +16,6 @@ from surefoot.evaluation.audits import (
     labelled_cases,
 )
 from surefoot.formats import ImportContext, ImportSettings, import_traces, read_processbench
-from surefoot.formats.processbench import read_fover_scores
 from surefoot.io import ReadReport
 from surefoot.protocols import ProblemTrace
 

@@ -50,7 +50,6 @@ from surefoot.evaluation.report import JudgedTrace, Section, Tested
 from surefoot.evaluation.splits import AS_LABELLED, CHOSEN_HERE, HALVES, SPLIT, half_of, ranked
 from surefoot.evaluation.step_scores import System
 from surefoot.evaluation.verdict import Conclusion, Counts, detected, measured
-from surefoot.formats.agent_processbench import JudgedRun
 from surefoot.formats.who_and_when import agent_name
 from surefoot.io.tables import Facts
 from surefoot.protocols import LabelledTrace
@@ -132,31 +131,27 @@ def alarm_counts(run: AgentRun, alarms: BoolArray, scores: FloatArray) -> list[f
     return [false_alarms, 1, warned, warnable, lead, credit, recoveries, caught, int(loopholes.sum())]
 
 
-def agent_runs(items: Iterable[LabelledTrace | JudgedRun]) -> list[AgentRun]:
+def agent_runs(items: Iterable[LabelledTrace]) -> list[AgentRun]:
     """Runs with the correctness labels of their steps; the last label of a step counts.
 
     Raises ``LabelError`` for a run without steps, and for duplicate ids.
     """
     runs: dict[str, AgentRun] = {}
     for item in items:
-        if isinstance(item, JudgedRun):
-            trace_id, owner, steps, outcome = item.trace_id, item.problem_id, item.steps, item.outcome
-        else:
-            trace, outcome = item.trace, item.trace.outcome
-            trace_id, owner, steps = trace.id, trace.problem_id, len(trace.steps)
+        trace, steps = item.trace, len(item.trace.steps)
         if not steps:
-            raise LabelError(f"run {trace_id} lacks steps; leave it out")
-        if trace_id in runs:
-            raise LabelError(f"run {trace_id} occurs twice in the data; give each file once")
+            raise LabelError(f"run {trace.id} lacks steps; leave it out")
+        if trace.id in runs:
+            raise LabelError(f"run {trace.id} occurs twice in the data; give each file once")
         labels = [label for label in item.labels if label.kind == "correctness" and label.value is not None]
         signs = {label.step: int(label.value or 0) for label in labels}
         marked = {label.step for label in item.labels if (label.evidence.message or "").startswith(LOOPHOLE)}
-        runs[trace_id] = AgentRun(
-            trace_id=trace_id,
-            problem_id=owner,
-            subset=item.subset if isinstance(item, JudgedRun) else item.problem.source or "unknown",
+        runs[trace.id] = AgentRun(
+            trace_id=trace.id,
+            problem_id=trace.problem_id,
+            subset=item.problem.source or "unknown",
             signs=tuple(signs.get(step) for step in range(steps)),
-            outcome=outcome,
+            outcome=trace.outcome,
             loopholes=tuple(step in marked for step in range(steps)) if marked else (),
         )
     return list(runs.values())

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.readers.__main__ import main
+from benchmarks.readers.fover import read_fover_scores
 from surefoot.errors import RecordError
-from surefoot.formats.processbench import read_fover_scores
-from surefoot.io import ReadReport
+from surefoot.io import ReadReport, read_records
+from surefoot.records import StepScores
 
-REAL = Path(__file__).parents[2] / "../shared/data/calib/fover_processbench_scores.jsonl.gz"
+REAL = Path(__file__).parents[3] / "../shared/data/calib/fover_processbench_scores.jsonl.gz"
 ROW = {
     "id": "gsm8k-1",
     "n_steps": 4,
@@ -45,6 +47,20 @@ def test_scores_that_do_not_fit_the_steps_are_refused(tmp_path, label, scores):
     report = ReadReport()
     assert list(read_fover_scores(path, report=report)) == []
     assert report.bad_count == 1
+
+
+def test_scores_of_more_steps_than_there_can_be_are_refused(tmp_path):
+    path = write(tmp_path / "s.jsonl", {**ROW, "n_steps": 2**40})
+    with pytest.raises(RecordError, match=r"s\.jsonl, line 1: field 'n_steps'"):
+        list(read_fover_scores(path))
+
+
+def test_the_program_writes_records(tmp_path, monkeypatch):
+    path = write(tmp_path / "s.jsonl", ROW)
+    monkeypatch.setattr("sys.argv", ["readers", "fover", str(path), "--out", str(tmp_path / "out")])
+    main()
+    written = read_records(tmp_path / "out" / "scores.jsonl", StepScores)
+    assert list(written) == list(read_fover_scores(path))
 
 
 def test_real_file():
