@@ -14,7 +14,7 @@ from surefoot.labelling.judge import JudgeLabeller
 from surefoot.models.kinds.generative import VerifierOutput
 from surefoot.policies import IN_PROCESS
 from surefoot.policies.episodes import build_traces
-from surefoot.protocols import STOP_UNKNOWN, Completion, ProblemTrace, SampleRequest, SampleResult
+from surefoot.protocols import Completion, ProblemTrace, SampleRequest, SampleResult
 from surefoot.records import Problem, Trace, Usage, ending_of
 from surefoot.rl.rounds import select_solutions
 from surefoot.rl.sample import Sample
@@ -59,11 +59,6 @@ def test_a_cut_off_text_is_not_graded_by_its_last_number(word: str) -> None:
 @pytest.mark.parametrize("word", [*FINISHED, None, "unheard of"])
 def test_a_text_that_its_writer_ended_is_graded(word: str | None) -> None:
     assert final_answer(Solution(text=TEXT, finish_reason=word), ["last_number"]) == "3"
-
-
-def test_a_text_ends_with_the_sequence_unless_a_stop_text_or_a_limit_ended_it() -> None:
-    ended = {word for word in (*FINISHED, *CUT, *CALLED, STOP_UNKNOWN) if trace(word).ended_itself}
-    assert ended == {*FINISHED} - {"stop_sequence"}
 
 
 @pytest.mark.parametrize("word", CALLED)

@@ -52,8 +52,6 @@ _FINISH_REASONS: Final[dict[Ending, str]] = {
     "tool_call": "tool_calls tool_call tool_use function_call",
 }
 """Words of OpenAI, Anthropic, Google, Mistral, Cohere, Amazon, IBM, DeepSeek, vLLM, SGLang, TGI, Inspect."""
-_STOPPED: Final = frozenset({"stop_unknown", "stop_sequence"})
-"""Words for a text that a stop text ended, or may have."""
 _ENDINGS: Final = {word: ending for ending, words in _FINISH_REASONS.items() for word in words.split()}
 
 
@@ -74,11 +72,6 @@ class Ended:
     def ending(self) -> Ending:
         """How the text ended."""
         return ending_of(self.finish_reason)
-
-    @property
-    def ended_itself(self) -> bool:
-        """Whether its writer ended it, by the end of the sequence and not by a stop text."""
-        return self.ending == "finished" and (self.finish_reason or "").lower() not in _STOPPED
 
     @property
     def cut_off(self) -> bool:

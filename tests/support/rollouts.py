@@ -54,7 +54,7 @@ class TellsTokens:
 
     def _told(self, completion: Completion) -> Completion:
         ids = tuple(self.tokenizer(completion.text, add_special_tokens=False)["input_ids"])
-        end = (self.tokenizer.eos_token_id,) if completion.ended_itself else ()
+        end = (self.tokenizer.eos_token_id,) if completion.finish_reason == "stop" else ()
         return replace(completion, token_ids=ids + end)
 
 
