@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import threading
 from math import sqrt
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from benchmarks.worlds.digits.checkpoints import build_tokenizer
@@ -93,6 +95,21 @@ def test_bf16_is_the_type_of_computing_not_of_weights(llama, bf16):
         run(decoding, *(ask(prompt) for prompt in PROMPTS))
     assert computed == {torch.bfloat16 if bf16 else torch.float32}
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_bf16_casts_a_weight_once_for_all_tokens(llama):
+    policy = TransformersPolicy(*llama, name="tiny", bf16=True)
+    weight, casts = llama[0].model.layers[0].mlp.up_proj.weight, []
+
+    class Casts(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            if operation is torch.ops.aten._to_copy.default and args[0].data_ptr() == weight.data_ptr():
+                casts.append(kwargs["dtype"])
+            return operation(*args, **(kwargs or {}))
+
+    with Casts():  # in this thread, for the mode holds in no other
+        [result] = policy._sample([ask(PROMPTS[0], max_tokens=12)], threading.Event())
+    assert (result.completions[0].tokens, casts) == (12, [torch.bfloat16])
 
 
 def test_a_tokenizer_without_a_pad_token_works(gpt2):

@@ -308,7 +308,7 @@ class TransformersPolicy:
             finished[row.request_number].append(row)
         return [self._result(finished[n], read[n], errors.get(n)) for n in range(len(requests))]
 
-    @torch.inference_mode()
+    @torch.no_grad()  # in inference mode autocast would cast every weight again for each token
     def _decode(self, rows: list[DecodingRow], cancelled: threading.Event) -> list[tuple[DecodingRow, int]]:
         """Fill ``rows`` with tokens; returns one row for each prompt and the tokens of it that were read."""
         device = self.model.device
