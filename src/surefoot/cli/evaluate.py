@@ -29,7 +29,7 @@ from surefoot.evaluation.best_of_n import (
     judged_candidates,
 )
 from surefoot.evaluation.calibration import calibrate_judge, judge_section
-from surefoot.evaluation.columns import LabelFile, StepLayout, trace_facts, trace_file
+from surefoot.evaluation.columns import LabelFile, StepLayout
 from surefoot.evaluation.labels import audit_labels, label_section, label_sets
 from surefoot.evaluation.monitors import Suspicion, View
 from surefoot.evaluation.report import Section, to_json
@@ -37,7 +37,7 @@ from surefoot.evaluation.splits import SPLIT, judged, parse_rules, ranked
 from surefoot.evaluation.step_scores import Progress, StoredScores, score_once, scorer_tables
 from surefoot.io import ReadReport, write_json
 from surefoot.io.sources import files_of, names_files
-from surefoot.io.tables import Facts, facts_in, facts_of, open_table
+from surefoot.io.tables import facts_in, facts_of, open_table
 from surefoot.labelling import open_verifier
 from surefoot.labels import LabelRule
 from surefoot.policies.devices import Loading
@@ -397,14 +397,7 @@ ByRater = Annotated[bool, Field(description="Treat each rater of a file as a sep
 
 
 def read_layout(path: str) -> StepLayout:
-    """The traces with steps of a file of records, or else of a table, which says what it leaves out."""
-    file, report = trace_file(path), ReadReport()
-    facts = (
-        (Facts(each.id, each.problem_id, each.steps) for each in trace_facts(file, report)) if file else ()
-    )
-    layout = StepLayout(facts, with_steps=True)
-    if layout.traces and not report.bad_count and not layout.repeated:
-        return layout
+    """The traces of a file that have steps."""
     return StepLayout(read_table(path, Trace).facts(), with_steps=True)
 
 
