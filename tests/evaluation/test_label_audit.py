@@ -359,7 +359,7 @@ def test_the_command_audits_against_true_labels(files):
     assert ended.exit_code == 0, ended.output
     assert "1.000 [1.000, 1.000]" in ended.output
     found = json.loads((files / "audit/labels.json").read_text(encoding="utf-8"))
-    assert found["inputs"]["sources"] == ["one=wrong.jsonl.gz", "step.jsonl.gz"]
+    assert found["inputs"]["sources"] == ["one=wrong.jsonl.gz", "step=step.jsonl.gz"]
     assert [source["name"] for source in found["sources"]] == ["one", "step"]
     assert [source["against_truth"]["first_error"]["accuracy"]["value"] for source in found["sources"]] == [
         1,
