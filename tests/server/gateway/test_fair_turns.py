@@ -8,12 +8,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from gateway_server import LineScorer, ask, served
+from gateway_server import LineScorer, ask, served, wait_until
 
 from benchmarks.worlds.scripted import ScriptedPolicy
 from surefoot.concurrency import CALLER, FairQueue
 from surefoot.protocols import ProblemTrace
 from surefoot.records import Problem, Step, StepScores, Trace
+from surefoot.server import open_database
 from surefoot.server.gateway.admission import Admission
 from surefoot.server.gateway.errors import ApiError
 from surefoot.server.gateway.upstream import Upstream, UpstreamScorer
@@ -96,6 +97,31 @@ def test_a_flood_of_long_solutions_delays_a_short_one_by_one_batch():
         assert len(scorer.batches[0]) <= 4
 
     asyncio.run(main())
+
+
+def test_a_key_that_floods_the_reward_model_delays_another_by_some_batches(tmp_path):
+    scorer = Scorer()
+    with (
+        open_database(tmp_path / "store.db") as db,
+        served(scorer=scorer, db=db, require_key=True) as found,
+        ThreadPoolExecutor(13) as threads,
+    ):
+        keys = {name: db.keys.create(name, "client") for name in ("hostile", "innocent")}
+
+        def score(name, count, characters):
+            items = [{"problem": name, "steps": ["a" * characters]}] * count
+            headers = {"Authorization": f"Bearer {keys[name][0]}"}
+            return ask(f"{found.url}/score", json.dumps({"items": items}), headers)[0]
+
+        flood = [threads.submit(score, "hostile", 20, 9_000) for _ in range(12)]
+        wait_until(lambda: scorer.batches and found.gateway.admission.running == 12)
+        small, caller = threads.submit(score, "innocent", 1, 100), f"key {keys['innocent'][1].id}"
+        wait_until(lambda: caller in [key for key, _ in list(found.gateway.upstream._scoring._waiting)])
+        scorer.gate.set()
+        assert small.result(20) == 200
+        assert any("innocent" in batch for batch in scorer.batches[:4])
+        assert {task.result(60) for task in flood} == {200}
+        assert sum(map(len, scorer.batches)) == 241
 
 
 def test_slow_programs_of_one_client_leave_a_turn_for_another():
