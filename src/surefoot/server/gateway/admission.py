@@ -111,10 +111,8 @@ class Slot:
         admission, self._task = self._admission, asyncio.current_task()
         self._entered = time.monotonic()
         admission.enter(self)
-        self._turn = admission.turns.enter(self._caller, cost=self._cost)
         try:
-            if not self._turn.granted.done():
-                await asyncio.wrap_future(self._turn.granted)
+            self._turn = await admission.turns.take(self._caller, cost=self._cost)
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             raise

@@ -121,14 +121,12 @@ class ChatWriter(ResponseWriter):
         }
 
     def _whole(self, number: int, choice: Choice) -> Json:
-        reason = FINISH_REASONS[choice.ending]
-        if choice.withheld and self._refusal_as_text:
-            message, reason = _output(choice.withheld), FINISH_REASONS["filtered"]
-        else:
-            no_text = choice.withheld or (choice.tool_calls and not choice.text)
-            message = _output(
-                None if no_text else choice.text, choice.withheld, choice.reasoning, choice.tool_calls
-            )
+        no_text = choice.withheld or (choice.tool_calls and not choice.text)
+        content, refusal, ending = None if no_text else choice.text, choice.withheld, choice.ending
+        if refusal and self._refusal_as_text:
+            content, refusal, ending = refusal, None, "filtered"
+        message = _output(content, refusal, choice.reasoning, choice.tool_calls)
+        reason = FINISH_REASONS[ending]
         return {"index": number, "message": message, "logprobs": None, "finish_reason": reason}
 
     def begin(self, count: int) -> None:
@@ -148,16 +146,14 @@ class ChatWriter(ResponseWriter):
         """See the base class."""
         for number, choice in enumerate(choices):
             self.send_remaining(number, choice)
-            reason = FINISH_REASONS[choice.ending]
-            if choice.withheld and self._refusal_as_text:
-                self._delta(number, {"content": choice.withheld})
-                reason = FINISH_REASONS["filtered"]
-            elif choice.withheld:
-                self._delta(number, {"refusal": choice.withheld})
+            whole = self._whole(number, choice)
+            if choice.withheld:
+                name = "refusal" if whole["message"]["refusal"] else "content"
+                self._delta(number, {name: choice.withheld})
             if choice.tool_calls:
                 self._delta(number, {"tool_calls": output_calls(choice.tool_calls, numbered=True)})
-            is_last = number == len(choices) - 1
-            self._delta(number, {}, reason, **({"surefoot": self.extension(choices)} if is_last else {}))
+            more = {"surefoot": self.extension(choices)} if number == len(choices) - 1 else {}
+            self._delta(number, {}, whole["finish_reason"], **more)
         if self._body.stream_options and self._body.stream_options.include_usage:
             self._send([], usage=token_usage(usage_of(choices)))
 

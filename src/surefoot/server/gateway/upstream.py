@@ -21,15 +21,7 @@ from surefoot.concurrency import FairQueue
 from surefoot.errors import PolicyError
 from surefoot.policies.openai import OpenAIPolicy
 from surefoot.printable import quoted
-from surefoot.protocols import (
-    Policy,
-    ProblemTrace,
-    SampleRequest,
-    SampleResult,
-    StepScorer,
-    StreamsText,
-    TakesExtraBody,
-)
+from surefoot.protocols import Policy, ProblemTrace, SampleRequest, SampleResult, StepScorer, TakesExtraBody
 from surefoot.records import StepScores, trusted_copy
 from surefoot.scores import channels_read, checked_scores
 from surefoot.server.gateway.errors import ApiError
@@ -144,9 +136,6 @@ class Upstream(Batcher):
 
     async def stream(self, request: SampleRequest, on_text: Callable[[int, str], None]) -> SampleResult:
         """See the base class. Raises nothing but ``PolicyError``."""
-        if not (self.overlap and isinstance(self.policy, StreamsText)):
-            [result] = await self.sample([request])
-            return result
         try:
             result = await super().stream(_with_images(request), on_text)
         except Exception as error:
