@@ -112,7 +112,9 @@ def test_false_accepts_are_the_wrong_solutions_that_reach_the_threshold(solution
         item(p, 0, "".join(str(digit) for digit, _ in steps), "".join(sign for _, sign in steps), "1")
         for p, steps in enumerate(solutions)
     ]
-    share = false_accepts(score_held_out(Reads(), items).steps, threshold, how)
+    with pytest.MonkeyPatch.context() as patch:  # fitting rivals takes nearly all the time, and none is read
+        patch.setattr("surefoot.search.trust.rival_scores", lambda facts, *_: np.zeros((1, len(facts))))
+        share = false_accepts(score_held_out(Reads(), items).steps, threshold, how)
     wrong = [[digit / 10 for digit, _ in steps] for steps in solutions if "-" in {sign for _, sign in steps}]
     if not wrong:
         assert share is None
