@@ -1,9 +1,8 @@
-"""What surefoot's commands do not do in this recipe: problems, the model's files, kinds of error, a cut.
+"""What surefoot's commands do not do in this recipe: problems, the model's files, kinds of error.
 
 python recipes/smollm2/world.py problems FILE --count 100 --seed 3 [--solutions FILE]
 python recipes/smollm2/world.py model HuggingFaceTB/SmolLM2-135M-Instruct FOLDER
 python recipes/smollm2/world.py kinds PROBLEMS TRACES
-python recipes/smollm2/world.py first 8 TRACES FILE
 """
 
 from __future__ import annotations
@@ -79,19 +78,6 @@ def print_kinds(problems: Path, traces: Path) -> None:
     print("  first errors: " + ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()))
 
 
-def write_first(count: int, traces: Path, path: Path) -> None:
-    """The first ``count`` solutions of each problem, in the order of the file."""
-    seen = Counter[str]()
-    first = []
-    for trace in read_records(traces, Trace):
-        seen[trace.problem_id] += 1
-        if seen[trace.problem_id] <= count:
-            first.append(trace)
-    if short := [problem for problem, found in seen.items() if found < count]:
-        raise SystemExit(f"first {count}: {traces} has {seen[short[0]]} solutions of {short[0]}; take fewer")
-    write_records(path, first)
-
-
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -107,17 +93,11 @@ def main() -> None:
     kinds = verbs.add_parser("kinds")
     kinds.add_argument("problems", type=Path)
     kinds.add_argument("traces", type=Path)
-    first = verbs.add_parser("first")
-    first.add_argument("count", type=int)
-    first.add_argument("traces", type=Path)
-    first.add_argument("path", type=Path)
     options = parser.parse_args()
     if options.verb == "problems":
         write_problems(options.path, options.count, options.seed, options.solutions)
     elif options.verb == "model":
         write_model(options.name, options.folder)
-    elif options.verb == "first":
-        write_first(options.count, options.traces, options.path)
     else:
         print_kinds(options.problems, options.traces)
 
