@@ -236,7 +236,7 @@ def test_equal_runs_leave_equal_files(files, tmp_path):
         ("clean {exact} --problems {p} --labels {l} -o x", "give --problems and --traces"),
         ("clean {exact} --aggregate mid -o x", "choose from min"),
         ("clean {exact} {data} --aggregate b=min -o x", "no scorer has this name"),
-        ("outcome {p} {data} -o x", "n_steps"),
+        ("outcome {p} {data} -o x", "a StepScores needs 'trace_id'"),
         ("outcome {exact} --processbench b {data} -o x", "or --processbench"),
         ("outcom {exact} {data} -o x", "unknown test 'outcom'; did you mean 'outcome'?"),
         ("gaming:toleranc=1 {exact} {data} -o x", "setting of gaming 'toleranc'; did you mean 'tolerance'?"),
