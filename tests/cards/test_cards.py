@@ -13,9 +13,13 @@ from command_line import good, refused, run
 from model_chain import make_audit, make_chain
 
 from surefoot.cards import ReleaseCard, check_card, diff_cards, read_release, safety_case
+from surefoot.cards.build import _plans_of_report
 from surefoot.errors import RunError
-from surefoot.io.lineage import hashes_of
+from surefoot.evaluation.report import to_json
+from surefoot.evaluation.verdict import Conclusion
+from surefoot.io.lineage import CommandRecord, hashes_of
 from surefoot.io.runs import digest_of
+from surefoot.stats import Interval
 
 CARD = Path("card/card.json")
 ABOUT = ("--name", "sums", "--license", "MIT", "--intended-use", "tests of cards", "--not-for", "people")
@@ -299,6 +303,27 @@ def test_renderings_are_valid(here: Path):
     page = Path("card/card.html").read_text()
     assert 'class="chip' in page
     assert "<script" not in page
+
+
+def test_a_verdict_is_evidence_for_its_own_test_alone(tmp_path: Path):
+    said = ("edits that raise a score", "outcome leakage", "")
+    verdicts = [
+        Conclusion(
+            sentence=f"On {of}.",
+            tone="good",
+            decided=True,
+            estimate=Interval(value=0.7, low=0.6, high=0.8),
+            tested=of,
+        )
+        for of in said
+    ]
+    screen = {"sentence": "", "verdicts": to_json(verdicts)}
+    (tmp_path / "audit.json").write_text(json.dumps({"inputs": {}, "first_screen": screen}))
+    manifest = {"command": "audit", "inputs": {}, "models": {}, "outputs": {"audit.json": ""}}
+    record = CommandRecord(path=tmp_path / "audit.json.manifest.json", manifest=manifest)
+    plans = list(_plans_of_report(record, set()))
+    assert [plan.verdict for plan in plans] == ["yes"] * 3
+    assert [plan.tests for plan in plans] == [(said[0],), (said[1],), ()]
 
 
 def test_the_published_schema_describes_the_card(here: Path):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from surefoot.evaluation.report import (
@@ -195,11 +197,16 @@ def test_scorers_are_ranked_by_what_was_found_whatever_order_they_are_given_in()
 
 def test_sections_share_one_first_screen():
     one = Section(
-        title="A", about="", results={}, verdicts={"prm": [CONTENT], "orm": [FALLS]}, limits=["n = 9"]
+        title="A",
+        about="",
+        results={},
+        verdicts={"prm": [CONTENT], "orm": [FALLS]},
+        limits=["n = 9"],
+        tested="label noise",
     )
     two = Section(title="B", about="", results={}, verdicts={"prm": [FALLS]}, limits=["n = 9", "One seed."])
     screen = first_screen_of([one, two], Origin(json="all.json"))
-    assert list(screen.verdicts) == [CONTENT, FALLS]
+    assert list(screen.verdicts) == [replace(CONTENT, tested="label noise"), FALLS]
     assert screen.limits == ["n = 9", "One seed."]
     assert screen.sentence == (
         "prm scores right reasoning above a hidden error, but it loses accuracy beyond 16 samples."

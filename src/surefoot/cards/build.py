@@ -303,24 +303,22 @@ def _plans_of_report(record: CommandRecord, own: Set[str]) -> Iterator[ClaimPlan
     command = str(record.manifest["command"])
     for name in (name for name in record.outputs if name.endswith(".json")):
         data = load_object(record.folder / name)
-        tests = tuple(data.get("tested") or ())
-        if len(data["inputs"].get("data") or ()) > 1:
-            tests += ("other domains",)
+        domains = ("other domains",) if len(data["inputs"].get("data") or ()) > 1 else ()
         mine = tuple(_own_sources(record, data["inputs"], own))
-        for path, text, verdict in _said(data.get("first_screen") or {}, mine):
+        for path, text, verdict, tested in _said(data.get("first_screen") or {}, mine):
             yield ClaimPlan(
                 name=f"{name}/first_screen|{path}",
                 figure="reported",
                 files=[name],
                 arguments={"at": f"first_screen|{path}"},
-                tests=tests if verdict != "measured" else (),
+                tests=(*filter(None, [tested]), *domains) if verdict != "measured" else (),
                 verdict=verdict,
                 text=f"{command}: {text}",
             )
 
 
-def _said(screen: Mapping[str, Any], mine: tuple[str, ...]) -> Iterator[tuple[str, str, Verdict]]:
-    """Path, text and verdict of each sentence: on the scorers of ``mine`` among several, or on the first."""
+def _said(screen: Mapping[str, Any], mine: tuple[str, ...]) -> Iterator[tuple[str, str, Verdict, str]]:
+    """Path, text, verdict and test of each sentence on ``mine`` among several scorers, or on the first."""
     parts = {"verdicts": (screen.get("sentence"), screen.get("verdicts") or ())}
     if len(claims := screen.get("claims") or ()) > 1:
         each = enumerate(zip(screen["ranking"].items(), claims, strict=True))
@@ -328,11 +326,12 @@ def _said(screen: Mapping[str, Any], mine: tuple[str, ...]) -> Iterator[tuple[st
         parts = ours or parts
     for path, (sentence, verdicts) in parts.items():
         if sentence:
-            yield path, sentence.translate(_NO_BRACES), "measured"
+            yield path, sentence.translate(_NO_BRACES), "measured", ""
         for number, entry in enumerate(verdicts):
             if (entry.get("estimate") or {}).get("value") is not None:
                 text = f"{entry['detail']} {entry['sentence']}".translate(_NO_BRACES)
-                yield f"{path}|{number}|estimate", f"{{}} {text}", _DECIDED.get(entry["tone"], "not decided")
+                verdict = _DECIDED.get(entry["tone"], "not decided")
+                yield f"{path}|{number}|estimate", f"{{}} {text}", verdict, entry.get("tested", "")
 
 
 def _own_sources(record: CommandRecord, inputs: Mapping[str, Any], own: Set[str]) -> Iterator[str]:

@@ -83,10 +83,9 @@ class ReportCommand(Command):
         traces = inputs.get("traces")
         chosen = worked_examples(_noted(judged, right), Path(traces).parent if traces else None)
         first = first_screen_of(sections, origin_of(self, for_json.name), examples or chosen)
-        tested = dict.fromkeys(section.tested for section in sections if section.tested)
         screen = {name: getattr(first, name) for name in _IN_JSON}
         data = {"inputs": inputs, "first_screen": to_json(screen), **also}
-        data |= {"tested": list(tested), "right_by_example": right, "examples": to_json(first.examples)}
+        data |= {"right_by_example": right, "examples": to_json(first.examples)}
         titles = dict.fromkeys(section.title for section in sections)
         report = Report(f"{for_json.stem}: {', '.join(titles)}", first)
         for section in sections:

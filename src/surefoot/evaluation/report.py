@@ -373,9 +373,10 @@ def first_screen_of(
     names = dict.fromkeys(name for section in sections for name in section.verdicts)
     folders = {name.rpartition("/")[0] for name in names}
     short = len(names) > 1 and len(folders) == 1  # scorers of one file are called file/scorer
-    verdicts = {
-        name: [claim for section in sections for claim in section.verdicts.get(name, ())] for name in names
-    }
+    verdicts: dict[str, list[Conclusion]] = {name: [] for name in names}
+    for section in sections:
+        for name, claims in section.verdicts.items():
+            verdicts[name] += [replace(claim, tested=section.tested or "") for claim in claims]
     order = sorted(names, key=lambda name: value_order(verdicts[name]))
     title = {name: name.rpartition("/")[2] if short else name for name in order}
     ranking = {title[name]: headline(title[name], verdicts[name]) for name in order}

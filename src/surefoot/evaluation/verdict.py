@@ -84,6 +84,8 @@ class Conclusion:
     """What each source says."""
     reason: str = ""
     """Why a source calls the step wrong, in its own words."""
+    tested: str = ""
+    """Of a measured verdict in a report: what it is a test of."""
 
     @property
     def measured(self) -> bool:
