@@ -15,7 +15,7 @@ from model_chain import make_audit, make_chain
 from surefoot.cards import ReleaseCard, check_card, diff_cards, read_release, safety_case
 from surefoot.cards.build import _plans_of_report
 from surefoot.errors import RunError
-from surefoot.evaluation.report import to_json
+from surefoot.evaluation.report import Origin, Section, first_screen_of, to_json
 from surefoot.evaluation.verdict import Conclusion
 from surefoot.io.lineage import CommandRecord, hashes_of
 from surefoot.io.runs import digest_of
@@ -324,6 +324,29 @@ def test_a_verdict_is_evidence_for_its_own_test_alone(tmp_path: Path):
     plans = list(_plans_of_report(record, set()))
     assert [plan.verdict for plan in plans] == ["yes"] * 3
     assert [plan.tests for plan in plans] == [(said[0],), (said[1],), ()]
+
+
+def test_all_scorers_of_an_own_file_are_on_the_card(tmp_path: Path):
+    """Scorers of one file go by the last part of their names; another source has a name of its own."""
+    found = Interval(value=0.7, low=0.6, high=0.8)
+    claim = Conclusion(
+        sentence="It works.", tone="good", decided=True, estimate=found, detail="is good", claim="w"
+    )
+    for others in ((), ("rival",)):
+        names = ("prm/a", "prm/b", *others)
+        section = Section(title="T", about="", results={}, verdicts={name: [claim] for name in names})
+        screen = to_json(first_screen_of([section], Origin()))
+        sources = ["prm=prm", "rival=owner/name@commit"]
+        said = {"inputs": {"sources": sources}, "first_screen": screen}
+        (tmp_path / "e.json").write_text(json.dumps(said))
+        models = {"prm": {"model.safetensors": "1"}, "owner/name@commit": "commit"}
+        manifest = {"command": "evaluate", "inputs": {}, "models": models, "outputs": {"e.json": ""}}
+        record = CommandRecord(path=tmp_path / "e.json.manifest.json", manifest=manifest)
+        paths = [plan.arguments["at"] for plan in _plans_of_report(record, {"1"})]
+        assert [path for path in paths if path.endswith("estimate")] == [
+            "first_screen|claims|0|0|estimate",
+            "first_screen|claims|1|0|estimate",
+        ]
 
 
 def test_the_published_schema_describes_the_card(here: Path):

@@ -97,9 +97,12 @@ def test_bf16_is_the_type_of_computing_not_of_weights(llama, bf16):
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
-def test_bf16_casts_a_weight_once_for_all_tokens(llama):
-    policy = TransformersPolicy(*llama, name="tiny", bf16=True)
-    weight, casts = llama[0].model.layers[0].mlp.up_proj.weight, []
+@pytest.mark.parametrize("frozen", [False, True])
+def test_no_weight_is_cast_for_every_token(llama, frozen):
+    model = copy.deepcopy(llama[0])
+    model.model.embed_tokens.requires_grad_(not frozen)
+    policy = TransformersPolicy(model, llama[1], name="tiny", bf16=True)
+    weight, casts = model.model.layers[0].mlp.up_proj.weight, []
 
     class Casts(TorchDispatchMode):
         def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
@@ -109,7 +112,7 @@ def test_bf16_casts_a_weight_once_for_all_tokens(llama):
 
     with Casts():  # in this thread, for the mode holds in no other
         [result] = policy._sample([ask(PROMPTS[0], max_tokens=12)], threading.Event())
-    assert (result.completions[0].tokens, casts) == (12, [torch.bfloat16])
+    assert (result.completions[0].tokens, casts) == (12, [] if frozen else [torch.bfloat16])
 
 
 def test_a_tokenizer_without_a_pad_token_works(gpt2):

@@ -174,9 +174,8 @@ def _require_all(records: Sequence[CommandRecord], models: Sequence[CardModel], 
     on_card = {record.path.resolve() for record in records}
 
     def used(record: CommandRecord) -> set[str]:
-        used_models = record.manifest.get("models") or {}
         return {entry["sha256"] for entry in record.manifest["inputs"].values()} | {
-            sha for files in used_models.values() if isinstance(files, dict) for sha in files.values()
+            sha for files in _models_used(record).values() for sha in files.values()
         }
 
     for _ in nearby:  # scores of scores end after as many rounds as there are records
@@ -194,6 +193,11 @@ def _require_all(records: Sequence[CommandRecord], models: Sequence[CardModel], 
                 "run: results cannot be left out, whichever way they went"
             )
     return hashes
+
+
+def _models_used(record: CommandRecord) -> dict[str, dict[str, str]]:
+    """SHA-256 of the files of each local model; of one on the hub only the commit is recorded."""
+    return {k: v for k, v in (record.manifest.get("models") or {}).items() if isinstance(v, dict)}
 
 
 def _claims(record: CommandRecord, own: Set[str]) -> list[CardClaim]:
@@ -321,8 +325,8 @@ def _said(screen: Mapping[str, Any], mine: tuple[str, ...]) -> Iterator[tuple[st
     """Path, text, verdict and test of each sentence on ``mine`` among several scorers, or on the first."""
     parts = {"verdicts": (screen.get("sentence"), screen.get("verdicts") or ())}
     if len(claims := screen.get("claims") or ()) > 1:
-        each = enumerate(zip(screen["ranking"].items(), claims, strict=True))
-        ours = {f"claims|{at}": (text, of) for at, ((name, text), of) in each if f"{name}/".startswith(mine)}
+        each = enumerate(zip(screen["scorers"], screen["ranking"].values(), claims, strict=True))
+        ours = {f"claims|{at}": (text, of) for at, (name, text, of) in each if f"{name}/".startswith(mine)}
         parts = ours or parts
     for path, (sentence, verdicts) in parts.items():
         if sentence:
@@ -340,7 +344,7 @@ def _own_sources(record: CommandRecord, inputs: Mapping[str, Any], own: Set[str]
     for source in [*inputs.get("sources", ()), *inputs.get("scorers", ())]:
         name, _, path = source.partition("=")
         used = {sha for key, sha in files.items() if f"{key}/".startswith(f"{name}/")}
-        used |= set((record.manifest["models"].get(str(Path(path))) or {}).values())
+        used |= set(_models_used(record).get(str(Path(path)), {}).values())
         if used & own:
             yield f"{name}/"
 

@@ -20,7 +20,7 @@ from surefoot.io.sources import names_files
 from surefoot.protocols import LabelledTrace, ProblemTrace
 from surefoot.records import Problem
 
-_IN_JSON = ("sentence", "verdicts", "ranking", "claims", "rivals", "advice", "limits")
+_IN_JSON = ("sentence", "verdicts", "ranking", "claims", "scorers", "rivals", "advice", "limits")
 """Parts of the first screen in the JSON file."""
 _ENDINGS = (".jsonl.gz", ".json.gz", ".jsonl", ".json", ".parquet")
 

@@ -226,6 +226,8 @@ class FirstScreen:
     """The sentence on every scorer, best first; shown if there are several."""
     claims: Sequence[Sequence[Conclusion]] = ()
     """The verdicts on each scorer of the ranking."""
+    scorers: Sequence[str] = ()
+    """The whole name of each; in the ranking scorers of one file go by the last part."""
     rivals: Sequence[Rival] = ()
     measure: str = ""
     """What the rivals' values are."""
@@ -393,6 +395,7 @@ def first_screen_of(
         verdicts=verdicts[order[0]] if order else [],
         ranking=ranking,
         claims=[verdicts[name] for name in order],
+        scorers=order,
         rivals=first.rivals or [*ours[: _ROWS - len(free)], *free],
         measure=first.measure or next((claim.detail.removeprefix("is ") for _, claim in firsts), ""),
         advice=list(dict.fromkeys(advice))[:_ADVICE],

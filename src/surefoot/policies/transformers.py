@@ -214,11 +214,11 @@ _CONTEXT_TOKENS = 4  # decoded along with new tokens, so that leading white spac
 class TransformersPolicy:
     """A :class:`surefoot.protocols.Policy` on a transformers model.
 
-    ``name`` is recorded in traces. ``batch_size`` bounds the rows decoded at once; with ``bf16`` they are
-    computed in bfloat16, whatever the type of the weights. ``remember`` is for searches: keys and values of
-    so many tokens are kept, so that a prefix that was read or written before is not read again (and not
-    counted); equal to reading up to rounding, so a sample may then depend, by chance, on what came before.
-    Raises ``PolicyError`` for a prompt that fills the model's context.
+    ``name`` is recorded in traces. ``batch_size`` bounds the rows decoded at once. With ``bf16`` a model with
+    trained weights only computes in bfloat16, and needs a copy of them for a batch. ``remember`` is for
+    searches: keys and values of so many tokens are kept, so that a prefix that was read or written before is
+    not read again (and not counted); equal to reading up to rounding, so a sample may then depend, by chance,
+    on what came before. Raises ``PolicyError`` for a prompt that fills the model's context.
     """
 
     def __init__(
@@ -232,7 +232,8 @@ class TransformersPolicy:
         bf16: bool = False,
     ) -> None:
         self.model, self.tokenizer, self.batch_size = model.eval(), tokenizer, batch_size
-        self.name, self.bf16 = name, bf16
+        # autocast casts a weight once if it is trained, and a frozen one (under an adapter) for every token
+        self.name, self.bf16 = name, bf16 and all(weight.requires_grad for weight in model.parameters())
         self.transfer_every = _TRANSFER_EVERY.get(model.device.type, _TRANSFER_ELSEWHERE)
         self._known = PrefixCache(remember)
         ends = model.generation_config.eos_token_id if model.generation_config else None
