@@ -41,6 +41,9 @@ class Pool:
     correct: Sequence[bool] | BoolArray
     scores: Sequence[float | None] | FloatArray
     """Aggregated scores; ``None`` or NaN = not scored."""
+    gate: Sequence[float | None] | FloatArray | None = None
+    """Only the samples with the highest values take part
+    (:func:`surefoot.search.selection.select_among`); ``None`` = all do."""
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -63,13 +66,15 @@ def best_of_n(
     k: int,
     *,
     answers: Sequence[str | None] | None = None,
+    gate: ArrayLike | None = None,
 ) -> float:
     """Expected correctness of what ``BestOfN`` chooses of k samples taken without replacement from n.
 
     With samples in ascending order of preference, sample i (from 1) is the best of a subset with probability
     C(i-1, k-1) / C(n, k); tied samples share the sum of their probabilities. ``scores`` and ``correct``
     have shape [n], ``answers`` too: a sample without an answer ranks behind those with one. Without
-    ``answers`` every sample has one. Raises ``ValueError`` if lengths differ or k is outside [1, n].
+    ``answers`` every sample has one. ``gate``, of shape [n], comes before both (``Pool.gate``). Raises
+    ``ValueError`` if lengths differ or k is outside [1, n].
     """
     values, right = _scores(scores), _correct(correct)
     n = len(values)
@@ -77,6 +82,10 @@ def best_of_n(
     _check_lengths(scores=n, correct=len(right), answers=len(labels))
     _check_size(n, k)
     ranks = _ranks(labels, values)
+    if gate is not None:
+        first = _gate(gate)
+        _check_lengths(scores=n, gate=len(first))
+        ranks = np.unique(np.stack([first, ranks]), axis=1, return_inverse=True)[1].reshape(n)
     order = np.argsort(ranks, kind="stable")
     ranked, right = ranks[order], right[order]
     starts = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]])
@@ -131,12 +140,14 @@ def pool_curve(pool: Pool, method: Method, sizes: Sequence[int], random: RandomO
     if method == "pass":
         return [pass_at_k(n, int(right.sum()), k) for k in sizes]
     values = _scores(cast(ArrayLike, pool.scores))
+    gate = None if pool.gate is None else _gate(cast(ArrayLike, pool.gate))
+    _check_lengths(correct=n, gate=n if gate is None else len(gate))
     if method == "best_of_n":
-        return [best_of_n(values, right, k, answers=pool.answers) for k in sizes]
+        return [best_of_n(values, right, k, answers=pool.answers, gate=gate) for k in sizes]
     if method not in SELECTORS:
         raise ValueError(f"unknown method {method!r}; use pass, {', '.join(SELECTORS)}")
     selector = SELECTORS[method]
-    ballot = _Ballot.of(pool.answers, right, None if method == "majority" else values)
+    ballot = _Ballot.of(pool.answers, right, None if method == "majority" else values, gate)
     if isinstance(selector, WeightedVote):
         ballot = replace(ballot, power=selector.power)
     return [_mean_over_subsets(ballot, k, random) for k in sizes]
@@ -159,15 +170,22 @@ class _Ballot:
     correct: FloatArray  # [n]
     weights: FloatArray | None  # [n], NaN = not scored; None = every answer counts 1
     answer: IntArray  # [n], 0 … A - 1, -1 = none
+    gate: FloatArray | None = None  # [n]; those with the highest value of a subset take part
     power: float = 1.0  # of the number of votes; see WeightedVote
 
     @classmethod
-    def of(cls, answers: Sequence[Hashable], correct: FloatArray, weights: FloatArray | None) -> _Ballot:
+    def of(
+        cls,
+        answers: Sequence[Hashable],
+        correct: FloatArray,
+        weights: FloatArray | None,
+        gate: FloatArray | None = None,
+    ) -> _Ballot:
         index: dict[Hashable, int] = {}
         answer = np.array(
             [-1 if a is None else index.setdefault(a, len(index)) for a in answers], dtype=np.int32
         )
-        return cls(correct=correct, weights=weights, answer=answer)
+        return cls(correct=correct, weights=weights, answer=answer, gate=gate)
 
     @cached_property
     def _may_vote(self) -> BoolArray:
@@ -184,15 +202,23 @@ class _Ballot:
 
     def expected(self, subsets: IntArray) -> FloatArray:
         """Expected correctness of the vote in each subset: [S, k] -> [S]."""
-        votes = self._may_vote[subsets]
+        playing = self._playing(subsets)
+        votes = self._may_vote[subsets] & playing
         result = np.empty(len(subsets))
         voted = votes.any(axis=1)
         if voted.any():
-            unscored = (self.answer[subsets] >= 0) & ~votes
+            unscored = playing & (self.answer[subsets] >= 0) & ~self._may_vote[subsets]
             result[voted] = self._winner_value(subsets[voted], votes[voted], unscored[voted])
         if not voted.all():
-            result[~voted] = self._without_votes(subsets[~voted])
+            result[~voted] = self._without_votes(subsets[~voted], playing[~voted])
         return result
+
+    def _playing(self, subsets: IntArray) -> BoolArray:
+        """Mask of the samples that take part, [S, k]."""
+        if self.gate is None:
+            return np.ones(subsets.shape, dtype=bool)
+        values = self.gate[subsets]
+        return np.asarray(values == values.max(axis=1, keepdims=True))
 
     def _winner_value(self, subsets: IntArray, votes: BoolArray, unscored: BoolArray) -> FloatArray:
         shape = len(subsets), int(self.answer.max()) + 1
@@ -229,14 +255,15 @@ class _Ballot:
             value = count(self.correct[samples]) / np.maximum(counts, 1.0)
         return cast(FloatArray, (share * value).sum(axis=1) / share.sum(axis=1))
 
-    def _without_votes(self, subsets: IntArray) -> FloatArray:
+    def _without_votes(self, subsets: IntArray, playing: BoolArray) -> FloatArray:
         """Fallbacks of ``WeightedVote``: majority, or without any answer the best score."""
         if self.weights is None:
-            return cast(FloatArray, self.correct[subsets].mean(axis=1))
+            return cast(FloatArray, (playing * self.correct[subsets]).sum(axis=1) / playing.sum(axis=1))
         scores = np.where(np.isnan(self.weights), -np.inf, self.weights)[subsets]
-        top = scores == scores.max(axis=1, keepdims=True)
+        scores = np.where(playing, scores, np.nan)
+        top = scores == np.nanmax(scores, axis=1, keepdims=True)
         result = (top * self.correct[subsets]).sum(axis=1) / top.sum(axis=1)
-        answered = (self.answer[subsets] >= 0).any(axis=1)
+        answered = ((self.answer[subsets] >= 0) & playing).any(axis=1)
         if answered.any():
             plain = replace(self, weights=None, power=1.0)
             result[answered] = plain.expected(subsets[answered])
@@ -266,6 +293,11 @@ def _chance_of_being_best(n: int, k: int) -> FloatArray:
 def _scores(scores: ArrayLike) -> FloatArray:
     values = np.asarray(scores, dtype=float)  # None becomes NaN
     return np.where(np.isfinite(values), values, np.nan)
+
+
+def _gate(gate: ArrayLike) -> FloatArray:
+    values = np.asarray(gate, dtype=float)  # None becomes NaN
+    return np.where(np.isfinite(values), values, -np.inf)
 
 
 def _correct(correct: ArrayLike) -> FloatArray:
