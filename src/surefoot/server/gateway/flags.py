@@ -1,8 +1,9 @@
 """Named warnings about an answer, raised before it is sent.
 
 Their precision on labelled data is in ``docs/results/performance.md``. Every flag is stored with its
-candidate. A flag of ``FlagSettings.withhold`` keeps the answer back, and counts as raised if its check fails;
-a failed check of another flag is logged.
+candidate. A flag of ``FlagSettings.withhold`` keeps the answer back, and counts as raised if it cannot be
+checked: its check fails, a new step has no score, or a new step is too long to be searched. A failed check of
+another flag is logged.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class AnswerFlags:
     def raised(self, problem: Problem, candidate: GatewayCandidate) -> tuple[AnswerFlag, ...]:
         """The flags of an answer."""
         trace = candidate.trace
-        if candidate.scores is None and not self._rules and not trace.messages:
+        needs_scores = "first-bad-step" in self.settings.withhold
+        if candidate.scores is None and not (needs_scores or self._rules or trace.messages):
             text = trace.text or ""
             if not (_may_match(text, _INSTRUCTION_WORDS) or _may_match(text, _TAMPERING_WORDS)):
                 return ()  # no flag can be raised: the text need not be cut into steps
@@ -99,26 +101,33 @@ class AnswerFlags:
         flagged = best.model_copy(update=fields)
         choice.candidates = [flagged if item is best else item for item in choice.candidates]
 
-    def _unchecked(self, name: FlagName) -> Iterator[AnswerFlag]:
+    def _unchecked(
+        self, name: FlagName, reason: str = "the check failed", step: int | None = None
+    ) -> Iterator[AnswerFlag]:
         if name in self.settings.withhold:
-            yield AnswerFlag(name=name, reason="the check failed")
+            yield AnswerFlag(name=name, step=step, reason=reason)
 
-    def _first_bad(self, _: object, candidate: GatewayCandidate) -> Iterator[AnswerFlag]:
-        if candidate.scores is None:
-            return
-        first = candidate.first_step
-        for step, score in enumerate(candidate.new_scores, start=first):
+    def _first_bad(self, item: ProblemTrace, candidate: GatewayCandidate) -> Iterator[AnswerFlag]:
+        record, scores, first = candidate.scores, candidate.new_scores, candidate.first_step
+        for step, score in enumerate(scores, start=first):
             if score is not None and score < self.threshold:
                 yield AnswerFlag(
                     name="first-bad-step", step=step, reason=f"scores {score:.3g}, below {self.threshold:.3g}"
                 )
                 return
+        if record is None or not scores or len(record.scores) != len(item.trace.steps):
+            yield from self._unchecked("first-bad-step", "the answer has no step scores")
+        elif None in scores:
+            reason = f"has no score ({record.unscored_reason})"
+            yield from self._unchecked("first-bad-step", reason, first + scores.index(None))
 
-    def _instruction(self, item: ProblemTrace, _: object) -> Iterator[AnswerFlag]:
-        yield from _found("instruction-to-verifier", item.trace, _INSTRUCTION)
+    def _instruction(self, item: ProblemTrace, candidate: GatewayCandidate) -> Iterator[AnswerFlag]:
+        yield from self._found(
+            "instruction-to-verifier", item.trace, _INSTRUCTION, _INSTRUCTION_WORDS, candidate.first_step
+        )
 
-    def _loophole(self, item: ProblemTrace, _: object) -> Iterator[AnswerFlag]:
-        yield from _found("loophole", item.trace, _TAMPERING)
+    def _loophole(self, item: ProblemTrace, candidate: GatewayCandidate) -> Iterator[AnswerFlag]:
+        yield from self._found("loophole", item.trace, _TAMPERING, _TAMPERING_WORDS, candidate.first_step)
         for rule in self._rules if item.trace.messages else ():
             [verdicts] = verify_each(rule, [item])
             for step, verdict in enumerate(verdicts):
@@ -130,6 +139,20 @@ class AnswerFlags:
                     yield AnswerFlag(name="loophole", step=step, reason=verdict.reason or "a rule is broken")
                     break
 
+    def _found(
+        self, name: FlagName, trace: Trace, pattern: re.Pattern[str], words: Sequence[str], first: int
+    ) -> Iterator[AnswerFlag]:
+        """The first step whose text or call matches; else the first new one that is not searched in full."""
+        texts = [trace.step_text(step) for step in range(len(trace.steps))]
+        for step, text in enumerate(texts):
+            if match := pattern.search(text[:_CHARACTERS]):
+                yield AnswerFlag(name=name, step=step, reason=f"“{match[0][:80]}”")
+                return
+        for step, text in enumerate(texts[first:], start=first):
+            if len(text) > _CHARACTERS and _may_match(text, words):
+                yield from self._unchecked(name, f"only {_CHARACTERS:,} characters are searched", step)
+                return
+
 
 _Check = Callable[[AnswerFlags, ProblemTrace, GatewayCandidate], Iterator[AnswerFlag]]
 _CHECKS: Final[dict[FlagName, _Check]] = {
@@ -137,14 +160,6 @@ _CHECKS: Final[dict[FlagName, _Check]] = {
     "instruction-to-verifier": AnswerFlags._instruction,
     "loophole": AnswerFlags._loophole,
 }
-
-
-def _found(name: FlagName, trace: Trace, pattern: re.Pattern[str]) -> Iterator[AnswerFlag]:
-    """The first step whose text or call matches."""
-    for step in range(len(trace.steps)):
-        if match := pattern.search(trace.step_text(step)[:_CHARACTERS]):
-            yield AnswerFlag(name=name, step=step, reason=f"“{match[0][:80]}”")
-            return
 
 
 def _may_match(text: str, words: Sequence[str]) -> bool:

@@ -100,6 +100,12 @@ class Gateway:
         if tool_guard.enabled and tool_guard.threshold is not None and scorer is None:
             message = "guard.threshold: this server lacks a reward model; leave it out, or give one"
             raise ApiError(400, message, param="guard", code="no_scorer")
+        if scorer is None and "first-bad-step" in self.settings.flags.withhold:
+            message = (
+                "gateway.flags.withhold: first-bad-step needs step scores, and this server lacks a reward "
+                "model; leave it out, or give one"
+            )
+            raise ApiError(400, message, param="flags", code="no_scorer")
         self.guard = (
             _FairGuard(tool_guard, verifiers=verifiers, scorer=reward_model) if tool_guard.enabled else None
         )

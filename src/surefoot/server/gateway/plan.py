@@ -199,6 +199,12 @@ class Planner:
         if strategy.needs_scorer and self.scorer is None:
             message = f"strategy {name!r} needs a reward model, and this server has none"
             raise ApiError(400, message, param="strategy", code="no_scorer")
+        if not self._may_check_steps(strategy):
+            message = (
+                f"strategy {name!r} scores no steps, and this server withholds answers without step scores "
+                "(gateway.flags.withhold has first-bad-step); choose another strategy"
+            )
+            raise ApiError(400, message, param="strategy", code="unsupported")
         return strategy
 
     def models(self) -> list[str]:
@@ -209,8 +215,13 @@ class Planner:
             if (search := self._find(name)) is not PLAIN
             and (self.scorer is not None or not search.needs_scorer)
             and (self.continues or not search.by_steps)
+            and self._may_check_steps(search)
         ]
-        return [self.policy, DEFAULT, *usable]
+        return [*([self.policy] if self._may_check_steps(PLAIN) else []), DEFAULT, *usable]
+
+    def _may_check_steps(self, strategy: SearchMethod) -> bool:
+        """Whether it scores the steps of answers, if they are withheld otherwise."""
+        return strategy.needs_scorer or "first-bad-step" not in self.settings.flags.withhold
 
     def check_names(self) -> None:
         """Refuse reserved names of strategies, and names without a strategy."""

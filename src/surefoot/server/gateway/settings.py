@@ -132,8 +132,18 @@ class FlagSettings(Settings):
 
     enabled: tuple[FlagName, ...] = Field(default=get_args(FlagName), description="Flags that are raised.")
     withhold: tuple[FlagName, ...] = Field(
-        default=(), description="Flags that keep an answer back, also if they cannot be checked."
+        default=(),
+        description="Flags that keep an answer back, also if they cannot be checked. first-bad-step needs a "
+        "reward model, and strategies whose steps it scores.",
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if unseen := set(self.withhold) - set(self.enabled):
+            raise ValueError(
+                f"'withhold' has {', '.join(sorted(unseen))}, which 'enabled' lacks; add it there"
+            )
+        return self
 
 
 class GatewaySettings(Settings):
