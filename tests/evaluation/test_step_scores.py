@@ -1,3 +1,4 @@
+from itertools import permutations
 from pathlib import Path
 from weakref import ref
 
@@ -8,7 +9,7 @@ from parquet_files import write_parquet
 from surefoot.errors import RecordError, ScoreError
 from surefoot.evaluation.step_scores import labelled_system, open_systems, recorded_by_all, scored_system
 from surefoot.io import write_records
-from surefoot.records import StepLabel
+from surefoot.records import Evidence, StepLabel
 
 ITEMS = one_character_steps("ab", "cde", "f")
 TRACES = [item.trace for item in ITEMS]
@@ -95,6 +96,43 @@ def test_files_of_each_kind_are_told_apart(tmp_path: Path):
     assert all(s.recorded.tolist() == [True] * 3 for s in found if s.kind == "scores")
 
 
+def rated(rater, step, value, *, trace=TRACES[1], source="judge"):
+    made = label(trace, step, value)
+    return made.model_copy(update={"source": source, "evidence": Evidence(rater=rater)})
+
+
+def test_raters_of_the_same_steps_are_systems_of_their_own(tmp_path: Path):
+    rows = {"a": [1.0, -1.0, None], "b": [-1.0, None, 1.0], None: [1.0, 1.0, -1.0]}
+    for order in permutations(rows):
+        labels = [rated(rater, step, value) for rater in order for step, value in enumerate(rows[rater])]
+        labels.append(rated("elsewhere", 0, 1.0).model_copy(update={"trace_id": "x"}))
+        write_records(tmp_path / "judges.jsonl", labels)
+        found = open_systems({"j": str(tmp_path / "judges.jsonl")}, ITEMS, tmp_path)
+        assert {system.name: list(system.good)[1] for system in found} == {
+            "j/a": [True, False, None],
+            "j/b": [False, None, True],
+            "j/judge": [True, True, False],
+        }
+        assert [system.counts.superseded for system in found] == [0, 0, 0]
+        assert [system.counts.records for system in found] == [3, 3, 3]
+
+
+def test_an_unknown_label_of_one_rater_is_not_filled_by_another(tmp_path: Path):
+    write_records(tmp_path / "two.jsonl", [rated("a", 0, None), rated("b", 0, 1.0)])
+    found = open_systems({"j": str(tmp_path / "two.jsonl")}, ITEMS, tmp_path)
+    assert {system.name: list(system.good)[1][0] for system in found} == {"j/a": None, "j/b": True}
+
+
+def test_raters_of_different_steps_and_repeats_of_one_are_one_system(tmp_path: Path):
+    """Such as the labels of rules, whose rater is the rule that decided the step."""
+    write_records(tmp_path / "rules.jsonl", [rated("a", 0, 1.0), rated("b", 1, -1.0), rated(None, 2, None)])
+    write_records(tmp_path / "again.jsonl", [rated("a", 0, 1.0), rated("a", 0, -1.0)])
+    files = {"rules": str(tmp_path / "rules.jsonl"), "again": str(tmp_path / "again.jsonl")}
+    rules, again = open_systems(files, ITEMS, tmp_path)
+    assert (rules.name, list(rules.good)[1]) == ("rules", [True, False, None])
+    assert (again.name, list(again.good)[1][0], again.counts.superseded) == ("again", False, 1)
+
+
 def test_shards_are_one_system(tmp_path: Path):
     for number, record in enumerate(SCORES):
         write_records(tmp_path / f"part-{number}.jsonl", [record])
@@ -107,5 +145,5 @@ def test_shards_are_one_system(tmp_path: Path):
 
 def test_a_file_of_nothing_usable_is_refused(tmp_path: Path):
     (tmp_path / "x.jsonl").write_text('{"a": 1}\n')
-    with pytest.raises(RecordError, match="no StepScores, no StepLabel"):
+    with pytest.raises(RecordError, match="no StepScores and no StepLabel"):
         open_systems({"x": str(tmp_path / "x.jsonl")}, ITEMS, tmp_path)

@@ -98,32 +98,44 @@ def label_sets(
     layout: StepLayout,
     reading: LabelRule | None = None,
     *,
-    by_rater: bool = False,
+    by_rater: bool | None = False,
 ) -> list[LabelSet]:
     """The labels of one source, or with ``by_rater`` of each of its raters, as ``name/rater``.
 
-    Raises ``LabelError`` as ``label_set``, and with ``by_rater`` for a label without ``evidence.rater``.
+    With ``None`` raters are told apart if two labelled the same step, so that neither overwrites the other;
+    a label without a rater is its source's, and raters without labels of these traces are left out. Raises
+    ``LabelError`` as ``label_set``, and with true ``by_rater`` for a label without ``evidence.rater``.
     """
     sets: dict[str, _LabelArrays] = {}
     for columns in label_columns(labels):
-        for key, part in _by_rater(name, columns) if by_rater else [(name, columns)]:
+        for key, part in _parts(name, columns, by_rater):
             if key not in sets:
                 sets[key] = _LabelArrays(key, layout, reading or LabelRule(neutral="good"), part.trace_ids[0])
             sets[key].add(part)
     if not sets:
         raise _no_label(name, 0, "")
+    if by_rater is None:
+        merged = sets.pop(name)
+        raters = {key: arrays for key, arrays in sets.items() if arrays.labelled}
+        overlap = sum(arrays.labelled for arrays in raters.values()) > merged.labelled
+        sets = raters if overlap else {name: merged}
     return [arrays.label_set() for arrays in sets.values()]
 
 
-def _by_rater(name: str, labels: LabelColumns) -> Iterator[tuple[str, LabelColumns]]:
-    if None in labels.raters:
+def _parts(name: str, labels: LabelColumns, by_rater: bool | None) -> Iterator[tuple[str, LabelColumns]]:
+    if not by_rater:
+        yield name, labels
+    if by_rater is False:
+        return
+    if by_rater and None in labels.raters:
         at = labels.raters.index(None)
         raise LabelError(
             f"{name}: the label of step {labels.steps[at]} of trace {labels.trace_ids[at]} lacks "
             "'evidence.rater'; it cannot be split by rater"
         )
-    numbers = group_numbers(labels.raters)
-    for number, rater in enumerate(dict.fromkeys(labels.raters)):
+    raters = [rater or source for rater, source in zip(labels.raters, labels.sources, strict=True)]
+    numbers = group_numbers(raters)
+    for number, rater in enumerate(dict.fromkeys(raters)):
         yield f"{name}/{rater}", labels.where(numbers == number)
 
 
@@ -166,6 +178,11 @@ class _LabelArrays:
         self._codes[positions[read]] = codes[read]
         self._values[positions[read]] = labels.values[read]
         self._is_value[positions[read]] = labels.are("value")[read]
+
+    @property
+    def labelled(self) -> int:
+        """Steps with a label, also an unknown one."""
+        return int(np.count_nonzero(self._codes != UNLABELLED))
 
     def label_set(self) -> LabelSet:
         """The result. Raises ``LabelError`` if no label belongs to a known step."""

@@ -238,7 +238,7 @@ def _only(scorers: Iterable[str]) -> str:
 def labelled_system(
     name: str, labels: Iterable[StepLabel], traces: Sequence[Trace], reading: LabelRule | None = None
 ) -> System:
-    """Labels aligned with ``traces``; ``reading`` defines which are good. Raises as ``label_set``."""
+    """Labels of all raters as one system; ``reading`` defines which are good. Raises as ``label_set``."""
     return _of_label_set(label_sets(name, labels, StepLayout.of(traces), reading)[0])
 
 
@@ -278,7 +278,8 @@ def open_systems(
     images: Path | None = None,
     progress: Progress = lambda *_: None,
 ) -> list[System]:
-    """One system per source, in order; a file with several scorers gives one each, ``name/scorer``.
+    """One system per source, in order; a file with several scorers gives one each, ``name/scorer``, and so do
+    labels of the same steps by several raters.
 
     ``layout`` has the steps of the traces, if ``items`` lacks traces without text. A source that is a file, a
     pattern or a storage URL contains records; any other is a checkpoint for ``load_prm`` (with ``images``),
@@ -406,7 +407,7 @@ def _stored(name: str, path: str, layout: StepLayout, reading: LabelRule | None)
         if kind is StepScores:
             systems = _of_scores(name, records, layout)
         else:
-            systems = [_of_label_set(label_sets(name, records, layout, reading)[0])]
+            systems = [*map(_of_label_set, label_sets(name, records, layout, reading, by_rater=None))]
         for system in systems:
             system.counts["skipped_lines"] = report.bad_count
         return systems
