@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from command_line import good, refused
 
+from benchmarks.readers.__main__ import main as read_data_set
 from surefoot.evaluation.splits import half_of
 from surefoot.formats import read_agent_processbench, read_who_and_when
 from surefoot.io import write_records
@@ -87,6 +89,49 @@ def test_scores_and_labels_side_by_side(data: Path, tmp_path: Path):
     assert [found["people"][name]["value"] for name in ("step", "first_error")] == [1.0, 1.0]
     assert [found["strict"][name]["value"] for name in ("step", "first_error")] == [0.4, 0.0]
     assert [found["kind"][name]["value"] for name in ("step", "first_error")] == [0.4, 0.5]
+
+
+def test_the_commands_of_the_page_of_results_compare_each_stored_judge(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """They run as written, on files of a few runs."""
+    signs = [[1, 0], [1, -1, -1]] * 2
+    judges = {"kind": lambda own: [1] * len(own), "right": list, "silent": lambda own: [None] * len(own)}
+    rows = [
+        {
+            "dataset": "own",
+            "data_source": "own",
+            "query_index": query,
+            "sample_index": 0,
+            "human_step_labels": {str(at): sign for at, sign in enumerate(own)},
+            "human_final_label": min(own),
+            "judges": {
+                name: {"step_labels": {str(at): sign for at, sign in enumerate(says(own))}}
+                for name, says in judges.items()
+            },
+        }
+        for query, own in enumerate(signs)
+    ]
+    monkeypatch.chdir(tmp_path)
+    with gzip.open("apb_human_vs_judges.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(one) + "\n" for one in rows)
+    Path("agentprocessbench_hotpotqa.jsonl.gz").write_bytes(gzip.compress(data.read_bytes()))
+    page = (Path(__file__).parents[2] / "docs" / "results" / "agents.md").read_text("utf-8")
+    block = page.split("## AgentProcessBench: stored judges")[1].split("```bash\n")[1].split("```")[0]
+    for line in block.replace("\\\n", " ").splitlines():
+        words = line.split()
+        if words[0] == "surefoot":
+            good(*words[1:], FEW)
+        else:
+            assert words[:3] == ["python", "-m", "benchmarks.readers"]
+            monkeypatch.setattr("sys.argv", words[2:])
+            read_data_set()
+    found = json.loads(Path("bench/runs.json").read_text())
+    steps = {one["system"]: one["subsets"]["own"]["step"]["value"] for one in found["scores"]}
+    assert steps["judge/kind"] == 0.4  # a sign of 0 is missed
+    assert steps["judge/right"] == 1.0
+    assert steps["judge/silent"] == 0.0
+    assert "all good" in figures(Path("hotpotqa"))
 
 
 def test_files_of_another_kind_are_refused(data: Path, tmp_path: Path):
