@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -15,10 +14,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import to_json
 
 from surefoot import __version__
 from surefoot.errors import MissingExtraError
-from surefoot.evaluation.report import to_json
 from surefoot.stats import Interval, bootstrap_mean, bootstrap_totals
 
 ROOT = Path(__file__).parents[2]
@@ -101,8 +100,8 @@ def write(options: argparse.Namespace, figures: Sequence[Figure], **setting: Any
     }
     if torch := sys.modules.get("torch"):
         about |= {"torch": torch.__version__, "threads": torch.get_num_threads()}
-    found = to_json({"figures": list(figures), "setting": about | setting})
-    options.json.write_text(json.dumps(found, indent=2) + "\n")
+    found = {"figures": list(figures), "setting": about | setting}
+    options.json.write_bytes(to_json(found, indent=2, inf_nan_mode="null") + b"\n")
 
 
 def measure(
