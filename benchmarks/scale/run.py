@@ -214,14 +214,13 @@ def two_workers(options: argparse.Namespace) -> Figures:
     ways = tuple(way for way in workers.WAYS if way != "ray" or find_spec("ray"))
     if "ray" not in ways:
         left_out("Ray", "it is not installed: pip install '.[ray]'")
-    problems = {"labelling": 60 if options.quick else 150, "scoring": 600 if options.quick else 1500}
+    problems = {"labelling": 75 if options.quick else 150, "scoring": 600 if options.quick else 1500}
     figures = []
     with tempfile.TemporaryDirectory(prefix="surefoot-scale-") as name:
         folder = Path(name)
-        nothing = workers.make_inputs(folder / "nothing", 1, 1)
         for what, count in problems.items():
-            job = workers.make_inputs(folder / what, count, 4 if what == "labelling" else 16)
-            speed = workers.two_workers(what, job, nothing, folder, ways, 1 if options.quick else 3)
+            job, start = (workers.make_inputs(what, size, folder) for size in (count, workers.START))
+            speed = workers.two_workers(what, job, start, folder, ways, 1 if options.quick else 3)
             if not speed.same_bytes:
                 raise RuntimeError(f"{what}: the outputs differ")
             for way in ways[1:]:

@@ -22,6 +22,11 @@ SETTINGS = os.environ | {
     "SOURCE_DATE_EPOCH": "1700000000",  # so that equal labels are equal bytes
 }
 
+TRACES = {"labelling": 4, "scoring": 16}
+"""Of a problem, by the job."""
+START = 25
+"""Problems of the job that measures a start: two whole pieces, as a single one starts no process."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
@@ -40,15 +45,14 @@ class Inputs:
         return ["score", "--prm", str(self.model), *files]
 
 
-def make_inputs(folder: Path, problems: int, n: int) -> Inputs:
-    """Problems of the digit world, ``n`` traces each by its policy, and a reward model with a new head."""
-    folder.mkdir(parents=True)
-    inputs = Inputs(
-        problems=folder / "problems.jsonl", traces=folder / "traces.jsonl", model=folder.parent / "model"
-    )
+def make_inputs(what: str, problems: int, folder: Path) -> Inputs:
+    """Problems of the digit world, traces by its policy, and a reward model with a new head."""
+    files = folder / f"{what}-{problems}"
+    files.mkdir()
+    inputs = Inputs(problems=files / "problems.jsonl", traces=files / "traces.jsonl", model=folder / "model")
     write_records(inputs.problems, generate_problems(problems, seed=0))
-    files = [str(inputs.problems), "--out", str(inputs.traces)]
-    surefoot("sample", *files, "--policy", str(POLICY), "--n", str(n), "--max-tokens", "96")
+    words = [str(inputs.problems), "--out", str(inputs.traces), "--n", str(TRACES[what])]
+    surefoot("sample", *words, "--policy", str(POLICY), "--max-tokens", "96")
     if not inputs.model.exists():
         model = RewardModel.initialise(
             TRUNK, card=CheckpointCard(kind="prm", label_source="none", base="lab")
@@ -70,14 +74,14 @@ def surefoot(*command: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Seconds of a job in each round, by who did it, and of the same job on next to nothing: of starting."""
+    """Seconds of a job in each round, by who did it, and of the same job on two pieces: of starting."""
 
     whole: dict[str, list[float]]
     start: dict[str, float]
     same_bytes: bool
 
     def speedups(self, way: str) -> list[float]:
-        """How much sooner the work alone is done than by one worker, in each round.
+        """How much sooner the work after the start is done than by one worker, in each round.
 
         ``apart`` is twice the work: the job done twice, by two commands at once that share nothing.
         """
@@ -97,7 +101,7 @@ WAYS = {"one": (), APART: (), "pool": ("--workers", "2"), "ray": ("--workers", "
 
 
 def two_workers(
-    what: str, job: Inputs, nothing: Inputs, folder: Path, ways: tuple[str, ...], rounds: int
+    what: str, job: Inputs, two_pieces: Inputs, folder: Path, ways: tuple[str, ...], rounds: int
 ) -> Speed:
     """The same job by one worker and by two, each on one thread, in turns."""
     whole: dict[str, list[float]] = {way: [] for way in ways}
@@ -118,7 +122,7 @@ def two_workers(
         for way in ways:
             names = (f"{way}-1", f"{way}-2") if way == APART else (way,)
             if number == 0:
-                start[way] = seconds(way, nothing, *(f"{name}-start" for name in names))
+                start[way] = seconds(way, two_pieces, *(f"{name}-start" for name in names))
             whole[way].append(seconds(way, job, *names))
             print(f"{what}, {way}: {whole[way][-1]:.1f} s, of which start {start[way]:.1f} s", flush=True)
     return Speed(whole=whole, start=start, same_bytes=len(digests) == 1)

@@ -1,4 +1,4 @@
-"""benchmarks/scale/run.py: the server that it simulates, and that server's account of its own load."""
+"""benchmarks/scale: the server that it simulates, that server's account of its own load, and two workers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import asyncio
 import pytest
 
 from benchmarks.scale.run import SLOTS, simulated
+from benchmarks.scale.workers import START, TRACES
+from surefoot.cli import score
+from surefoot.cli.label.models import MonteCarlo
 from surefoot.policies import OpenAIPolicy
 from surefoot.protocols import SampleRequest
 
@@ -28,3 +31,8 @@ def test_equal_requests_have_equal_answers_and_the_load_adds_up(dialect):
             assert set(load["answered"].values()) == {1}
     assert texts[0] == texts[1]
     assert len(set(texts[0])) > 70
+
+
+@pytest.mark.parametrize(("what", "size"), [("labelling", MonteCarlo.size), ("scoring", score._PIECE)])
+def test_a_start_has_one_whole_piece_for_each_of_two_workers(what, size):
+    assert START * TRACES[what] == 2 * size
