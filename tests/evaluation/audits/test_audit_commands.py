@@ -94,7 +94,7 @@ def result(out: Path):
     return json.loads((out / "audit.json").read_text())
 
 
-def tested_in(found):
+def subjects_of(found):
     """What the verdicts of a report are tests of."""
     return {verdict["tested"] for verdict in found["first_screen"]["verdicts"]}
 
@@ -110,7 +110,7 @@ def test_gaming_edits(files, tmp_path):
     assert gaming["rule"] == "min"
     assert len(gaming["effects"]) == 4 + 2 * 7
     assert found["inputs"]["test"] == [test]
-    assert tested_in(found) == {"edits that raise a score"}
+    assert subjects_of(found) == {"edits that raise a score"}
     assert found["inputs"]["scorers"] == [f"a={files / 'prm'}"]
     assert gaming["usage"]["verifier_tokens"] > 0
 
@@ -196,8 +196,8 @@ def test_all_runs_what_can_be_run_and_says_what_cannot(files, tmp_path):
     assert "gaming left out: there are only stored scores" in ended.err
     found = result(stored)
     assert list(found["left_out"]) == ["gaming"]
-    assert "outcome leakage" in tested_in(found)
-    assert "edits that raise a score" not in tested_in(found)
+    assert "outcome leakage" in subjects_of(found)
+    assert "edits that raise a score" not in subjects_of(found)
 
 
 def test_settings_reach_the_tests(files, tmp_path):
