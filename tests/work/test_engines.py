@@ -127,6 +127,18 @@ def test_a_single_piece_starts_no_process(tmp_path):
     assert workers == [os.getpid()]
 
 
+def test_what_a_killed_process_was_writing_is_removed(tmp_path):
+    items = items_of(tmp_path, ["a"])
+    job = Job(record=StepScores, work=lambda part: [Lengths.score(item) for item in part])
+    unfinished = tmp_path / f".out [1].jsonl.{'0a' * 8}.part"
+    of_others = [tmp_path / name for name in (f".out.jsonl.{'0a' * 8}.part", ".out [1].jsonl.mine.part")]
+    for path in (unfinished, *of_others):
+        path.touch()
+    map_resumable(job, Pieces(items, 3), str(tmp_path / "out [1].jsonl"))
+    assert not unfinished.exists()
+    assert all(path.exists() for path in of_others)
+
+
 def workers_and_lines(engine, job, items):
     done = all_pieces(engine, job, Pieces(items, 3))
     return {piece.worker for piece in done}, [piece.lines for piece in done]

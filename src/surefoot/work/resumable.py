@@ -8,10 +8,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from surefoot.errors import IncompleteError, PolicyError, RecordError, counted
+from surefoot.io.atomic import TEMPORARY_SUFFIX
 from surefoot.io.files import write_lines
 from surefoot.io.runs import Journal, Run
 from surefoot.io.sources import OUT_ENDINGS
@@ -99,7 +101,7 @@ def map_resumable(
         if isinstance(saved, _Pipe):
             saved.flush()
         else:
-            output.write_file(out, saved)
+            output.write(out, saved.lines())
     problem = _describe_problem(output, n_left, len(items), account.tokens, piped=out == "-")
     if problem is None and out != "-":
         folder = Path(f"{out}.work")
@@ -114,10 +116,8 @@ def failure_of(record: Record) -> str | None:
     """Why the request for this record failed, if it did; another attempt may succeed."""
     if isinstance(record, Trace):
         return record.error
-    for field in ("error", "reason", "unscored_reason"):
-        if _SERVER.search(text := getattr(record, field, None) or ""):
-            return text
-    return None
+    texts = (getattr(record, field, None) or "" for field in ("error", "reason", "unscored_reason"))
+    return next(filter(_SERVER.search, texts), None)
 
 
 _SERVER = re.compile(r"(?<!\w)server: ")
@@ -192,13 +192,13 @@ class _Output(Generic[R]):
         self.failures: Counter[str] = Counter()
         self.written = 0
 
-    def write_file(self, out: str, journal: Journal[R]) -> None:
-        """Write all records of the journal."""
-        self.written = write_lines(Path(out), map(self._watched, journal.lines()))
-
-    def pipe(self, lines: Iterable[bytes]) -> None:
-        """Write records to standard output."""
-        self.written += write_lines("-", map(self._watched, lines))
+    def write(self, out: str, lines: Iterable[bytes]) -> None:
+        """Write records to ``out``, a file that no other process writes, or standard output."""
+        target = Path(out).resolve()
+        unfinished = f".{escape(target.name)}.{'[0-9a-f]' * 16}{TEMPORARY_SUFFIX}"
+        for path in target.parent.glob(unfinished) if out != "-" else ():
+            path.unlink(missing_ok=True)  # by a process that was killed
+        self.written += write_lines(out, map(self._watched, lines))
 
     def _watched(self, line: bytes) -> bytes:
         if self._on_line:
@@ -224,13 +224,13 @@ class _Pipe(Generic[R]):
     def write_lines(self, number: int, lines: Sequence[bytes]) -> None:
         self._waiting[number] = lines
         while self._next in self._waiting:
-            self._output.pipe(self._waiting.pop(self._next))
+            self._output.write("-", self._waiting.pop(self._next))
             self._next += 1
 
     def flush(self) -> None:
         """Write the remaining pieces, if one between them will not come."""
         for number in sorted(self._waiting):
-            self._output.pipe(self._waiting.pop(number))
+            self._output.write("-", self._waiting.pop(number))
 
 
 class _Saver:
