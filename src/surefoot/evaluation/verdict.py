@@ -85,7 +85,7 @@ class Conclusion:
     reason: str = ""
     """Why a source calls the step wrong, in its own words."""
     tested: str = ""
-    """Of a measured verdict in a report: what it is a test of."""
+    """Name of the test that a report's verdict comes from; empty if none."""
 
     @property
     def measured(self) -> bool:

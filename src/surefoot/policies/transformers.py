@@ -214,8 +214,8 @@ _CONTEXT_TOKENS = 4  # decoded along with new tokens, so that leading white spac
 class TransformersPolicy:
     """A :class:`surefoot.protocols.Policy` on a transformers model.
 
-    ``name`` is recorded in traces. ``batch_size`` bounds the rows decoded at once. With ``bf16`` a model with
-    trained weights only computes in bfloat16, and needs a copy of them for a batch. ``remember`` is for
+    ``name`` is recorded in traces. ``batch_size`` bounds the rows decoded at once. With ``bf16`` a model
+    without frozen weights computes in bfloat16, with a copy of its weights per batch. ``remember`` is for
     searches: keys and values of so many tokens are kept, so that a prefix that was read or written before is
     not read again (and not counted); equal to reading up to rounding, so a sample may then depend, by chance,
     on what came before. Raises ``PolicyError`` for a prompt that fills the model's context.
