@@ -180,7 +180,8 @@ def test_story(tmp_path: Path, browser: Browser, gpt2_base: Path) -> None:
         first = judge.url
         judge.keyboard.press("1")
         judge.wait_for_selector("text=Decided")
-        judge.wait_for_url(lambda url: url == f"{first}#step-3")  # by a script of the page
+        # a key that comes before htmx has bound the form opens a new page, whose address says more
+        judge.wait_for_url(lambda url: url.startswith(first) and url.endswith("#step-3"))
         on(judge)
         judge.keyboard.press("-")
         judge.wait_for_selector("text=Decided")
