@@ -111,9 +111,10 @@ def test_an_overridden_value_counts_in_the_cost(tmp_path: Path, capfd: pytest.Ca
 
 def test_a_given_list_is_split_at_commas() -> None:
     recipe = recipes.Recipe.read("smollm2")
+    [training] = [command for command in recipe.commands if command.run.startswith("surefoot rl ")]
     for text, seeds in {"12": {"12"}, "1,2, 30": {"1", "2", "30"}}.items():
         values = {**recipe.values, "seeds": recipes.of_type(recipe.values["seeds"], "seeds", text)}
-        written = recipe.commands[-1].written({**values, "out": "OUT", "recipe": "HERE"})
+        written = training.written({**values, "out": "OUT", "recipe": "HERE"})
         assert {words[words.index("--seed") + 1] for words, _ in written} == seeds
 
 

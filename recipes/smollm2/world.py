@@ -3,6 +3,7 @@
 python recipes/smollm2/world.py problems FILE --count 100 --seed 3 [--solutions FILE]
 python recipes/smollm2/world.py model HuggingFaceTB/SmolLM2-135M-Instruct FOLDER
 python recipes/smollm2/world.py kinds PROBLEMS TRACES
+python recipes/smollm2/world.py sometimes PROBLEMS TRACES FILE --least 8
 """
 
 from __future__ import annotations
@@ -78,6 +79,21 @@ def print_kinds(problems: Path, traces: Path) -> None:
     print("  first errors: " + ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()))
 
 
+def write_sometimes(problems: Path, traces: Path, path: Path, least: int) -> None:
+    """The problems with right and wrong solutions, from which RL can learn; all if fewer than ``least``."""
+    outcomes: dict[str, set[bool]] = {}
+    for trace in read_records(traces, Trace):
+        outcomes.setdefault(trace.problem_id, set()).add(bool(trace.outcome))
+    given = list(read_records(problems, Problem))
+    found = [problem for problem in given if len(outcomes.get(problem.id, ())) == 2]
+    few = len(found) < least
+    write_records(path, given if few else found)
+    print(
+        f"{len(found)} of {len(given)} problems are sometimes right"
+        + (": too few, all are kept" if few else "")
+    )
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -93,11 +109,18 @@ def main() -> None:
     kinds = verbs.add_parser("kinds")
     kinds.add_argument("problems", type=Path)
     kinds.add_argument("traces", type=Path)
+    sometimes = verbs.add_parser("sometimes")
+    sometimes.add_argument("problems", type=Path)
+    sometimes.add_argument("traces", type=Path)
+    sometimes.add_argument("path", type=Path)
+    sometimes.add_argument("--least", type=int, required=True)
     options = parser.parse_args()
     if options.verb == "problems":
         write_problems(options.path, options.count, options.seed, options.solutions)
     elif options.verb == "model":
         write_model(options.name, options.folder)
+    elif options.verb == "sometimes":
+        write_sometimes(options.problems, options.traces, options.path, options.least)
     else:
         print_kinds(options.problems, options.traces)
 
