@@ -102,9 +102,9 @@ def label_sets(
 ) -> list[LabelSet]:
     """The labels of one source, or with ``by_rater`` of each of its raters, as ``name/rater``.
 
-    With ``None`` raters are told apart if two labelled the same step, so that neither overwrites the other;
-    a label without a rater is its source's, and raters without labels of these traces are left out. Raises
-    ``LabelError`` as ``label_set``, and with true ``by_rater`` for a label without ``evidence.rater``.
+    ``by_rater=None`` splits by rater only if two raters labelled the same step; the name of a missing rater
+    is the label's source, and raters without labels of these traces are dropped. Raises ``LabelError`` as
+    ``label_set``, and with true ``by_rater`` for a label without ``evidence.rater``.
     """
     sets: dict[str, _LabelArrays] = {}
     for columns in label_columns(labels):

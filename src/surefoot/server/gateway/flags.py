@@ -1,9 +1,8 @@
 """Named warnings about an answer, raised before it is sent.
 
 Their precision on labelled data is in ``docs/results/performance.md``. Every flag is stored with its
-candidate. A flag of ``FlagSettings.withhold`` keeps the answer back, and counts as raised if it cannot be
-checked: its check fails, a new step has no score, or a new step is too long to be searched. A failed check of
-another flag is logged.
+candidate. A flag of ``FlagSettings.withhold`` blocks the answer, also on an error in its check, an unscored
+new step, or a new step longer than the search limit. For other flags the error is only logged.
 """
 
 from __future__ import annotations
